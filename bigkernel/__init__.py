@@ -13,13 +13,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 del lazy_loader
 
 
-def _expected_rate(plan):  # type: ignore[no-untyped-def]
-    """Flops a second that a processor of this machine was measured to do: the engine asks, the forecast answers."""
-    from bigkernel.forecast.calibration import rate_of
-
-    return rate_of(plan)
-
-
 def _html_of(value):  # type: ignore[no-untyped-def]
     """HTML of a value, for a notebook: whoever is shown there asks, `bigkernel.cli` answers."""
     from bigkernel.cli.tables import html_of

@@ -5,7 +5,6 @@ __version__: str
 from .cli.plots import plot_band as plot_band
 from .cli.plots import plot_confusion as plot_confusion
 from .cli.plots import plot_landmarks as plot_landmarks
-from .cli.plots import plot_learning_curve as plot_learning_curve
 from .cli.plots import plot_search as plot_search
 from .cli.write_corpus import write_corpus as write_corpus
 from .cluster.connect import connect as connect
@@ -53,5 +52,4 @@ from .models.predictor import Predictor as Predictor
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .streaming.plan import plan as plan
 
-def _expected_rate(steps: object) -> float: ...
 def _html_of(value: object) -> str: ...

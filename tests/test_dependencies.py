@@ -13,8 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
-# modules that are only imported where their extra is there
-OPTIONAL_MODULES: dict[str, str] = {}
 # where the name that is imported is not that of the distribution, for those that need not be installed here
 DISTRIBUTIONS = {name: set(found) for name, found in packages_distributions().items()}
 
@@ -48,12 +46,11 @@ def undeclared(path: Path) -> Iterator[str]:
     name = path.relative_to(ROOT).as_posix()
     base = declared(PROJECT["dependencies"])
     anywhere = base.union(*map(declared, EXTRAS.values()))
-    always = base | declared(EXTRAS.get(OPTIONAL_MODULES.get(name, ""), []))
     tree = ast.parse(path.read_text())
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     at_import = {found for node in statements for found in imports(node)}
     for found in sorted(set(imports(tree))):
-        if not (always if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
+        if not (base if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
             yield f"{name}: {found}"
 
 

@@ -66,14 +66,13 @@ def test_imports_from_modules_that_have_become_packages_go_on_to_work():
     from bigkernel.data.convert import ingest
     from bigkernel.estimators import KernelRidge
     from bigkernel.events import observe
-    from bigkernel.forecast import Rates
     from bigkernel.images import MomentNormalise
     from bigkernel.kernels import Gaussian
     from bigkernel.search import SweepSearchCV
     from bigkernel.statistics import MomentStatistic
 
-    found = (KernelRidge, Rates, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
-    homes = ("estimators.ridge", "forecast.time_model", "images.pose_and_strokes", "data.convert")
+    found = (KernelRidge, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
+    homes = ("estimators.ridge", "images.pose_and_strokes", "data.convert")
     homes += ("kernels.functions", "events.scope", "search.sweep_search", "statistics.moments")
     assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
 

@@ -33,7 +33,7 @@ COMMANDS = {
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
     "info": ("data", "Say what a corpus, model or prediction store is."),
     "check": ("data", "Read all of a store or run: every checksum, every value."),
-    "plan": ("models", "Tell what a fit would cost. Nothing is run."),
+    "plan": ("plan", "Tell what a fit would cost: memory, flops, time."),
     "tune": ("tune", "Search a grid by cross-validation and save the best model."),
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),

@@ -11,8 +11,6 @@ from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
-    DICA,
-    JDA,
     SSSL,
     XNV,
     ARTLClassifier,
@@ -44,8 +42,6 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
     estimator = _estimator(corpus, options, classify)
     before = steps(options["transforms"], corpus, options["seed"])
-    if options.get("project"):
-        before.append((options["project"], _projection(corpus, options)))
     return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 
@@ -63,8 +59,6 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
     solver = {"solver": options.get("solver", "auto"), "tol": options.get("tol", 1e-3)}
     if solver["solver"] == "cg" and method != "krr":
         raise ConfigError(f"--solver cg: {method} is solved directly; cg is for --method krr")
-    if options.get("manifold") and method != "sssl":
-        raise ConfigError(f"--manifold {options['manifold']:g}: a graph of all rows is for --method sssl")
     if method in ("ridge", "linear"):
         if classify:
             raise ConfigError(f"--method {method} regresses on numbers; use krr, sssl or xnv to classify")
@@ -89,13 +83,7 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
         width = {} if _has_width(options) else {"kernel": "rbf", "gamma": "median"}
         return ARTLClassifier(alpha=_or(options["alpha"], 0.1), n_rounds=options["rounds"], **common | width)
     kind = SSSLClassifier if classify else SSSL
-    return kind(
-        alpha=_or(options["alpha"], 0.4),
-        n_components=options["components"],
-        eigenfunctions=options["eigenfunctions"],
-        manifold=options.get("manifold", 0.0),
-        **common,
-    )
+    return kind(alpha=_or(options["alpha"], 0.4), n_components=options["components"], **common)
 
 
 _INTERCEPTS = {"sssl": "sssl has none", "xnv": "xnv always has one", "artl": "artl has none"}
@@ -112,16 +100,6 @@ def _common(corpus: Corpus, options: dict[str, Any], *, centres: bool = False) -
     }
 
 
-def _projection(corpus: Corpus, options: dict[str, Any]) -> Any:
-    """The step of --project."""
-    common = _common(corpus, options, centres=options["project"] == "jda")
-    common["n_components"] = options["project_components"]
-    if options["project"] == "jda":
-        width = {} if _has_width(options) else {"kernel": "rbf", "gamma": "median"}
-        return JDA(n_rounds=options["rounds"], **common | width)
-    return DICA(supervised=options["project"] == "dica", **common)
-
-
 def _has_width(options: dict[str, Any]) -> bool:
     """Tell if a kernel was chosen, or a bandwidth of the default one."""
     return options["kernel"] != "gaussian" or options["sigma"] is not None
@@ -133,8 +111,8 @@ def _kernel(options: dict[str, Any]) -> Kernel:
         "gaussian": {"sigma": options["sigma"]},
         "matern": {"length_scale": options["sigma"], "nu": float(options["nu"])},
         "laplacian": {"gamma": options["gamma"]},
-        "polynomial": {"gamma": options["gamma"], "degree": options["degree"], "coef0": options["coef0"]},
-        "sigmoid": {"gamma": options["gamma"], "coef0": options["coef0"]},
+        "polynomial": {"gamma": options["gamma"], "degree": options["degree"]},
+        "sigmoid": {"gamma": options["gamma"]},
     }
     params = taken.get(name, {})
     for width in ("sigma", "gamma"):

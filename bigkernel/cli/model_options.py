@@ -25,13 +25,6 @@ _METHODS = {
 }
 
 
-PROJECTIONS = {
-    "dica": "components that the domains share and that tell the classes; never sees the rows to predict",
-    "udica": "the same without labels",
-    "jda": "for rows of a domain without labels, which it sees: means of domains and classes together",
-}
-
-
 _Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -69,28 +62,12 @@ _SOLVER = (
         help="Of --solver cg: how far the objective may end above its least value, as a share of it.",
     ),
 )
-_PROJECTION = (
-    click.option(
-        "--project",
-        type=click.Choice(list(PROJECTIONS)),
-        help="Before the method, a projection that brings the corpus's domains together, on as many landmarks: "
-        + "; ".join(f"{name}: {text}" for name, text in PROJECTIONS.items())
-        + ".",
-    ),
-    click.option(
-        "--project-components",
-        type=click.IntRange(1),
-        default=100,
-        show_default=True,
-        help="How many features --project gives.",
-    ),
-    click.option(
-        "--rounds",
-        type=click.IntRange(0),
-        default=10,
-        show_default=True,
-        help="Most rounds of pseudo-labels, of artl and jda.",
-    ),
+_ROUNDS = click.option(
+    "--rounds",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Most rounds of pseudo-labels, of artl.",
 )
 _OF_THE_ROWS: tuple[_Option, ...] = (
     transform_option,
@@ -141,7 +118,7 @@ def _method_options() -> tuple[_Option, ...]:
             metavar="CHOICE",
             help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
             "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-            "in their place: fourier, orthogonal-fourier.  [default: uniform; artl and jda: k-means]",
+            "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
         ),
     )
 
@@ -164,21 +141,10 @@ def _kernel_options(*, grid: bool) -> tuple[_Option, ...]:
             "1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
         click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
-        click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
         click.option(
             "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
         ),
     )
-
-
-_MANIFOLD = click.option(
-    "--manifold",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    help="Of sssl: weight of a graph of all rows, along which eigenfunctions change little: few labels then go a long "
-    "way. Try 1, with a small alpha.",
-)
 
 
 def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
@@ -201,14 +167,6 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
             show_default=True,
             help="s, of sssl.",
         ),
-        click.option(
-            "--eigenfunctions",
-            type=click.Choice(["all", "landmarks"]),
-            default="all",
-            show_default=True,
-            help="Of sssl: of all rows, or of the landmarks alone.",
-        ),
-        *(() if grid else (_MANIFOLD,)),
     )
 
 
@@ -218,7 +176,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
         *_method_options(),
         *_kernel_options(grid=grid),
         *_penalty_options(grid=grid),
-        *_PROJECTION,
+        _ROUNDS,
         *_SOLVER,
         click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
         *_OF_CLASSES,

@@ -1,4 +1,4 @@
-"""`bigkernel plan | fit | predict | score`: what a job would cost, the job, and what its model is worth."""
+"""`bigkernel fit | predict | score`: a model, what it predicts and what it is worth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bigkernel.cli.options import (
     overwrite_option,
     run_options,
 )
-from bigkernel.cli.said import say, say_step
+from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.format import rounds_in_words
@@ -28,118 +28,6 @@ from bigkernel.monitor.terminal.figures import show
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
     from bigkernel.engine.rows import Rows
-    from bigkernel.forecast.calibration import Calibration
-    from bigkernel.streaming.plan import Plan
-
-
-@click.command()
-@click.argument("corpus", type=click.Path(), required=False)
-@model_options
-@bad_rows_option
-@click.option("--workers", type=click.IntRange(1), help="How many workers there would be  [one a processor].")
-@click.option("--with-run", is_flag=True, help="Forecast a fit with --run: its partial results are published.")
-@click.option(
-    "--calibrate", is_flag=True, help="Measure this machine first, in 20 to 30 seconds, and keep what it does."
-)
-@click.option(
-    "--calibration-seconds",
-    type=click.FloatRange(0, min_open=True),
-    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [4]",
-)
-@json_option
-def plan(
-    corpus: str | None,
-    on_bad_rows: str,
-    workers: int | None,
-    with_run: bool,
-    calibrate: bool,
-    calibration_seconds: float | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time. Nothing is run.
-
-    \b
-    bigkernel plan --calibrate
-    bigkernel plan train.corpus --landmarks 4000
-
-    The time is that of the whole fit by stage, from the rates of this machine that --calibrate has measured; without
-    them, that of the sweep at the rate of the matrix product, measured now for half a second.
-    """
-    from bigkernel.cli.describe import build, chosen_rows
-    from bigkernel.data.corpus import open_corpus
-    from bigkernel.engine.context import processors
-    from bigkernel.events.scope import observe
-    from bigkernel.forecast import calibration, fit_plan, measuring
-
-    if corpus is None and not calibrate:
-        raise click.UsageError("CORPUS is missing; without one there is `bigkernel plan --calibrate` alone")
-    opened = None if corpus is None else open_corpus(corpus)
-    if opened is not None:  # what is wrong with it is told before anything is measured
-        model = build(opened, options)
-        steps = fit_plan.plan_of(model, chosen_rows(opened, on_bad_rows))
-        solver = fit_plan.solver_of(model, chosen_rows(opened, on_bad_rows))
-    if calibrate:
-        if not as_json:
-            say("measuring this machine, all of its processors at once …", err=True)
-        with observe(*([] if as_json else [say_step])):
-            measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
-        path = measured.save()
-    if opened is None:
-        show(fit_plan.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
-        if not as_json:
-            fit_plan.echo_origin(measured)
-        return
-    found, why = calibration.look()
-    count = workers or processors()
-    figures = {**_sweep_figures(steps, solver, count, found), "calibration": None}
-    iterative = solver.get("solver") == "cg"
-    if found is not None and not iterative:
-        forecast = found.forecast(steps, fit_plan.work_of(model, steps, opened), workers=count, run=with_run)
-        figures |= fit_plan.told(forecast, found)
-    if as_json:
-        show(figures, as_json=True)
-        return
-    stages = _show_in_words(figures, f"plan: {options['method']} on {corpus}")
-    if iterative:
-        fit_plan.echo("time of the expected sweeps by the matrix product alone: the preconditioner is not forecast")
-        return
-    if found is None:
-        fit_plan.echo(f"time by the matrix product alone: {why}; {fit_plan.ADVICE}")
-        return
-    if figures["sweep_seconds"] is not None:
-        fit_plan.echo_stages(stages)
-    fit_plan.echo_origin(found)
-
-
-def _sweep_figures(steps: Plan, solver: dict[str, Any], workers: int, found: Calibration | None) -> dict[str, Any]:
-    """What a sweep costs, its time at the rate of the matrix product alone: as calibrated, or measured now."""
-    from bigkernel.config import settings
-    from bigkernel.engine.driver_blas import driver_blas
-    from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-
-    base = settings().worker_base_bytes
-    rate = gemm_flops_per_second() if found is None else found.rates.stages["float32"].block.rates[-1]
-    seconds = steps.seconds(rate * workers)
-    return {
-        **steps.summary(),
-        **solver,
-        "worker_bytes": steps.worker_bytes(base),
-        "of_it_process_bytes": base,
-        "workers": workers,
-        "blas_threads_of_the_driver": driver_blas().threads,
-        "gemm_gflops_per_second_each": rate / 1e9,
-        "sweep_seconds": seconds,
-        "sweep_hours": seconds / 3600,
-    }
-
-
-def _show_in_words(figures: dict[str, Any], title: str) -> dict[str, float]:
-    """Print the figures of a plan that people read, and return the seconds of its stages, a table of their own."""
-    hidden = {"calibration", "stage_seconds"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
-    shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
-    show(shown, as_json=False, title=title)
-    return dict(figures.get("stage_seconds", {}))
 
 
 # where there were any

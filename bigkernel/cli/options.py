@@ -165,8 +165,7 @@ def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
         "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
         "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128. Side by side: "
-        "orientations+0.5*conv.",
+        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
     )(function)
 
 

@@ -6,29 +6,23 @@ nothing in them is taken for mathematics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from inspect import signature
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
-from sklearn.pipeline import Pipeline
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.cli.plot_axes import label_axes, last_of, name_of, names_of_features, or_new
 from bigkernel.data.corpus_arguments import is_count
 from bigkernel.data.visible import visible
-from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
-from bigkernel.estimators.inputs import is_lazy
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.palette import LIGHT
 from bigkernel.search.results import doubtful
 from bigkernel.search.sweep_search import SweepSearchCV
-from bigkernel.statistics.scores import score as score_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,85 +167,6 @@ def plot_confusion(model: Any, X: Any, y: Any = None, *, ax: Axes | None = None)
             if count:
                 ax.text(j, i, f"{count:,.0f}", ha="center", va="center", color="white" if shares[i, j] > 0.5 else INK)
     return ax
-
-
-def plot_learning_curve(
-    model: Any,
-    X: Any,
-    y: Any = None,
-    *,
-    test: Any,
-    sizes: int | Sequence[int] = 8,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw the score on test rows against the number of training rows, from one pass over these.
-
-    A copy of the model is fitted to the first rows and then given further ones (`partial_fit`), so that no row is swept
-    twice. Landmarks that are drawn are drawn from the first rows; steps of a Pipeline are fitted to all of them.
-
-    Parameters
-    ----------
-    model : KernelRidge or another estimator with `partial_fit`, or a Pipeline that ends with one; it is left as it is
-    X, y : training rows in no order (not sorted by class or time), and their targets
-    test : a pair (X, y), or a corpus or Rows that carry targets
-    sizes : numbers of rows, rising; or how many of them, in equal ratios up to all rows, the first a 32nd of them or
-        four times the landmarks
-    ax : where to draw; None: new axes
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Accuracy of a classifier, R² else.
-
-    Raises
-    ------
-    ConfigError
-        The estimator has no `partial_fit`, or `sizes` do not rise or exceed the rows.
-    """
-    why = "; a learning curve adds rows to a fit"
-    last = last_of(model, "partial_fit", "score_totals", expected="an estimator of bigkernel with partial_fit", why=why)
-    if not is_count(sizes) and not (np.ndim(sizes) == 1 and all(map(is_count, sizes))):  # type: ignore[arg-type]
-        raise ConfigError(f"sizes: expected a whole number from 1, or a list of them that rise, found {sizes!r}")
-    test_X, test_y = test if isinstance(test, tuple) else (test, None)
-    if isinstance(model, Pipeline) and len(model) > 1:
-        steps = clone(model[:-1]).fit(X, y)
-        X, test_X = steps.transform(X), steps.transform(test_X)
-    lazy = is_lazy(X)
-    whole = as_rows(X) if lazy else np.asarray(X)
-    labels = None if y is None else np.asarray(y)
-    counts = _sizes(sizes, len(whole), getattr(last, "n_landmarks", None) or 1)
-    grown, values = clone(last), []
-    for start, stop in pairwise((0, *counts)):
-        part = whole.window(start, stop) if isinstance(whole, Rows) else whole[start:stop]
-        more = {} if labels is None else {"y": labels[start:stop], **_classes_of(last, labels)}
-        grown.partial_fit(part, **more)
-        values.append(score_of(grown.score_totals(test_X, test_y)))
-    ax = or_new(ax)
-    ax.plot(counts, values, "o-", color=LINE)
-    ax.set(xscale="log", xlabel="training rows", ylabel=f"{'accuracy' if is_classifier(last) else 'R²'} on test rows")
-    ax.grid(alpha=0.3)
-    return ax
-
-
-def _classes_of(model: Any, labels: Array) -> dict[str, Array]:
-    """All classes, which the first rows may lack."""
-    if not is_classifier(model):
-        return {}
-    found = np.unique(labels)
-    return {"classes": found[found != -1] if getattr(model, "_semi_supervised", False) else found}
-
-
-def _sizes(sizes: int | Sequence[int], n_rows: int, landmarks: int) -> list[int]:
-    """The numbers of rows of a learning curve, checked."""
-    if isinstance(sizes, int | np.integer):
-        first = min(n_rows, max(2, 4 * landmarks, n_rows // 32))
-        return sorted({int(size) for size in np.geomspace(first, n_rows, max(1, int(sizes))).round()})
-    found = [int(size) for size in sizes]
-    if not found or found[0] < 1 or found[-1] > n_rows or any(a >= b for a, b in pairwise(found)):
-        raise ConfigError(
-            f"sizes: expected numbers that rise from 1 to at most the {n_rows:,} rows, found {found[:10]}"
-        )
-    return found
 
 
 def plot_landmarks(

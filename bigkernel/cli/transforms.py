@@ -1,15 +1,13 @@
-"""The option --transform: row transforms by name, with their parameters, and several side by side.
+"""The option --transform: a row transform by its name, with parameters.
 
-    unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128    orientations+0.5*conv
+    unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128
 
-A "+" puts transforms side by side, and a number and "*" before one says how much it counts. The words are read here
-without any library; `steps` makes estimators of them.
+The words are read here without any library; `steps` makes estimators of them.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,21 +29,19 @@ TRANSFORMS = {
     "orientations": "OrientationFeatures",
     "conv": "ConvolutionalNystroem",
 }
-_SIDE_BY_SIDE = re.compile(r"\+(?=(?:[^+*]*\*)?[a-z])")  # not that of 1e+5
 _OF_IMAGES = ("moments", "orientations", "conv")
 
 
 @dataclass(frozen=True)
 class Named:
-    """A transform by its name, with parameters by theirs, and its weight beside others."""
+    """A transform by its name, with parameters by theirs."""
 
     name: str
     parameters: dict[str, Any]
-    weight: float = 1.0
 
 
 class Transform(click.ParamType):
-    """NAME or NAME:KEY=VALUE,KEY=VALUE, several with + between; a text, checked."""
+    """NAME or NAME:KEY=VALUE,KEY=VALUE; a text, checked."""
 
     name = "transform"
 
@@ -58,8 +54,8 @@ class Transform(click.ParamType):
         return str(value)
 
 
-def read(text: str) -> tuple[Named, ...]:
-    """The transform that a text names, or those that it puts side by side.
+def read(text: str) -> Named:
+    """The transform that a text names.
 
     Raises
     ------
@@ -68,24 +64,13 @@ def read(text: str) -> tuple[Named, ...]:
 
     Examples
     --------
-    >>> (conv,) = read("conv:patch-size=5,sigma=0.5/0.6")
-    >>> conv.parameters
+    >>> read("conv:patch-size=5,sigma=0.5/0.6").parameters
     {'patch_size': 5, 'sigma': (0.5, 0.6)}
-    >>> [(one.name, one.weight) for one in read("orientations+0.5*conv")]
-    [('orientations', 1.0), ('conv', 0.5)]
     """
-    return tuple(_named(part) for part in _SIDE_BY_SIDE.split(text))
-
-
-def _named(text: str) -> Named:
-    before, star, rest = text.partition("*")
-    weight, rest = (_value(before), rest) if star else (1.0, text)
-    name, _, given = rest.partition(":")
+    name, _, given = text.partition(":")
     if name not in TRANSFORMS:
         raise ConfigError(f"{name!r} is not one of {', '.join(map(repr, TRANSFORMS))}")
-    if isinstance(weight, str | bool):
-        raise ConfigError(f"{text!r}: expected a number before the *, found {before!r}")
-    parameters = {}
+    parameters: dict[str, Any] = {}
     for part in given.split(",") if given else []:
         key, equals, value = part.partition("=")
         if not (key and equals and value):
@@ -94,7 +79,7 @@ def _named(text: str) -> Named:
             raise ConfigError(f"{text!r}: expected every parameter once, found a second {part!r}")
         values = tuple(_value(one) for one in value.split("/"))
         parameters[key] = values if len(values) > 1 else values[0]
-    return Named(name, parameters, float(weight))
+    return Named(name, parameters)
 
 
 def _value(text: str) -> Any:
@@ -118,15 +103,7 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
     ConfigError
         A transform that is given twice, a parameter that it does not have, or one that has no such value.
     """
-    from bigkernel.estimators import RowUnion
-
-    found: list[tuple[str, Any]] = []
-    for named in map(read, texts):
-        made = [(one.name, _transformer(one, corpus, seed)) for one in named]
-        if len(made) > 1 or named[0].weight != 1:
-            weights = {one.name: one.weight for one in named}
-            made = [("+".join(weights), RowUnion(made, transformer_weights=weights))]
-        found += made
+    found = [(named.name, _transformer(named, corpus, seed)) for named in map(read, texts)]
     if len({name for name, _ in found}) < len(found):
         raise ConfigError("--transform: each may be given once")
     return found

@@ -16,11 +16,19 @@ import click
 
 from bigkernel.cli.finished import job_of, say_finished, seal_of
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
+from bigkernel.cli.options import (
+    Where,
+    bad_rows_option,
+    cluster_options,
+    execution,
+    json_option,
+    overwrite_option,
+    run_options,
+)
 from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
 
@@ -57,11 +65,12 @@ _OF_TESTS = (
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
+@run_options
 @click.option(
-    "--run", type=click.Path(file_okay=False), help="Directory that keeps finished work [in --out, removed at the end]."
+    "--dry-run",
+    is_flag=True,
+    help="Say which sweeps it takes, what they cost and, of many rows, how long they take; and stop.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted search; refused if the job differs.")
-@click.option("--dry-run", is_flag=True, help="Say which sweeps it takes and what they cost, and stop.")
 @cluster_options
 @overwrite_option
 @json_option
@@ -155,14 +164,22 @@ def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -
 
 
 def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, as_json: bool) -> None:
+    from bigkernel.cli.plan import time_of
+    from bigkernel.engine.pilot import LONG_ROWS, pilot
+
     with execution(where, quiet=as_json):
         planned = search.plan(rows)
+        # the sweep of a transform that learns comes first, and says nothing of the others; few rows have no long sweep
+        learns = any(getattr(step, "learns", "") for _, step in getattr(search.estimator, "steps", ()))
+        timed = len(rows) > LONG_ROWS and not learns
+        time = time_of(pilot(lambda: search.fit(rows), flops=planned.flops)) if timed else {}
     figures = {
         "candidates": planned.candidates,
         "splits": planned.splits,
         "sweeps": list(planned.sweeps),
         "flops": planned.flops,
         "task_bytes": planned.task_bytes,
+        **time,
     }
     if planned.driver_bytes:
         figures |= {"expected_sweeps": planned.count, "driver_bytes": planned.driver_bytes}
@@ -316,7 +333,6 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
 def _draw(search: SweepSearchCV, target: Path, run: Path) -> str | None:
     """Draw the scores into score.png, and for light and dark screens into the run; return the path of the first."""
     from bigkernel.cli.plots import plot_search
-    from bigkernel.errors import ConfigError
     from bigkernel.monitor.report.outcome import PICTURES
 
     try:

@@ -14,12 +14,10 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client, Future
-from distributed.comm import get_address_host
 from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
 from bigkernel.data.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
@@ -52,9 +50,7 @@ class DaskExecutor:
     def slots(self) -> Slots:
         """See `Executor`."""
         threads = self.client.ncores()
-        here = all(is_loopback(get_address_host(address)) for address in threads)
-        local = min(sum(threads.values()), processors()) if here else 0
-        return Slots(len(threads), local)
+        return Slots(len(threads), sum(threads.values()))
 
     def listen(self, scope: Scope, wanted: Settings) -> None:
         """See `Executor`."""

@@ -23,11 +23,11 @@ class Slots:
     Attributes
     ----------
     workers : workers of a cluster, or tasks at once in this process
-    local_processors : of this machine that work on a sweep; 0 where other machines may, whose rates nobody measured
+    tasks : that run at once
     """
 
     workers: int
-    local_processors: int
+    tasks: int
 
 
 @dataclass(frozen=True)

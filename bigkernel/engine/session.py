@@ -176,9 +176,8 @@ def _cleaned(run: Run | None) -> Iterator[None]:
 @contextmanager
 def _announced(spec: SweepSpec, token: str, run: Run | None, announced: int) -> Iterator[float]:
     """Tell that a sweep begins, and that it has ended where an error leaves the block; when it began."""
-    slots, path = spec.executor.slots(), "" if run is None else run.path
-    rate = slots.local_processors * bigkernel._expected_rate(spec.plan)
-    emit(SweepStarted(spec.what, spec.executor.name, spec.plan, token, path, announced, rate))
+    path = "" if run is None else run.path
+    emit(SweepStarted(spec.what, spec.executor.name, spec.plan, token, path, announced))
     start = time.perf_counter()
     try:
         yield start

@@ -21,6 +21,7 @@ from bigkernel.engine.context import Execution, ExecutorChoice, choose, in_force
 from bigkernel.engine.dask_executor import DaskExecutor
 from bigkernel.engine.executor import Executor
 from bigkernel.engine.local_executor import serial, threads
+from bigkernel.engine.pilot import stop_for_pilot
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
@@ -137,7 +138,9 @@ def sweep(
     rows.require_chunks()
     rows.require_unchanged()
     place = _place(execution, run, resume, what)
-    with open_session(SweepSpec(rows, statistic, steps, executor, wanted, what, place)) as session:
+    spec = SweepSpec(rows, statistic, steps, executor, wanted, what, place)
+    stop_for_pilot(spec)
+    with open_session(spec) as session:
         root = executor.run(session.work) if steps.segments else (statistic.zero(), Receipt("0-0", 0, 0))
         rows.require_unchanged()
         total = session.end(root)

@@ -38,7 +38,6 @@ from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.solvers.split_sides import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
@@ -187,13 +186,6 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
 
     def _row_map(self) -> Projection:
         return Projection(int(self.n_features_in_), self._kept_predictor())
-
-    def widest(self, rows: Rows) -> Rows:
-        """Rows through a projection as wide as a fit to them can make it, for plans of the step after it."""
-        basis = self.basis(rows, look=False)
-        coef = np.eye(basis.width, self.n_components)
-        predictor = Predictor(basis.features(), coef, np.zeros(self.n_components))
-        return rows.map(Projection(rows.shape[1], predictor))
 
     @property
     def _n_features_out(self) -> int:

@@ -286,41 +286,22 @@ def tune(
     )
 
 
-@bench.command(short_help="The forecast of `bigkernel plan` against fits.")
+@bench.command(short_help="The pilot of `bigkernel plan` against fits.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
-@click.option("--repeats", default=3, show_default=True, help="Fits of each, alternated; their median counts.")
-@click.option("--published", is_flag=True, help="Fit with a run directory, where partial results are published.")
-@click.option("--stages", is_flag=True, help="Show the seconds of each stage, predicted and measured, too.")
-@click.option("--calibration-seconds", default=4.0, show_default=True, help="As of `bigkernel plan`.")
-def plan(
-    data: Path,
-    out: Path,
-    as_json: bool,
-    rows: int,
-    landmarks: str,
-    repeats: int,
-    published: bool,
-    stages: bool,
-    calibration_seconds: float,
-) -> None:
-    """Compare what `bigkernel plan` tells of a fit, after a calibration made now, against what the fit takes.
-
-    Seconds of fits on a local cluster of all processors, and memory of the largest worker.
-    """
+@click.option("--repeats", default=3, show_default=True, help="Fits of each; their median counts.")
+def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeats: int) -> None:
+    """Compare what a pilot tells of a fit with what the fit takes, on a local cluster of all processors."""
     from pipelines.bench import plan as bench_plan
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
-    sizes = [int(m) for m in landmarks.split(",")]
     with progress(enabled=not as_json):
-        result = bench_plan.measure(
-            corpus, sizes, repeats=repeats, published=published, out=out, seconds=calibration_seconds
-        )
+        result = bench_plan.measure(corpus, [int(m) for m in landmarks.split(",")], repeats=repeats)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        bench_plan.show(result, f"{rows:,} × {FEATURES}, {result['workers']} workers", stages=stages)
+        bench_plan.show(result, f"{rows:,} × {FEATURES}")
 
 
 @bench.command(short_help="Sweeps of XNV, DICA, JDA, ARTL against Gram's.")

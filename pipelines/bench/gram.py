@@ -21,7 +21,7 @@ from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second, product_flops_per_second
+from pipelines.shared.product_rates import gemm_flops_per_second, product_flops_per_second
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
 
 Update = Callable[[int, int], None]

@@ -19,7 +19,8 @@ from distributed import Client, wait
 from bigkernel import connect
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.sweep import sweep
-from pipelines.shared.timed_sweeps import gemm_flops_per_second, moments_job
+from pipelines.shared.product_rates import gemm_flops_per_second
+from pipelines.shared.timed_sweeps import moments_job
 
 GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # of the matrices, and of one timing
 _WARM_LANDMARKS = 64

@@ -6,13 +6,11 @@ Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two)
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits
 
 from bigkernel import open_corpus
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
@@ -72,19 +70,6 @@ def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStat
     kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)
     features = LandmarkMap(kernel, landmarks, dtype, centre_of(kernel, landmarks, dtype))
     return rows, MomentStatistic(features, Targets(10, np.arange(10)))
-
-
-def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
-    """Rate of the single-threaded float32 matrix product of this machine."""
-    a = np.ones((size, size), np.float32)
-    out = np.empty_like(a)
-    with threadpool_limits(limits=1, user_api="blas"):
-        np.matmul(a, a, out=out)
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            np.matmul(a, a, out=out)
-            count += 1
-        return 2.0 * size**3 * count / (time.perf_counter() - start)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

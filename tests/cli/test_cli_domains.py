@@ -60,22 +60,6 @@ def test_a_bandwidth_that_is_not_given_comes_from_the_landmarks_of_artl(run, pai
     assert told["kernel"]["sigma"] == pytest.approx(0.7 * np.sqrt(np.median(squares)))
 
 
-@pytest.mark.parametrize("projection", ["jda", "udica", "dica"])
-def test_a_projection_stands_between_the_transforms_and_the_method(run, pair, projection):
-    options = ["--project", projection, "--project-components", 2, "--transform", "standardize", "--landmarks", 30]
-    planned = json.loads(run("plan", "pair.corpus", *options, "--json").stdout)
-    told = json.loads(run("fit", "pair.corpus", "m", *options, "--json").stdout)
-    model = load_model("m")
-    assert [name for name, _ in model.steps] == ["standardize", projection, "model"]
-    assert told["landmarks"] == len(model[1].landmarks_) == 30
-    assert planned["rows"] == 2 * N
-    plain = json.loads(run("plan", "pair.corpus", *options[4:], "--json").stdout)
-    assert planned["flops"] > 1.5 * plain["flops"]  # two sweeps, the second through the landmarks of the first
-    assert planned["task_bytes"] > plain["task_bytes"]
-    assert model[2].n_features_in_ == 2
-    assert json.loads(run("predict", "m", "target.corpus", "p", "--json").stdout)["rows"] == N
-
-
 @pytest.mark.parametrize("choice", ["k-means", "balanced-k-means", "balanced", "leverage", "rpcholesky", "fourier"])
 def test_landmarks_are_chosen_as_asked(run, pair, choice):
     told = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)
@@ -112,12 +96,6 @@ def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, here
     assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
     assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
     again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--json").stdout)
-    several = ["--transform", "orientations+1e-1*conv:patch-size=3,sigma=5e-1", "--transform", "project:n-components=7"]
-    run("plan", "c", *several, "--landmarks", 9)
-    run("fit", "c", "m2", *several, "--landmarks", 9)
-    union, project = load_model("m2")[:2]
-    assert union.transformer_weights == {"orientations": 1.0, "conv": 0.1}
-    assert (union.transformers_[1].sigma, project.components_.shape) == (0.5, (7, 512 + 4 * 64))
     assert again["training_mse"] == told["training_mse"]
 
 
@@ -126,7 +104,6 @@ REFUSED = {
     "artl of numbers": (SETTING, ["--method", "artl", "--task", "regress"], "artl classifies"),
     "a penalty of xnv from the statistics": (SETTING, ["--method", "xnv", "--alpha", "gcv"], "give a number"),
     "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "artl has none"),
-    "domains that are not there": (DATA, ["--project", "dica", "--landmarks", 9], "column 'domain'"),
     "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
     "a parameter that is none": (SETTING, ["--transform", "conv:side=5"], "has no parameter side; expected n-land"),
     "a value that is none": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from sklearn.linear_model import LogisticRegression, SGDRegressor
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -21,7 +21,6 @@ from bigkernel import (
     plot_band,
     plot_confusion,
     plot_landmarks,
-    plot_learning_curve,
     plot_search,
     write_corpus,
 )
@@ -105,22 +104,6 @@ def test_confusion_is_that_of_scikit_learn_and_labels_are_letters(classifier, ax
         plot_confusion(Ridge().fit(X, y), X, y, ax=ax)
 
 
-@pytest.mark.parametrize("kind", ["array", "corpus"])
-def test_a_learning_curve_ends_at_the_score_of_a_fit_to_all_rows(ax, kind, tmp_path):
-    model = make_pipeline(Standardizer(), KernelRidgeClassifier("rbf", alpha=0.1, landmarks=X[:30], random_state=0))
-    rows = (X[:180], LABELS[:180]) if kind == "array" else (write_corpus(tmp_path / "c", X[:180], LABELS[:180]),)
-    plot_learning_curve(model, *rows, test=(X[180:], LABELS[180:]), sizes=[40, 90, 180], ax=ax)
-    sizes, scores = ax.lines[0].get_xydata().T
-    assert sizes.tolist() == [40, 90, 180]
-    assert scores[-1] == pytest.approx(model.fit(*rows).score(X[180:], LABELS[180:]))
-    assert not hasattr(Standardizer(), "mean_")
-    plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=3, ax=ax)
-    assert ax.lines[1].get_xdata()[-1] == N
-    for sizes in ([40, 30], [400], []):
-        with pytest.raises(ConfigError, match="sizes: expected numbers that rise from 1 to at most the 180 rows"):
-            plot_learning_curve(Ridge(), X[:180], y[:180], test=(X, y), sizes=sizes, ax=ax)
-
-
 def test_landmarks_are_points_or_pictures_by_their_coefficients(classifier, ax):
     plot_landmarks(classifier, ax=ax)
     assert len(ax.collections[0].get_offsets()) == 30
@@ -200,10 +183,6 @@ REFUSED = {
     "one side": (lambda: plot_landmarks(POINTS, image_shape=2), "image_shape: expected .* found 2"),
     "no deviation": (lambda: plot_band(Ridge().fit(X, y), X), "model: expected a fitted KernelRidge, found Ridge"),
     "too few": (lambda: plot_band(BAND, X[:, :1], y[:5]), r"y: expected 240 observations.*\(5,\)"),
-    "half a size": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=2.5), "sizes: expected .*found 2.5"),
-    "letters": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes="abc"), "sizes: expected .*found 'abc'"),
-    "sizes cut": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=[9.5, 99]), "sizes: expected .*9.5"),
-    "no curve": (lambda: plot_learning_curve(SGDRegressor(), X, y, test=(X, y)), "model: .*found SGDRegressor"),
 }
 
 

@@ -173,9 +173,7 @@ PRIVATE = {
     if name.startswith("_") and not name.startswith("__")
 }
 OUTSIDE = [
-    path
-    for package in ("search", "forecast", "cli")
-    for path in sorted((Path(bigkernel.__file__).parent / package).rglob("*.py"))
+    path for package in ("search", "cli") for path in sorted((Path(bigkernel.__file__).parent / package).rglob("*.py"))
 ]
 
 

@@ -1,0 +1,199 @@
+"""How long a job will take: run a short piece of its first long sweep, and extrapolate by the plan.
+
+The job runs as it would: the same rows, statistic and executor. At its first long sweep, pieces of growing size are
+swept in place of all rows, until one takes a second; then the job is given up. Nothing is written.
+
+Seconds of a sweep are taken to be a + b·rows, and the last two pieces give both. What follows the sweeps (solves,
+rounds that a fit may add) is not part of the estimate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bigkernel.engine.session import SweepSpec, open_session
+from bigkernel.streaming.plan import Plan, Segment
+
+LONG_ROWS = 8192  # a sweep of no more rows is run whole
+ENOUGH_SECONDS = 1.0  # of a piece that need not grow, where it took
+ENOUGH_GROWTH = 1.5  # times as long as the one before: rows are what it took the time for
+MOST_SECONDS = 10.0  # of all pieces, after which none is begun
+MARGIN = 1.25  # by which a machine is taken to be faster or slower later on
+_FIRST_ROWS = 512  # of a segment of the first piece, which also warms up the workers
+_SEGMENTS_A_SLOT = 2  # of a piece, so that merges are in its time
+_MOST_ROWS = 65_536  # of a segment of a piece
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A short sweep that was timed.
+
+    Attributes
+    ----------
+    rows : of it
+    seconds : from the first task to the merged total
+    """
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The expected time of the sweeps of a job.
+
+    Attributes
+    ----------
+    seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
+    least, most : the range that the pilot supports
+    before_seconds : of what precedes the first long sweep: landmarks, previews; measured
+    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept
+    """
+
+    seconds: float
+    least: float
+    most: float
+    before_seconds: float
+    pilot_seconds: float
+    pilot_rows: int
+
+
+class _Stopped(BaseException):
+    """End a job whose first long sweep was timed; no `except Exception` of the job takes it for a fault."""
+
+    def __init__(self, plan: Plan, slots: int, pieces: list[Piece]) -> None:
+        self.plan, self.slots, self.pieces = plan, slots, pieces
+
+
+_piloting: ContextVar[bool] = ContextVar("bigkernel_piloting", default=False)
+
+
+def pilot(job: Callable[[], Any], *, flops: float | None = None, workers: int | None = None) -> Estimate:
+    """Estimate the seconds of a job from a short piece of its first long sweep.
+
+    Parameters
+    ----------
+    job : callable
+        Begins the job: `lambda: model.fit(rows)`. It runs where the surrounding `executing` says.
+    flops : float, optional
+        Of all sweeps of the job, as its plan tells. Without them, those of the first long sweep.
+    workers : int, optional
+        Tasks at once for which to extrapolate, where the job will run on more or fewer than the pilot.
+
+    Returns
+    -------
+    Estimate
+        Measured, not extrapolated, where no sweep of the job is long.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import KernelRidge
+    >>> X = np.random.default_rng(0).random((20_000, 3))
+    >>> model = KernelRidge("gaussian", n_landmarks=50)
+    >>> estimate = pilot(lambda: model.fit(X, X[:, 0]))
+    >>> estimate.least <= estimate.seconds <= estimate.most
+    True
+    """
+    start = time.perf_counter()
+    with _stopping():
+        try:
+            job()
+        except _Stopped as stopped:
+            found = stopped
+        else:
+            seconds = time.perf_counter() - start
+            return Estimate(seconds, seconds, seconds, seconds, seconds, 0)
+    spent = time.perf_counter() - start
+    before = max(0.0, spent - sum(piece.seconds for piece in found.pieces))
+    times = 1.0 if flops is None else flops / max(found.plan.flops, 1.0)
+    least, most = extrapolate(found.pieces, found.plan, found.slots, workers or found.slots)
+    return Estimate(
+        seconds=before + times * (least * most) ** 0.5,
+        least=before + times * least / MARGIN,
+        most=before + times * most * MARGIN,
+        before_seconds=before,
+        pilot_seconds=spent,
+        pilot_rows=sum(piece.rows for piece in found.pieces),
+    )
+
+
+def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tuple[float, float]:
+    """Return the least and most seconds of a sweep on so many workers, from pieces on so many slots.
+
+    At least what does not grow with the rows is spent once; at most all of the last piece grows with them.
+    """
+    last = pieces[-1]
+    before = pieces[-2] if len(pieces) > 1 else Piece(0, 0.0)
+    all_in = last.seconds / last.rows
+    # noise can make the added rows seem cheaper than none, or dearer than all of them
+    per_row = min(max(0.0, last.seconds - before.seconds) / max(1, last.rows - before.rows), all_in)
+    count = max(1, len(plan.segments))
+    rounds = -(-count // workers)  # in the last of which workers may be idle
+    rows = slots * plan.n_rows * rounds / count
+    least = per_row * rows + last.seconds - per_row * last.rows
+    return least, max(least, all_in * rows)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    token = _piloting.set(True)
+    try:
+        yield
+    finally:
+        _piloting.reset(token)
+
+
+def stop_for_pilot(spec: SweepSpec) -> None:
+    """Within `pilot`, time pieces of a long sweep and end its job; else do nothing."""
+    if _piloting.get() and spec.plan.n_rows > LONG_ROWS:
+        slots = min(spec.executor.slots().tasks, len(spec.plan.segments))
+        raise _Stopped(spec.plan, slots, _timed_pieces(spec, slots))
+
+
+def _timed_pieces(spec: SweepSpec, slots: int) -> list[Piece]:
+    """Sweep pieces, each of twice the rows of the one before, until the last two tell what a row takes."""
+    longest = min(_MOST_ROWS, max(segment.stop - segment.start for segment in spec.plan.segments))
+    pieces: list[Piece] = []
+    rows = min(_FIRST_ROWS, longest // 2)
+    while True:
+        piece = _piece(spec.plan, _SEGMENTS_A_SLOT * slots, rows)
+        pieces.append(_timed(replace(spec, plan=piece, place=None, what="pilot")))
+        if rows >= longest or (len(pieces) > 1 and _enough(pieces)):
+            return pieces
+        rows = min(2 * rows, longest)
+
+
+def _enough(pieces: list[Piece]) -> bool:
+    before, last = pieces[-2:]
+    grown = last.seconds >= ENOUGH_SECONDS and last.seconds >= ENOUGH_GROWTH * before.seconds
+    return grown or sum(piece.seconds for piece in pieces) >= MOST_SECONDS
+
+
+def _piece(plan: Plan, count: int, rows: int) -> Plan:
+    """Return the plan of the first rows of some segments, from all over the input."""
+    total = len(plan.segments)
+    count = min(count, total)
+    chosen = [plan.segments[total * i // count] for i in range(count)]
+    segments = tuple(Segment(i, _first(segment, rows)) for i, segment in enumerate(chosen))
+    swept = sum(segment.stop - segment.start for segment in segments)
+    share = swept / max(1, plan.n_rows)
+    return replace(
+        plan, n_rows=swept, segments=segments, flops=plan.flops * share, bytes_read=int(plan.bytes_read * share)
+    )
+
+
+def _first(segment: Segment, rows: int) -> tuple[int, ...]:
+    stop = min(segment.stop, segment.start + rows)
+    return (*(bound for bound in segment.bounds if bound < stop), stop)
+
+
+def _timed(spec: SweepSpec) -> Piece:
+    with open_session(spec) as session:
+        session.end(spec.executor.run(session.work))
+    return Piece(spec.plan.n_rows, session.seconds)
