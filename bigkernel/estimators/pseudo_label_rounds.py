@@ -22,7 +22,6 @@ from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.label_course import Course
 from bigkernel.estimators.parameter_checks import require_exact
-from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
@@ -118,16 +117,6 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
     unlabelled = "keep"
     _of_every_row = ("uniform", "k-means")
     _least_target_rows = 1
-    state_schema = (
-        *DomainedEstimator.state_schema,
-        *SOLUTION,
-        Integers("domains_", "inputs.domains"),
-        Integers("source_domains_", "inputs.source_domains"),
-        Integers("target_domains_", "inputs.target_domains"),
-        Labels("classes_", "inputs.classes"),
-        Statistics("statistics_", "statistics", groups=2, width=lambda sizes: sizes["k"]),
-        PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
-    )
     source_domains_ = Fitted("inputs.source_domains")
     target_domains_ = Fitted("inputs.target_domains")
 

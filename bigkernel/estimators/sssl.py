@@ -20,14 +20,13 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.arithmetic import sweep_until_right
 from bigkernel.estimators.base import LazyScoreMixin
-from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
+from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
-from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
+from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.probabilities import Probabilities
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
-from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
@@ -85,13 +84,6 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         self.n_neighbors = n_neighbors
         self.n_rounds = n_rounds
 
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        *SOLUTION,
-        Floats("eigenvalues_", "solution.eigenvalues", axes=("s",)),
-        Statistics("statistics_", "statistics", groups=2),
-        *OF_GRAPH,
-    )
     _solution_type = SpectralSolution
     eigenvalues_ = Fitted("solution.eigenvalues")
 
@@ -308,8 +300,6 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
     True
     """
 
-    state_schema = (*_SSSL.state_schema, *OF_NUMBERS)
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
 
@@ -344,11 +334,6 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         **_SSSL._parameter_constraints,
         **CLASSIFIER,
     }
-    state_schema = (
-        *_SSSL.state_schema,
-        *OF_CLASSIFIER,
-        PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
-    )
 
     def __init__(
         self,
