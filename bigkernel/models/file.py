@@ -7,6 +7,7 @@ finds the arrays by their names.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -114,12 +115,13 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
     ModelRejected
         Damaged, of another format, or of more than `limit_bytes`.
     DataError
-        There is no file at `path`.
+        There is nothing at `path`.
     """
     where = os.fspath(path)
+    if not os.path.exists(path):
+        raise DataError(f"{where}: expected a model, but the path does not exist")
     if not os.path.isfile(path):
-        found = "a directory" if os.path.isdir(path) else "nothing"
-        raise DataError(f"{where}: expected the file of a model, but the path is {found}")
+        raise ModelRejected(f"{where}: expected the file of a model, found a directory")
     try:
         with open(path, "rb") as file:
             yield _opened(file, os.fstat(file.fileno()).st_size, limit_bytes)
@@ -139,6 +141,15 @@ def is_model(path: str | os.PathLike[str]) -> bool:
             return FORMAT.rsplit(maxsplit=1)[0].encode() in file.read(4096)
     except OSError:
         return False
+
+
+def digest(path: str | os.PathLike[str], *, whole: bool = False) -> str:
+    """Return the SHA-256 of the description, which has the checksums of all arrays; `whole`: read those too."""
+    with opened(path, limit_bytes=LIMIT_BYTES) as contents:
+        for name in contents.entries if whole else ():
+            contents.array(name)
+        contents.file.seek(0)
+        return hashlib.sha256(contents.file.read(contents.start)).hexdigest()
 
 
 def _bytes_of(array: Array) -> memoryview:

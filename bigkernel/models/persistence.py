@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 from sklearn import decomposition, feature_selection, preprocessing
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
@@ -40,6 +41,7 @@ _BASES = (kernel_basis.LandmarkBasis, kernel_basis.FourierBasis, fit_state.RowBa
 _PARTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
+_NO_STEP = {"class": "passthrough"}
 _IMAGE = ("image_height_", "image_width_")
 # fitted attributes of transformers that keep them as scikit-learn does
 _OURS: dict[type[BaseEstimator], tuple[str, ...]] = {
@@ -69,6 +71,7 @@ _SKLEARN: dict[type[BaseEstimator], tuple[str, ...]] = {
     feature_selection.VarianceThreshold: ("variances_",),
 }
 _ATTRIBUTES = _OURS | _SKLEARN
+_OTHER_AXES = {*_SPECTRUM, "references_", "landmarks_", "whitening_", "second_landmarks_", "second_whitening_"}
 _CLASSES: dict[str, type[BaseEstimator]] = {
     **{name: getattr(estimators, name) for name in estimators.__all__},
     **{f"sklearn.{kind.__name__}": kind for kind in _SKLEARN},
@@ -118,6 +121,19 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     DataError
         There is no file at `path`, or it holds a predictor alone.
     """
+    model = _load(path, limit_bytes)
+    if model is None:
+        raise DataError(f"{os.fspath(path)}: saved without moments, for Predictor.load; save the model with them")
+    return model
+
+
+def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> None:
+    """Read all of a model file, with moments or without; raises as `load_model`."""
+    _load(path, limit_bytes)
+
+
+def _load(path: str | os.PathLike[str], limit_bytes: int) -> Any:
+    """Read all of a file; None where it holds a predictor alone."""
     with opened(path, limit_bytes=limit_bytes) as contents:
         said = contents.values
         if set(said) != {"predictor", "model"}:
@@ -127,8 +143,6 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
         model = None if said["model"] is None else _unpack_step(said["model"], contents)
         if unknown := sorted(set(contents.entries) - set(contents.read)):
             raise ModelRejected(f"unknown array {unknown[0]!r}")
-    if model is None:
-        raise DataError(f"{os.fspath(path)}: saved without moments, for Predictor.load; save the model with them")
     return model
 
 
@@ -139,7 +153,10 @@ def _kind_of(name: str) -> type[Any] | None:
 def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     """Return what a file says of a fitted step, or of a Pipeline."""
     if isinstance(step, Pipeline):
-        return {"steps": [[name, _pack_step(one, f"{path}.{i}", packing)] for i, (name, one) in enumerate(step.steps)]}
+        named = enumerate(step.steps)
+        return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
+    if step is None or isinstance(step, str):
+        return _NO_STEP
     name = next((name for name, kind in _CLASSES.items() if kind is type(step)), None)
     if name is None:
         raise ConfigError(
@@ -207,7 +224,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
 
 def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     """Return steps by name."""
-    found = [(name, _unpack_step(one, contents)) for name, one in said]
+    found = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
     names = [name for name, _ in found]
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ModelRejected(f"expected steps of different names, found {names}")
@@ -220,6 +237,11 @@ def _set_attributes(step: Any, fitted: Any, named: list[tuple[str, Any]]) -> Non
     if not isinstance(fitted, dict) or not set(fitted) <= known:
         raise ModelRejected(f"{type(step).__name__}: unknown fitted values {sorted(set(fitted) - known)}")
     for name, value in fitted.items():
+        by_feature = isinstance(value, np.ndarray) and name not in _OTHER_AXES
+        if by_feature and value.shape[-1:] != (fitted["n_features_in_"],):
+            raise ModelRejected(f"{type(step).__name__}: {name} has {value.shape} values, not one of every feature")
+        if name == "scale_" and value is not None and not (value > 0).all():
+            raise ModelRejected(f"{type(step).__name__}: scale_ must be above 0")
         setattr(step, name, value)
     if named:
         step.transformers_ = [one for _, one in named]

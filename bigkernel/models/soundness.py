@@ -47,7 +47,8 @@ def require_fit(step: Any, fit: Any) -> None:
         raise ModelRejected(f"{type(step).__name__}: expected {c} different labels")
     if hasattr(step, "predict") and getattr(fit, "statistics", None) and fit.statistics["C"].shape[-1] != c:
         raise ModelRejected(f"{type(step).__name__}: its statistics are of other targets")
-    if (inputs.flat and c != 1) or not isinstance(solution, getattr(step, "_solution_type", object)):
+    kind: Any = getattr(step, "_solution_type", object)
+    if (inputs.flat and c != 1) or not isinstance(solution, kind):
         raise ModelRejected(f"{type(step).__name__}: its solution is of another kind")
     alpha, weight = np.asarray(solution.alpha), getattr(fit, "weight", None)
     if alpha.dtype.kind not in "iuf" or alpha.shape not in ((), (c,)) or not (alpha >= 0).all():

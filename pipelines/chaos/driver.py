@@ -21,8 +21,8 @@ from typing import Any, Self
 import psutil
 
 from bigkernel import errors
-from bigkernel.data import zarr_arrays
-from bigkernel.models.persistence import load_model
+from bigkernel.models.file import LIMIT_BYTES, opened
+from bigkernel.models.persistence import check_model
 
 TTL_SECONDS = 5  # bigkernel.worker-ttl-seconds of the drivers: a frozen worker is replaced after it
 STALL_SECONDS = 60  # bigkernel.stall-seconds of the drivers
@@ -235,9 +235,7 @@ def _name(file: Path) -> str:
 
 
 def differences(model: Path, other: Path) -> list[str]:
-    """Return the differences between two stored models: "model.dual_coef_" of an array, or the name of a step.
-
-    Both are read whole, and every array must have the SHA-256 that its model states.
+    """Return the names of arrays in which two model files differ, or "model" where their descriptions do.
 
     Raises
     ------
@@ -246,17 +244,12 @@ def differences(model: Path, other: Path) -> list[str]:
     """
     described = []
     for path in (model, other):
-        load_model(path)
-        _, attributes = zarr_arrays.open_group(path, "model")
-        described.append({step["name"]: step for step in attributes["steps"]})
-    found = []
-    for name in sorted({*described[0], *described[1]}):
-        a, b = (steps.get(name, {}) for steps in described)
-        mine, yours = a.get("arrays", {}), b.get("arrays", {})
-        found += [f"{name}.{array}" for array in sorted({*mine, *yours}) if mine.get(array) != yours.get(array)]
-        if {**a, "arrays": 0} != {**b, "arrays": 0}:
-            found.append(name)
-    return found
+        check_model(path)
+        with opened(path, limit_bytes=LIMIT_BYTES) as contents:
+            described.append((contents.values, contents.crc32))
+    (mine, sums), (theirs, other_sums) = described
+    found = [name for name in sorted({*sums, *other_sums}) if sums.get(name) != other_sums.get(name)]
+    return found if mine == theirs else [*found, "model"]
 
 
 def leftovers(directory: Path) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import zarr
 
-from bigkernel import KernelRidge, executing, load_model, save_model
+from bigkernel import KernelRidge, executing, save_model
 from bigkernel.cli import main
 from bigkernel.data import atomic_write, run_lock
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
@@ -82,15 +82,19 @@ def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
     assert content(Path(corpus.path)) == before
 
 
-def test_nor_through_a_link_nor_into_a_model_or_a_foreign_store(corpus, model, tmp_path, no_segment):
-    save_model(model, tmp_path / "a.model")
+def test_nor_through_a_link_nor_into_predictions_or_a_foreign_store(corpus, model, tmp_path, request):
+    model.predict_to(corpus, tmp_path / "a.predictions")
+    request.getfixturevalue("no_segment")
     zarr.create_array(tmp_path / "foreign", shape=(3,), dtype="f8", chunks=(3,))
     (tmp_path / "link").symlink_to(corpus.path)
-    for place, kind in (("link", "corpus of ours"), ("a.model", "model of ours"), ("foreign", "zarr store")):
+    for place, kind in (
+        ("link", "corpus of ours"),
+        ("a.predictions", "predictions of ours"),
+        ("foreign", "zarr store"),
+    ):
         for job in ways(model, corpus, tmp_path / place / "b").values():
             with pytest.raises(DataError, match=f"which is a {kind}"):
                 job()
-    assert load_model(tmp_path / "a.model").predict(X).shape == (60,)
 
 
 def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
