@@ -12,6 +12,7 @@ from scipy import sparse
 
 from bigkernel import (
     LinearRegression,
+    Predictor,
     Ridge,
     SweepSearchCV,
     executing,

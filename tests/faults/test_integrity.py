@@ -1,7 +1,7 @@
 """What is stored and then damaged, lost, exchanged or old: seen and named, never computed with.
 
 F9 (a flipped bit of the input), F10 (a damaged partial result), F11 (a lost chunk), F12 (zeros are no loss), F17 (a
-store that fails now and then), F36 (odd paths, links, read-only stores), F37 (files of earlier versions), and single
+store that fails now and then), F36 (odd paths, links, read-only stores), and single
 flipped bits over all files of a corpus, a run and a model, metadata and seals included.
 """
 
