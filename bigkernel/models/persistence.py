@@ -168,8 +168,9 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
     said = {"class": name, "params": params, "fitted": packing.pack(_fit_of(step), path)}
     if isinstance(step, estimators.RowUnion):
-        named = zip(step.transformer_list, step.transformers_, strict=True)
-        said["union"] = [[label, _pack_step(one, f"{path}.{i}", packing)] for i, ((label, _), one) in enumerate(named)]
+        labels = [label for label, _ in step.transformer_list]
+        parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
+        said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
     return said
 
 
