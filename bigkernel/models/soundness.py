@@ -39,6 +39,9 @@ def require_fit(step: Any, fit: Any) -> None:
     for name, (array, shape) in wanted.items():
         if array is not None and array.shape != shape:
             raise ModelRejected(f"{type(step).__name__}: {name} must have the shape {shape}, found {array.shape}")
+    triangle = getattr(fit, "triangle", None)
+    if triangle is not None and (triangle.ndim != 2 or triangle.shape[0] != triangle.shape[1]):
+        raise ModelRejected(f"{type(step).__name__}: the triangle of its rows is not square")
     _require_basis(step, basis, d)
     classes = inputs.classes
     if classes is not None and (classes.ndim != 1 or len(set(classes.tolist())) < len(classes)):

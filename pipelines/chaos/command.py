@@ -45,8 +45,9 @@ def fit_disturbed(
         if changed:
             record.trouble = f"the model is not the undisturbed one: {', '.join(changed)}"
         else:
-            for part in ("run", "scratch", "fitted.model"):
+            for part in ("run", "scratch"):
                 shutil.rmtree(directory / part, ignore_errors=True)
+            (directory / "fitted.model").unlink(missing_ok=True)
     verdict = f"NOT AS IT SHOULD BE: {record.trouble}" if record.trouble else "model identical"
     log("round", f"{number}: {record.seconds:.1f} s, {record.again} segments again; {verdict}", record=asdict(record))
     return record

@@ -128,8 +128,8 @@ def test_a_model_that_is_not_identical_is_told_and_ends_with_1(
     assert [record["identical"] for record in results["records"]] == [True, code == 0]
     assert results["identical"] == (code == 0)
     assert ("NO" in done.output.split("\nRounds\n")[1]) == (code == 1)
-    assert ("model.dual_coef_" in done.output) == (code == 1)
-    assert ("model.dual_coef_" in (tmp_path / "out" / "report.html").read_text()) == (code == 1)
+    assert ("model.solution.coef" in done.output) == (code == 1)
+    assert ("model.solution.coef" in (tmp_path / "out" / "report.html").read_text()) == (code == 1)
     # what a failed round leaves is kept to be looked at
     assert (tmp_path / "out" / "rounds" / "1" / "fitted.model").exists() == (code == 1)
 
