@@ -38,7 +38,6 @@ COMMANDS = {
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
-    "export": ("export", "Make one file of a model, which predicts with NumPy alone."),
     "watch": ("watch", "Follow a job from another terminal, also after its driver has died."),
     "runs": ("runs", "List runs: their state, and what is left to do."),
     "report": ("report", "Make the report page of a run again."),

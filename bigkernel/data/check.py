@@ -1,4 +1,4 @@
-"""`bigkernel check` walks every chunk of a corpus, model, prediction store, run directory, or foreign zarr store.
+"""`bigkernel check` walks every chunk of a corpus, prediction store, run directory, or foreign zarr store.
 
 Everything is read through its checksums and compared with its seal (stores) or its receipts (runs); the first damage
 does not end the walk. Whoever wants that stops at the first `Looked` that carries one.
@@ -20,13 +20,13 @@ from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed
 from bigkernel.errors import BigKernelError, DataError
 
-STORES = ("corpus", "model", "predictions")
+STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """The store at `path`: "corpus", "model", "predictions", "run", "partial", "array" or "zarr" (not of ours).
+    """The store at `path`: "corpus", "predictions", "run", "partial", "array" or "zarr" (not of ours).
 
     Raises
     ------

@@ -35,7 +35,7 @@ ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ou
 _NUMERIC = "biuf"
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
-_REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_REWRITE = {"corpus": "ingest its source again", "predictions": "predict again"}
 _OTHERS = "swapped, exchanged or older"
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold

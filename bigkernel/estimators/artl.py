@@ -15,11 +15,10 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
 from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
-from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
+from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
+from bigkernel.estimators.probabilities import PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
-from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.artl import Strengths, adapted, slope
@@ -127,11 +126,6 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         **CLASS_WEIGHT,
         **PROBABILITY,
     }
-    state_schema = (
-        *(replace(entry, axis="c") if isinstance(entry, Labels) else entry for entry in SidedEstimator.state_schema),
-        *CALIBRATION,
-        *OF_GRAPH,
-    )
     _solution_type = AlignedSolution
     guarded = True
     _least_target_rows = 2

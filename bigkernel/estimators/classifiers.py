@@ -10,11 +10,9 @@ from sklearn.utils.metaestimators import available_if
 from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
 from bigkernel.estimators.prediction import DecisionMixin
-from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, adds_rows
-from bigkernel.estimators.state_schema import OF_CLASSES
+from bigkernel.estimators.probabilities import PROBABILITY, adds_rows
 
 CLASSIFIER = {**CLASS_WEIGHT, **PROBABILITY}
-OF_CLASSIFIER = (*OF_CLASSES, *CALIBRATION)
 
 
 class LandmarkClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin):

@@ -14,7 +14,6 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import input_rows
-from bigkernel.estimators.state_schema import SEEN, Floats, Whole
 from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.images.checks import image_shape_of
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
@@ -101,17 +100,6 @@ class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         self.sigma = sigma
         self.n_patches = n_patches
         self.random_state = random_state
-
-    state_schema = (
-        *SEEN,
-        Whole("image_height_", "image_height_"),
-        Whole("image_width_", "image_width_"),
-        Whole("image_channels_", "image_channels_"),
-        Floats("landmarks_", "landmarks_", axes=("m", "q")),
-        Floats("whitening_", "whitening_", axes=("m", "m")),
-        Floats("second_landmarks_", "second_landmarks_", axes=("m2", "q2"), optional=True),
-        Floats("second_whitening_", "second_whitening_", axes=("m2", "m2"), optional=True),
-    )
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the landmarks of patches of the images X (n, height·width·channels), in one sweep a layer.

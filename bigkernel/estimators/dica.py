@@ -14,9 +14,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.exact_rows import ExactRows
 from bigkernel.estimators.fit_state import ComponentSolution, Fitted, Inputs, Problem
-from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
+from bigkernel.estimators.moment_estimator import ExactProblem
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.state_schema import SOLUTION, Floats, Integers, Labels, Numbers, Statistics
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -109,15 +108,6 @@ class DICA(DomainedTransformer):
         "invariance": [Interval(Real, 0, None, closed="left")],
         "allow_single_domain": ["boolean"],
     }
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        *SOLUTION,
-        Floats("eigenvalues_", "solution.eigenvalues", axes=("c",)),
-        Numbers("distributional_variance_", "solution.variance", keys=_VARIANCE),
-        Integers("domains_", "inputs.domains", axis="G"),
-        Labels("classes_", "inputs.classes", optional=True),
-        Statistics("statistics_", "statistics", width=lambda sizes: sizes["G"] * (sizes["k"] + 1)),
-    )
     _solution_type = ComponentSolution
     turns = True
     eigenvalues_ = Fitted("solution.eigenvalues")

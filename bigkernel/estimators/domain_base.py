@@ -180,7 +180,6 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
 
     # a transformer predicts nothing
     predict = available_if(_never)(RowsEstimator.predict)
-    predictor = available_if(_never)(RowsEstimator.predictor)
     predict_to = available_if(_never)(RowsEstimator.predict_to)
     score_totals = available_if(_never)(RowsEstimator.score_totals)
 

@@ -27,7 +27,6 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.estimators.plain_steps import STEPS
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.statistics.probability_scores import probability_scores
@@ -52,7 +51,7 @@ def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
     if not isinstance(model, Pipeline):
         return model, rows
     for step in model[:-1] if is_lazy(rows) else ():
-        if type(step) in STEPS.values():
+        if type(step).__module__.startswith("sklearn."):
             raise ConfigError(
                 f"{type(step).__name__}: a transformer of scikit-learn takes rows in memory alone; predict arrays, or "
                 "fit with the transforms of bigkernel (Standardizer, UnitNormalizer, Rescaler)"

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names
 
-from bigkernel.errors import ModelRejected
-from bigkernel.estimators.file_content import Content
 from bigkernel.estimators.parameter_checks import require_labelled
-from bigkernel.estimators.state_schema import Entry
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import Certificates
@@ -28,6 +25,7 @@ from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 GRAPH_SUMS = ("anchors", "degrees")
+UNSTORED = {"stored": False}  # of fields that are no part of a model file
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +142,7 @@ class ComponentSolution(SpectralSolution):
 class AlignedSolution(Solution):
     """With W (r, c) over the whitened columns, from which a round of pseudo-labels goes on; a file does not hold it."""
 
-    whitened: Array | None = None
+    whitened: Array | None = field(default=None, metadata=UNSTORED)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,7 +171,7 @@ class Problem:
     statistics: Accumulator
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
-    folds: Accumulator | None = None
+    folds: Accumulator | None = field(default=None, metadata=UNSTORED)
     triangle: Array | None = None
     neighbors: int | None = None
 
@@ -242,10 +240,10 @@ class MomentFit(Problem):
     """
 
     solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict)
-    sweep: Mapping[str, Any] = field(default_factory=dict)
+    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
-    rounds: Sequence[Mapping[str, float]] = ()
+    rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
     calibration: Calibration | None = None
 
 
@@ -256,7 +254,7 @@ class ExactFit:
     inputs: Inputs
     basis: Any
     solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict)
+    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
     weight: Array | None = None
     calibration: Calibration | None = None
@@ -272,8 +270,8 @@ class IterativeFit:
     inputs: Inputs
     basis: Any
     solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict)
-    sweep: Mapping[str, Any] = field(default_factory=dict)
+    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
     rows: int = 0
     calibration: Calibration | None = None
@@ -335,23 +333,10 @@ class StatefulEstimator(BaseEstimator):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._fitted
 
-    # -- model files ---------------------------------------------------------------------------------------------------
-
-    state_schema: ClassVar[tuple[Entry, ...]] = ()
-
-    def _known_sizes(self) -> dict[str, int]:
-        """Axes whose size the parameters tell."""
-        return {}
-
-    def _restore(self, parts: Mapping[str, Any]) -> None:
-        """Take the state that a file holds: values by the first and the second names of their paths."""
-        inputs = Inputs(**parts["inputs"])
-        self._see(inputs)
-        self._fitted = self._restored(inputs, parts)
-
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> Any:
-        """The fit of what a file holds."""
-        raise TypeError(f"{type(self).__name__} is not stored")
+    def restore(self, fit: Any) -> None:
+        """Take a fit that a file holds."""
+        self._see(fit.inputs)
+        self._fitted = fit
 
     def _see(self, inputs: Inputs) -> None:
         """Know the features as if scikit-learn's validation had seen them."""
@@ -359,41 +344,3 @@ class StatefulEstimator(BaseEstimator):
         _check_feature_names(self, None, reset=True)
         if inputs.feature_names is not None:
             self.feature_names_in_ = inputs.feature_names
-
-
-def write_state(estimator: Any, content: Content) -> None:
-    """Put the state of a fitted estimator into the content of a file, as its class declares it."""
-    state = getattr(estimator, "_fitted", estimator)
-    content.flat = found_at(state, "inputs.flat")
-    for entry in estimator.state_schema:
-        value = found_at(state, entry.path)
-        if value is not None:
-            entry.write(content, value)
-
-
-def read_state(estimator: Any, content: Content) -> None:
-    """Give an estimator, its parameters set, the state that a file holds.
-
-    Raises
-    ------
-    ModelRejected
-        A value that is missing, unknown or of another shape than those that belong to it.
-    """
-    content.sizes |= estimator._known_sizes()
-    found = {entry.path: entry.read(content) for entry in estimator.state_schema if entry.when(estimator)}
-    for entry in estimator.state_schema:  # of another form, by a fit before
-        content.arrays.pop(entry.name, None)
-        content.values.pop(entry.name, None)
-    unknown = [*(f"fitted value {name!r}" for name in content.values), *(f"array {name!r}" for name in content.arrays)]
-    if any("'pseudo." in name for name in unknown):
-        raise content.refuse("has no pseudo-labels")
-    if unknown:
-        raise ModelRejected(f"unknown {sorted(unknown)[0]}")
-    parts: dict[str, Any] = {}
-    for path, value in found.items():
-        head, _, tail = path.partition(".")
-        if tail:
-            parts.setdefault(head, {})[tail] = value
-        else:
-            parts[head] = value
-    estimator._restore(parts)

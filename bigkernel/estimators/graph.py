@@ -12,7 +12,6 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
-from bigkernel.estimators.state_schema import Whole
 from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import MomentStatistic
@@ -27,7 +26,6 @@ GRAPH: dict[str, list[Any]] = {
     "manifold": [Interval(Real, 0, None, closed="left")],
     "n_neighbors": [Interval(Integral, 1, None, closed="left")],
 }
-OF_GRAPH = (Whole("graph_neighbors_", "neighbors", optional=True),)
 
 
 class Graph(_Landmarks):

@@ -6,7 +6,6 @@ model will be used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -14,8 +13,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval, Options
 
-from bigkernel.errors import ConfigError, ModelRejected
-from bigkernel.estimators.state_schema import SEEN, Whole
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
 from bigkernel.images.checks import image_shape_of
 from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
@@ -27,7 +25,6 @@ _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
 class _ImageTransformer(PlainTransformer):
     """Base: learns the height and the width of the images."""
 
-    state_schema = (*SEEN, Whole("image_height_", "image_height_"), Whole("image_width_", "image_width_"))
     image_shape: Any
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -44,12 +41,6 @@ class _ImageTransformer(PlainTransformer):
             raise ConfigError(f"image_shape: expected (height, width) in pixels, found {self.image_shape!r}")
         self.image_height_, self.image_width_ = image_shape_of(X, shape, self.n_features_in_)
         return self
-
-    def _restore(self, parts: Mapping[str, Any]) -> None:
-        height, width, d = parts["image_height_"], parts["image_width_"], parts["n_features_in_"]
-        if not height * width or height * width != d:
-            raise ModelRejected(f"{type(self).__name__}: images of {height}×{width} pixels are no rows of {d} features")
-        super()._restore(parts)
 
 
 class MomentNormalizer(SameWidthTransformer, _ImageTransformer):

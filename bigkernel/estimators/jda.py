@@ -14,7 +14,6 @@ from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
-from bigkernel.estimators.state_schema import Floats
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.jda import components, expanded, labeller
@@ -106,10 +105,6 @@ class JDA(SidedEstimator, DomainedTransformer):
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "label_alpha": [Real],
     }
-    state_schema = (
-        *SidedEstimator.state_schema,
-        Floats("eigenvalues_", "solution.eigenvalues", axes=("c",)),
-    )
     _solution_type = AlignedComponents
     turns = True
     eigenvalues_ = Fitted("solution.eigenvalues")

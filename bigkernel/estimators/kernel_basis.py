@@ -7,8 +7,7 @@ features, m landmarks or random features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,9 +17,8 @@ from sklearn.utils import check_random_state
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.fit_state import Fitted, Inputs, StatefulEstimator
+from bigkernel.estimators.fit_state import UNSTORED, Fitted, StatefulEstimator
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
-from bigkernel.estimators.state_schema import FEATURES, Entry, Floats, KernelEntry, Precision, Whole
 from bigkernel.events.scope import spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
@@ -58,7 +56,7 @@ class LandmarkBasis:
     kernel: Kernel
     landmarks: Array
     dtype: str
-    sample: Array | None = None
+    sample: Array | None = field(default=None, metadata=UNSTORED)
     sums: str | None = None
 
     @property
@@ -221,17 +219,6 @@ class KernelEstimator(StatefulEstimator):
     fourier_origin_ = Fitted("basis.origin")
     fourier_mean_ = Fitted("basis.mean")
     rank_ = Fitted("solution.rank")
-    state_schema: ClassVar[tuple[Entry, ...]] = (
-        *FEATURES,
-        KernelEntry("kernel_", "basis.kernel"),
-        Precision("dtype_", "basis.dtype"),
-        Precision("sum_dtype_", "basis.sums", optional=True),
-        Floats("landmarks_", "basis.landmarks", lambda estimator: not estimator._fourier, axes=("m", "d")),
-        Whole("fourier_seed_", "basis.seed", lambda estimator: estimator._fourier),
-        Floats("fourier_origin_", "basis.origin", lambda estimator: estimator._fourier, axes=("d",)),
-        Floats("fourier_mean_", "basis.mean", lambda estimator: estimator._fourier, axes=("m",)),
-        Whole("rank_", "solution.rank", axis="r"),
-    )
     _of_every_row: ClassVar[tuple[str, ...]] = ("uniform",)  # choices that need no number: then every row is one
     _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row
 
@@ -348,19 +335,6 @@ class KernelEstimator(StatefulEstimator):
         except DataError:  # float32 cannot resolve these distances
             return "float64"
         return "float32" if narrow else "float64"
-
-    def _known_sizes(self) -> dict[str, int]:
-        return {"m": int(self.n_landmarks)} if self._fourier else {}
-
-    def _restored_basis(self, inputs: Inputs, values: Mapping[str, Any]) -> Basis:
-        if not self._fourier:
-            values["kernel"].resolve(values["landmarks"])  # refuses parameters of other rows
-            return LandmarkBasis(**values)
-        require_frequencies(type(self).__name__, inputs.n_features, int(self.n_landmarks))
-        orthogonal = self.landmarks == "orthogonal-fourier"
-        basis = FourierBasis(width=self.n_landmarks, orthogonal=orthogonal, **values)
-        basis.features()  # refuses kernels without frequencies
-        return basis
 
     def _features(self) -> Any:
         return self._fitted.basis.features()  # type: ignore[union-attr]

@@ -5,7 +5,6 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -16,24 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import DataError, ModelRejected
+from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis, Solved
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.number_range import finite, require_row_squares, require_sums, solving
 from bigkernel.estimators.parameter_checks import PENALTIES, penalty_of, require_some
-from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.reports import FitReport
-from bigkernel.estimators.state_schema import (
-    FEATURES,
-    OF_NUMBERS,
-    Coefficients,
-    Entry,
-    Floats,
-    Intercept,
-    PenaltyNumber,
-    Statistics,
-)
 from bigkernel.estimators.triangle_sweeps import factor_rows, triangle_of, worth_factoring
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -60,17 +48,6 @@ class LinearSolution(RidgeSolution):
 class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
-    state_schema: ClassVar[tuple[Entry, ...]] = (
-        *FEATURES,
-        Coefficients("coef_", "solution.coef", axes=("d",), transposed=True),
-        Intercept("intercept_", "solution.intercept"),
-        Floats("level_", "solution.level", axes=("c",)),
-        PenaltyNumber("alpha_", "solution.alpha"),
-        Floats("training_mse_", "solution.training_mse", axes=("c",)),
-        Floats("shift_", "basis.shift", axes=("d",)),
-        Statistics("statistics_", "statistics", columns="d"),
-        *OF_NUMBERS,
-    )
     statistics_ = Fitted("statistics")
     shift_ = Fitted("basis.shift")
     training_mse_ = Fitted("solution.training_mse")
@@ -255,16 +232,6 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
         return MomentFit(**given, solution=solved.solution, certificates=certificates.report(), **kept)
 
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit:
-        if parts["statistics"] is None:
-            raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
-        return MomentFit(
-            inputs=inputs,
-            basis=RowBasis(**parts["basis"]),
-            statistics=parts["statistics"],
-            solution=LinearSolution(**parts["solution"], rank=inputs.n_features, with_intercept=self.fit_intercept),
-        )
-
     def _features(self) -> IdentityMap:
         centred: IdentityMap = self._require("predict").basis.centred()
         return centred
@@ -331,7 +298,6 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
-    state_schema = per_target(_Linear.state_schema)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PENALTIES,
         "fit_intercept": ["boolean"],

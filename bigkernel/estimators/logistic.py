@@ -6,7 +6,6 @@ Shapes: m landmarks, r the rank of their core, c classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -27,7 +26,6 @@ from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
-from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.kernels.algebra import Kernel
@@ -158,13 +156,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowA
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         **CLASS_WEIGHT,
     }
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        *SOLUTION,
-        *OF_CLASSES,
-        Whole("n_iter_", "solution.iterations"),
-        PenaltyNumber("training_log_loss_", "solution.log_loss"),
-    )
     n_iter_ = Fitted("solution.iterations")
     training_log_loss_ = Fitted("solution.log_loss")
 
@@ -279,10 +270,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowA
 
     def _require_moments(self, advice: str) -> Any:
         raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")
-
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> IterativeFit:
-        basis = self._restored_basis(inputs, parts["basis"])
-        return IterativeFit(inputs=inputs, basis=basis, solution=LogisticSolution(**parts["solution"]))
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 

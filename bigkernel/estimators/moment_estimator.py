@@ -6,7 +6,6 @@ sweep for the moments of the landmark block, then an m×m solve; they are kept f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
@@ -17,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.errors import ConfigError
 from bigkernel.estimators import arithmetic, reports
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
@@ -26,7 +25,6 @@ from bigkernel.estimators.inputs import with_domains
 from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
 from bigkernel.estimators.number_range import finite, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
-from bigkernel.estimators.state_schema import Floats, PenaltyNumber, Weights
 from bigkernel.events.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
@@ -51,12 +49,6 @@ class ExactProblem:
 class LandmarkEstimator(KernelEstimator, RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
 
-    state_schema = (
-        *KernelEstimator.state_schema,
-        PenaltyNumber("alpha_", "solution.alpha"),
-        Weights("sample_weight_", "weight"),
-        Floats("centre_", "centre", optional=True, axes=("m",)),
-    )
     tells_by_formula = False  # of the error; else one is drawn (`arithmetic.told`)
     turns = False  # its columns are used together, up to a rotation
     _solution_type: ClassVar[type[Solution]] = Solution
@@ -351,16 +343,6 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             skipped_rows=exact.skipped,
             weight=exact.weight,
         )
-
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit | IterativeFit:
-        basis = self._restored_basis(inputs, parts["basis"])
-        solution = self._solution_type(**parts["solution"])
-        if parts["statistics"] is not None:
-            optional: dict[str, Any] = {name: parts.get(name) for name in ("pseudo_labels", "centre", "neighbors")}
-            return MomentFit(inputs=inputs, basis=basis, statistics=parts["statistics"], solution=solution, **optional)
-        if not self.exact:
-            raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
-        return ExactFit(inputs=inputs, basis=basis, solution=solution, weight=parts["weight"])
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -16,7 +15,6 @@ from bigkernel.estimators.inputs import input_rows, with_domains
 from bigkernel.estimators.kernel_basis import KernelEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.prediction import kept
-from bigkernel.estimators.state_schema import SOLUTION
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
@@ -71,7 +69,6 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
-    state_schema = (*KernelEstimator.state_schema, *SOLUTION)
     dual_coef_ = Fitted("solution.coef")
     intercept_ = Fitted("solution.intercept")
 
@@ -117,10 +114,6 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         solution = Solution(coef=coef, intercept=np.zeros(whitening.rank), rank=whitening.rank, alpha=0.0)
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         return self
-
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> ProjectionFit:
-        basis = self._restored_basis(inputs, parts["basis"])
-        return ProjectionFit(inputs=inputs, basis=basis, solution=Solution(**parts["solution"], alpha=0.0))
 
     def _row_map(self) -> Projection:
         predictor = kept(self._fitted, lambda: Predictor.of(self._features(), self.dual_coef_, self.intercept_))

@@ -32,8 +32,6 @@ from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound
-from bigkernel.models.predictor import Predictor as ServedPredictor
-from bigkernel.models.predictor import names_of
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import RowMap
@@ -95,18 +93,10 @@ class PredictingEstimator(StatefulEstimator):
             return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
         return _labels(values, inputs.classes)
 
-    def predictor(self) -> ServedPredictor:
-        """The fitted model as plain data that predicts with NumPy alone, and as one file: see `Predictor`.
-
-        Raises
-        ------
-        ConfigError
-            A kernel or features that need more than NumPy; names them.
-        """
+    def _expansion(self) -> Predictor:
+        """Return the fitted model as plain data, its landmarks whole: what a file holds."""
         check_is_fitted(self)
-        plain = replace(self._kept_predictor(), features=self._features())
-        flat, names = bool(self._require("predictor").inputs.flat), names_of(self)
-        return ServedPredictor(n_features=self.n_features_in_, expansion=plain, flat=flat, feature_names=names)
+        return replace(self._kept_predictor(), features=self._features())
 
     def predict(self, X: Any) -> Any:
         """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.

@@ -23,18 +23,17 @@ from bigkernel.engine.context import forget
 from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, DataError, ModelRejected, ResumeMismatch
+from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.estimators import arithmetic
 from bigkernel.estimators.exact_rows import read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.number_range import solving
 from bigkernel.estimators.parameter_checks import keeps_statistics
-from bigkernel.estimators.state_schema import Floats
 from bigkernel.events.scope import spent
 from bigkernel.solvers.calibration import fit_softmax
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.statistics.calibration import Calibration, log_softmax, softmax
+from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS, MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
@@ -44,10 +43,6 @@ from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
-CALIBRATION = (
-    Floats("calibration_scale_", "calibration.scale", optional=True, axes=("c",)),
-    Floats("calibration_offset_", "calibration.offset", optional=True, axes=("c",)),
-)
 _ROWS_ARE_GONE = (
     "{}: probability=True needs rows to calibrate on, and the earlier ones are not kept; fit again, or take "
     "probability=False"
@@ -323,12 +318,3 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
         if found is not None and found.rows:
             report |= {"calibration_rows": found.rows, "calibration_log_loss": found.log_loss}
         return report
-
-    def _restore(self, parts: Mapping[str, Any]) -> None:
-        found = parts.get("calibration", {})
-        given = [values is not None for values in found.values()]
-        if any(given) and not all(given):
-            raise ModelRejected(f"{type(self).__name__}: the scale or the offset of its calibration is missing")
-        super()._restore(parts)
-        if all(given) and given:
-            self._fitted = replace(self._fitted, calibration=Calibration(**found))  # type: ignore[type-var]

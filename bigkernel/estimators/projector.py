@@ -14,7 +14,6 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, near_mean
-from bigkernel.estimators.state_schema import SEEN, Floats, Scales
 from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -76,14 +75,6 @@ class Projector(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         self.n_components = n_components
         self.whiten = whiten
-
-    state_schema = (
-        *SEEN,
-        Floats("mean_", "mean_", axes=("d",)),
-        Floats("components_", "components_", axes=("r", "d")),
-        Scales("explained_variance_", "explained_variance_", axes=("r",)),
-        Scales("explained_variance_ratio_", "explained_variance_ratio_", axes=("r",)),
-    )
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the directions of rows X (n, d).

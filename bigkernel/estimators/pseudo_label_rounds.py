@@ -22,7 +22,6 @@ from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
 from bigkernel.estimators.exact_rows import EveryRowALandmark
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.label_course import Course
-from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
@@ -67,16 +66,6 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
     unlabelled = "keep"
     _of_every_row = ("uniform", "k-means")
     _least_target_rows = 1
-    state_schema = (
-        *DomainedEstimator.state_schema,
-        *SOLUTION,
-        Integers("domains_", "inputs.domains"),
-        Integers("source_domains_", "inputs.source_domains"),
-        Integers("target_domains_", "inputs.target_domains"),
-        Labels("classes_", "inputs.classes"),
-        Statistics("statistics_", "statistics", groups=2, width=lambda sizes: sizes["k"]),
-        PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
-    )
     source_domains_ = Fitted("inputs.source_domains")
     target_domains_ = Fitted("inputs.target_domains")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -12,9 +11,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows
-from bigkernel.estimators.kernel_basis import draw_spectrum, require_frequencies
+from bigkernel.estimators.kernel_basis import draw_spectrum
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.state_schema import SEEN, Floats, KernelEntry, Whole
 from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
@@ -90,17 +88,6 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         self.orthogonal = orthogonal
         self.gamma = gamma
         self.random_state = random_state
-
-    state_schema = (
-        *SEEN,
-        KernelEntry("kernel_", "kernel_"),
-        Whole("fourier_seed_", "fourier_seed_"),
-        Floats("fourier_origin_", "fourier_origin_", axes=("d",)),
-    )
-
-    def _restore(self, parts: Mapping[str, Any]) -> None:
-        require_frequencies(type(self).__name__, parts["n_features_in_"], int(self.n_components))
-        super()._restore(parts)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw a seed, and read a few rows of X (n, d) for the origin and a bandwidth that is left to them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -20,23 +19,20 @@ from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     ExactFit,
     Fitted,
-    Inputs,
     IterativeFit,
     IterativeSolution,
     MomentFit,
     Problem,
     RidgeSolution,
 )
-from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
+from bigkernel.estimators.moment_estimator import ExactProblem
 from bigkernel.estimators.parameter_checks import (
     KERNEL_CONSTRAINTS,
     PENALTIES,
     keeps_statistics,
     penalty_of,
 )
-from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.solver_choice import ChoosesSolver
-from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.estimators.triangle_sweeps import solve_triangle
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.exact import exact_krr
@@ -50,7 +46,6 @@ from bigkernel.solvers.target_penalties import Columns, by_penalty
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
-INTERCEPT = ("_with_intercept", "solution.with_intercept")
 
 
 class BaseKernelRidge(ChoosesSolver):
@@ -90,13 +85,6 @@ class BaseKernelRidge(ChoosesSolver):
         self.tol = tol
         self.max_iter = max_iter
 
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        *SOLUTION,
-        Floats("training_mse_", "solution.training_mse", axes=("c",)),
-        Statistics("statistics_", "statistics"),
-        Whole("n_iter_", "solution.iterations", optional=True),
-    )
     _solution_type = RidgeSolution
     training_mse_ = Fitted("solution.training_mse")
 
@@ -109,14 +97,6 @@ class BaseKernelRidge(ChoosesSolver):
     @property
     def _intercept(self) -> bool:
         return bool(self.fit_intercept)
-
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit | IterativeFit:
-        solution = dict(parts["solution"])
-        iterations = solution.pop("iterations")
-        if iterations is None:
-            return super()._restored(inputs, {**parts, "solution": solution})
-        basis = self._restored_basis(inputs, parts["basis"])
-        return IterativeFit(inputs=inputs, basis=basis, solution=IterativeSolution(**solution, iterations=iterations))
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
@@ -270,7 +250,6 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         **BaseKernelRidge._parameter_constraints,
         **PENALTIES,
     }
-    state_schema = (*per_target(BaseKernelRidge.state_schema), *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
+from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.probabilities import Probabilities
-from bigkernel.estimators.ridge import INTERCEPT, BaseKernelRidge
-from bigkernel.estimators.state_schema import Flag
+from bigkernel.estimators.ridge import BaseKernelRidge
 from bigkernel.kernels.algebra import Kernel
 
 
@@ -48,11 +47,6 @@ class KernelRidgeClassifier(CalibratedClassifier, BaseKernelRidge, Probabilities
         **BaseKernelRidge._parameter_constraints,
         **CLASSIFIER,
     }
-    state_schema = (
-        *BaseKernelRidge.state_schema,
-        *OF_CLASSIFIER,
-        Flag(*INTERCEPT, optional=True),
-    )
 
     def __init__(
         self,

@@ -18,13 +18,12 @@ from sklearn.utils.metaestimators import available_if
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import LazyScoreMixin
-from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
+from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Problem, SpectralSolution
-from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
+from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.probabilities import Probabilities
-from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
@@ -73,13 +72,6 @@ class _SSSL(Graph, LandmarkEstimator):
         self.manifold = manifold
         self.n_neighbors = n_neighbors
 
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        *SOLUTION,
-        Floats("eigenvalues_", "solution.eigenvalues", axes=("s",)),
-        Statistics("statistics_", "statistics", groups=2),
-        *OF_GRAPH,
-    )
     _solution_type = SpectralSolution
     eigenvalues_ = Fitted("solution.eigenvalues")
 
@@ -235,8 +227,6 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
     True
     """
 
-    state_schema = (*_SSSL.state_schema, *OF_NUMBERS)
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
 
@@ -271,7 +261,6 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         **_SSSL._parameter_constraints,
         **CLASSIFIER,
     }
-    state_schema = (*_SSSL.state_schema, *OF_CLASSIFIER)
 
     def __init__(
         self,

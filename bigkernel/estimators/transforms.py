@@ -7,7 +7,6 @@ all four.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -24,7 +23,6 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
-from bigkernel.estimators.state_schema import SEEN, Entry, Floats, Scales
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.streaming.row_maps import (
@@ -83,19 +81,6 @@ class RowTransformer(TransformerMixin, BaseEstimator):
 class PlainTransformer(RowTransformer):
     """Base of those whose fit is a few numbers, kept as scikit-learn keeps them."""
 
-    state_schema: ClassVar[tuple[Entry, ...]] = SEEN
-
-    def _known_sizes(self) -> dict[str, int]:
-        """Axes whose size the parameters tell."""
-        return {}
-
-    def _restore(self, parts: Mapping[str, Any]) -> None:
-        """Take the attributes that a file holds, and see that they make a row map."""
-        for name, value in parts.items():
-            if value is not None:
-                setattr(self, name, value)
-        self._row_map()
-
 
 class SameWidthTransformer(OneToOneFeatureMixin, PlainTransformer):
     """Base of those that give a feature for every feature."""
@@ -141,7 +126,6 @@ class Standardizer(SameWidthTransformer):
 
     learns = "standardize"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
-    state_schema = (*SEEN, Floats("mean_", "mean_", axes=("d",)), Scales("scale_", "scale_", axes=("d",)))
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn means and deviations, of weighted rows where weights are given."""

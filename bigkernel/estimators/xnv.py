@@ -20,14 +20,13 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LazyScoreMixin
-from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
+from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
 from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import Probabilities
 from bigkernel.estimators.reports import FitReport
-from bigkernel.estimators.state_schema import OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
@@ -50,14 +49,6 @@ class _XNV(LandmarkEstimator):
     unlabelled = "keep"
     _semi_supervised = True
     _default_landmarks = LANDMARKS
-    state_schema = (
-        *LandmarkEstimator.state_schema,
-        Coefficients("dual_coef_", "solution.coef", axes=("m/2",)),
-        Intercept("intercept_", "solution.intercept"),
-        Floats("correlations_", "solution.correlations", axes=("r",)),
-        Pair("view_ranks_", "solution.view_ranks"),
-        Statistics("statistics_", "statistics", groups=2),
-    )
     _solution_type = ViewSolution
     correlations_ = Fitted("solution.correlations")
     view_ranks_ = Fitted("solution.view_ranks")
@@ -248,8 +239,6 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
     True
     """
 
-    state_schema = (*_XNV.state_schema, *OF_NUMBERS)
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
 
@@ -283,7 +272,6 @@ class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
         **_XNV._parameter_constraints,
         **CLASSIFIER,
     }
-    state_schema = (*_XNV.state_schema, *OF_CLASSIFIER)
 
     def __init__(
         self,

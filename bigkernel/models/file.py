@@ -1,180 +1,141 @@
 """Values in one file of the safetensors format: a length, a description in JSON, and arrays behind one another.
 
-Reading takes NumPy and no more than the bytes that are there. No code of the file is run: what it may hold stands in a
-closed table, and every array is as long as the file says before it is made. Arrays and description carry their CRC-32.
-Labels and names stand in the description. Any program that reads safetensors finds the arrays by their paths.
+Reading takes NumPy alone, and reads no array that nobody asks for. No code of the file is run, and no array is made
+that is longer than the file. Each array and the description carry their CRC-32. Any program that reads safetensors
+finds the arrays by their names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.encoding import decode, encode
 
 Array = NDArray[Any]
-Kinds = Callable[[str], type[Any] | None]  # what a name in a file stands for
-FORMAT = "bigkernel predictor 1"
-_ABOUT = "__metadata__"  # of safetensors: words by name
-_ABOUT_BYTES = 2**26
+FORMAT = "bigkernel model 1"
+LIMIT_BYTES = 2**36  # of all arrays that are read together
+DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+HEADER_BYTES = 2**24  # most of a description
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_ABOUT = "__metadata__"  # of safetensors: text by name
 _LENGTH_BYTES = 8
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_LARGEST = float(np.finfo(np.float64).max)
-_LABELS = "biuf"  # kinds of labels that are no text
-_TYPES: dict[str, tuple[type[Any], ...]] = {  # of the fields of what a file holds, as these are annotated
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "Array": (np.ndarray,),
-    "Array | None": (np.ndarray, type(None)),
-    "tuple[float, ...]": (tuple,),
-}
+_BEFORE_SUM = f'{{"{_ABOUT}":{{"crc32":"'.encode()  # how a description begins
+_NO_SUM = b"00000000"  # in the place of the checksum while it is computed
 
 
-def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds, *, overwrite: bool) -> None:
-    """Write values by name, dataclasses of `kinds` inside one another, to a file that appears whole or not at all.
+@dataclass
+class Contents:
+    """An open model file.
+
+    Attributes
+    ----------
+    values : the description, as it was written
+    entries : dtype, shape and place of each array by name
+    crc32 : of each array by name
+    read : arrays that were read
+    """
+
+    file: BinaryIO
+    start: int
+    values: dict[str, Any]
+    entries: dict[str, Any]
+    crc32: dict[str, int]
+    limit_bytes: int
+    read: dict[str, Array] = field(default_factory=dict)
+
+    def array(self, name: str) -> Array:
+        """Read an array, once."""
+        if name not in self.read:
+            self.read[name] = self._read(name)
+        return self.read[name]
+
+    def _read(self, name: str) -> Array:
+        entry = self.entries[name]
+        first, end = entry["data_offsets"]
+        if sum(array.nbytes for array in self.read.values()) + end - first > self.limit_bytes:
+            raise ModelRejected(f"its arrays take more than the limit of {self.limit_bytes:,} bytes")
+        array: Array = np.empty(tuple(entry["shape"]), DTYPES[entry["dtype"]])
+        self.file.seek(self.start + first)
+        self.file.readinto(_bytes_of(array))  # type: ignore[attr-defined]
+        if zlib.crc32(_bytes_of(array)) != self.crc32[name]:
+            raise ModelRejected(f"{name}: its CRC-32 differs from what its description says")
+        if not np.isfinite(array).all():
+            raise ModelRejected(f"{name}: expected finite numbers")
+        return array
+
+
+def write(
+    path: str | os.PathLike[str], values: Mapping[str, Any], arrays: Mapping[str, Array], *, overwrite: bool
+) -> None:
+    """Write a description and its arrays to a file that appears whole or not at all.
 
     Raises
     ------
     DataError
-        `path` is there and is not to be replaced, or is no such file, or cannot be written.
+        `path` is there and is not to be replaced, or is no model, or cannot be written.
     PlanTooLarge
         There is too little room for it.
+    RunLocked
+        Another driver is writing it.
     """
-    from bigkernel.data.atomic_write import (  # who reads needs no store
-        make_directories,
-        replacing,
-        require_free,
-        writing,
-    )
-    from bigkernel.data.targets import require_target
+    from bigkernel.data import atomic_write  # who reads needs no store
+    from bigkernel.data.targets import claimed, require_target
 
-    require_target(path, "the predictor")
+    require_target(path, "the model", needed_bytes=sum(array.nbytes for array in arrays.values()))
     if os.path.exists(path) and not overwrite:
         raise DataError(f"{os.fspath(path)}: already exists; choose another path or ask to overwrite it")
-    if os.path.exists(path) and not is_predictor(path):
-        raise DataError(f"{os.fspath(path)}: expected a predictor of ours to replace; choose another path")
-    arrays: dict[str, Array] = {}
-    said = {name: _described(value, name, kinds, arrays) for name, value in values.items()}
-    require_free(path, sum(array.nbytes for array in arrays.values()), "the predictor")
-    header = _with_sum(_header(said, arrays))
-    if len(header) > _ABOUT_BYTES:
-        raise ConfigError(f"predictor: labels and parameters take {len(header):,} bytes, more than {_ABOUT_BYTES:,}")
-    with writing(path, passing=False):
-        make_directories(os.path.dirname(os.path.abspath(path)))
-    with replacing(path) as scratch, open(scratch, "wb") as file:
+    if os.path.exists(path) and not is_model(path):
+        raise DataError(f"{os.fspath(path)}: expected a model of ours to replace; choose another path")
+    header = _header(values, arrays)
+    with atomic_write.writing(path, passing=False):
+        atomic_write.make_directories(os.path.dirname(os.path.abspath(path)))
+    with claimed(path, "the model"), atomic_write.replacing(path) as scratch, open(scratch, "wb") as file:
         file.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
         for array in arrays.values():
-            file.write(array.data)
+            file.write(_bytes_of(array))
 
 
-def read(path: str | os.PathLike[str], kinds: Kinds, *, limit_bytes: int) -> dict[str, Any]:
-    """Read values back.
+@contextmanager
+def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Contents]:
+    """Open a model file; what its content raises within the block becomes a `ModelRejected` that names the file.
 
     Raises
     ------
     ModelRejected
-        Damaged, of another format, naming what is not in `kinds`, or of more than `limit_bytes`.
+        Damaged, of another format, or of more than `limit_bytes`.
     DataError
-        There is no file at `path`.
+        There is nothing at `path`.
     """
-    if not os.path.isfile(path):
-        hint = "a directory; models are read by load_model" if os.path.isdir(path) else "nothing"
-        raise DataError(f"{os.fspath(path)}: expected the file of a predictor, found {hint}")
-    with rejecting(path), open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit_bytes:
-            raise ModelRejected(f"it holds {size:,} bytes, more than the limit of {limit_bytes:,}")
-        header, about = _read_header(file, size)
-        arrays = {name: _read_array(file, name, said, about["crc32"][name]) for name, said in header.items()}
-        if file.tell() != size:
-            raise ModelRejected("it is longer than its description says")
-        values = {str(name): _rebuilt(value, kinds, arrays) for name, value in about["values"].items()}
-        if arrays:
-            raise ModelRejected(f"unknown array {sorted(arrays)[0]!r}")
-        return values
-
-
-@contextmanager
-def rejecting(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what damaged or foreign content raises into a `ModelRejected` that names the file."""
     where = os.fspath(path)
+    if not os.path.exists(path):
+        raise DataError(f"{where}: expected a model, but the path does not exist")
+    if not os.path.isfile(path):
+        raise ModelRejected(f"{where}: expected the file of a model, found a directory")
     try:
-        yield
+        with open(path, "rb") as file:
+            yield _opened(file, os.fstat(file.fileno()).st_size, limit_bytes)
     except ModelRejected as error:
-        raise error if str(error).startswith(where) else ModelRejected(f"{where}: {error}") from None
+        raise ModelRejected(f"{where}: {error}") from None
     except (
         *(DataError, ConfigError, KeyError, TypeError, ValueError, AttributeError, IndexError),
         *(ArithmeticError, RecursionError, MemoryError),
     ) as error:
-        raise ModelRejected(f"{where}: not a sound predictor: {error}") from error
+        raise ModelRejected(f"{where}: not a sound model: {error}") from error
 
 
-def _header(said: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """What stands before the arrays."""
-    about = {"values": said, "crc32": {name: zlib.crc32(array.data) for name, array in arrays.items()}}
-    header: dict[str, Any] = {_ABOUT: {"format": FORMAT, "about": json.dumps(about, allow_nan=False)}}
-    end = 0
-    for name, array in arrays.items():
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    return header
-
-
-def _with_sum(header: dict[str, Any]) -> bytes:
-    """The header as bytes, with its own CRC-32 among them, and as many blanks as align what follows."""
-    header[_ABOUT]["crc32"] = str(zlib.crc32(json.dumps(header).encode()))
-    content = json.dumps(header).encode()
-    return content + b" " * (-len(content) % _LENGTH_BYTES)
-
-
-def _read_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the file says of its arrays, one after the other, and of the values."""
-    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if not 2 <= length <= min(_ABOUT_BYTES, size - _LENGTH_BYTES):
-        raise ModelRejected("it is no predictor, or was cut short")
-    header = json.loads(file.read(length))
-    if header[_ABOUT]["format"] != FORMAT:
-        raise ModelRejected(f"{header[_ABOUT]['format']!r}, this version reads {FORMAT!r}")
-    found = header[_ABOUT].pop("crc32")
-    if found != str(zlib.crc32(json.dumps(header).encode())):
-        raise ModelRejected("its description was changed")
-    about, end = json.loads(header.pop(_ABOUT)["about"]), 0
-    for name, said in header.items():
-        start, end = end, end + math.prod(said["shape"]) * _DTYPES[said["dtype"]].itemsize
-        if [start, end] != said["data_offsets"] or not all(type(n) is int and n >= 0 for n in said["shape"]):
-            raise ModelRejected(f"{name}: its shape and its place do not fit")
-    if end != size - _LENGTH_BYTES - length:
-        raise ModelRejected("it is not as long as its description says")
-    return header, about
-
-
-def _read_array(file: BinaryIO, name: str, said: Mapping[str, Any], crc32: int) -> Array:
-    """The next array of the file."""
-    array: Array = np.empty(tuple(said["shape"]), _DTYPES[said["dtype"]])
-    if array.size:
-        file.readinto(array.data)  # type: ignore[attr-defined]
-    if zlib.crc32(array.data) != crc32:
-        raise ModelRejected(f"{name}: its CRC-32 differs from what its description says")
-    if not np.isfinite(array).all():
-        raise ModelRejected(f"{name}: expected finite numbers")
-    return array
-
-
-def is_predictor(path: str | os.PathLike[str]) -> bool:
-    """True for a file that says that it is a predictor, damaged or not."""
+def is_model(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file says that it is a model, damaged or not."""
     try:
         with open(path, "rb") as file:
             return FORMAT.rsplit(maxsplit=1)[0].encode() in file.read(4096)
@@ -182,72 +143,82 @@ def is_predictor(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _described(value: Any, path: str, kinds: Kinds, arrays: dict[str, Array]) -> Any:
-    """The value as JSON, its arrays taken out by their paths."""
-    if isinstance(value, np.ndarray) and value.dtype in _NAMES:
-        arrays[path] = np.ascontiguousarray(value)
-        return {"array": path}
-    if isinstance(value, np.ndarray):
-        return {"labels": value.tolist(), "dtype": value.dtype.str}
-    if isinstance(value, np.dtype):
-        return {"dtype": value.name}
-    if isinstance(value, Kernel):
-        return encode(value, path)
-    if isinstance(value, tuple):
-        return [_described(item, f"{path}.{i}", kinds, arrays) for i, item in enumerate(value)]
-    if is_dataclass(value):
-        if kinds(type(value).__name__) is not type(value):
-            raise ConfigError(f"predictor: {path} is a {type(value).__name__}, which no file holds")
-        parts = {part.name: getattr(value, part.name) for part in fields(value)}
-        inner = {key: _described(item, f"{path}.{key}", kinds, arrays) for key, item in parts.items()}
-        return {"is": type(value).__name__, "parts": inner}
-    return encode(value, path)
+def digest(path: str | os.PathLike[str], *, whole: bool = False) -> str:
+    """Return the SHA-256 of the description, which has the checksums of all arrays; `whole`: read those too."""
+    with opened(path, limit_bytes=LIMIT_BYTES) as contents:
+        for name in contents.entries if whole else ():
+            contents.array(name)
+        contents.file.seek(0)
+        return hashlib.sha256(contents.file.read(contents.start)).hexdigest()
 
 
-def _rebuilt(said: Any, kinds: Kinds, arrays: dict[str, Array]) -> Any:
-    """The value of `_described`; each array is taken once."""
-    if isinstance(said, list):
-        return tuple(_rebuilt(item, kinds, arrays) for item in said)
-    if not isinstance(said, dict):
-        return decode(said)
-    if set(said) == {"array"}:
-        return arrays.pop(said["array"])
-    if set(said) == {"labels", "dtype"}:
-        return _labels(said["labels"], np.dtype(said["dtype"]))
-    if set(said) == {"dtype"}:
-        return np.dtype(said["dtype"])
-    if set(said) == {"is", "parts"}:
-        kind = kinds(said["is"])
-        if kind is None:
-            raise ModelRejected(f"unknown part {said['is']!r}")
-        parts = {key: _rebuilt(item, kinds, arrays) for key, item in said["parts"].items()}
-        _require_types(kind, parts)
-        return kind(**parts)
-    return decode(said)
+def _bytes_of(array: Array) -> memoryview:
+    """Return the memory of an array that lies in C order."""
+    return array.reshape(-1).view(np.uint8).data
 
 
-def _require_types(kind: type[Any], parts: Mapping[str, Any]) -> None:
-    """Raise where a part is not of the type that it is annotated with, or a number of it is not finite."""
-    for part in fields(kind):
-        if part.name not in parts or part.type not in _TYPES:
-            continue
-        value = parts[part.name]
-        sound = type(value) in _TYPES[str(part.type)]
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(value, tuple):
-                sound = sound and type(number) in _TYPES["float"]
-            sound = sound and (not isinstance(number, int | float) or abs(number) <= _LARGEST)
-        if not sound:
-            raise ModelRejected(f"{kind.__name__}.{part.name}: expected {part.type}, found {value!r:.60}")
+def _header(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+    """Return what stands before the arrays, with its own checksum, and as many blanks as align what follows."""
+    about = {
+        "crc32": _NO_SUM.decode(),
+        "format": FORMAT,
+        "arrays": json.dumps({name: zlib.crc32(_bytes_of(array)) for name, array in arrays.items()}),
+        "values": json.dumps(values, allow_nan=False),
+    }
+    header: dict[str, Any] = {_ABOUT: about}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % _LENGTH_BYTES)
+    if len(content) > HEADER_BYTES:
+        raise ConfigError(f"save_model: labels and parameters take {len(content):,} bytes, more than {HEADER_BYTES:,}")
+    return _with_sum(content, f"{zlib.crc32(content):08x}".encode())
 
 
-def _labels(values: list[Any], dtype: np.dtype[Any]) -> Array:
-    """Labels or names, (c,); each text takes as much as the longest of them, whatever the file asks for."""
-    kinds, largest = {type(value) for value in values}, dtype.itemsize
-    if dtype.kind == "U" and kinds <= {str}:
-        dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")
-    elif dtype.kind not in _LABELS or not kinds <= {bool, int, float}:
-        raise ModelRejected(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
-    if max(largest, dtype.itemsize) * len(values) > _ABOUT_BYTES:
-        raise ModelRejected(f"{len(values)} labels of {dtype}")
-    return np.array(values, dtype)
+def _with_sum(content: bytes, crc32: bytes) -> bytes:
+    """Return a description with this checksum."""
+    at = len(_BEFORE_SUM)
+    return content[:at] + crc32 + content[at + len(crc32) :]
+
+
+def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
+    """Read and check what the file says of itself."""
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    if not len(_BEFORE_SUM) + len(_NO_SUM) <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES):
+        raise ModelRejected("it is no model, or was cut short")
+    content = file.read(length)
+    if not content.startswith(_BEFORE_SUM):
+        raise ModelRejected("it is no model")
+    sum_there = content[len(_BEFORE_SUM) :][: len(_NO_SUM)]
+    if sum_there != f"{zlib.crc32(_with_sum(content, _NO_SUM)):08x}".encode():
+        raise ModelRejected("its description was changed")
+    entries = json.loads(content, object_pairs_hook=_once)
+    about = entries.pop(_ABOUT)
+    if about["format"] != FORMAT:
+        raise ModelRejected(f"{about['format']!r}, this version reads {FORMAT!r}")
+    _require_places(entries, size - _LENGTH_BYTES - length)
+    values = json.loads(about["values"], object_pairs_hook=_once)
+    crc32 = json.loads(about["arrays"], object_pairs_hook=_once)
+    return Contents(file, _LENGTH_BYTES + length, values, entries, crc32, limit_bytes)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON whose names differ."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ModelRejected("a name stands twice in its description")
+    return found
+
+
+def _require_places(entries: Mapping[str, Any], size: int) -> None:
+    """Raise unless the arrays lie behind one another, each as long as its shape, and end where the file ends."""
+    end = 0
+    for name, entry in entries.items():
+        shape = entry["shape"]
+        start, end = end, end + math.prod(shape) * DTYPES[entry["dtype"]].itemsize
+        if [start, end] != entry["data_offsets"] or not all(type(n) is int and n >= 0 for n in shape):
+            raise ModelRejected(f"{name}: its shape and its place do not fit")
+    if end != size:
+        raise ModelRejected("it is not as long as its description says")

@@ -1,11 +1,9 @@
-"""Models on disk: a zarr group and JSON, never pickle.
+"""Fitted estimators and Pipelines as one file: of every step its class, parameters, and fit with all moments.
 
-    attributes   kind "model", format, and for every step of the pipeline: class (from a closed table), parameters,
-                 fitted scalars and labels, and the names, shapes, dtypes and SHA-256 of its arrays
-    arrays       "0/landmarks_", … one group of arrays a step, crc32c last
-
-A model keeps its statistics, so that another alpha, more rows (`partial_fit`) or another s cost no sweep of old rows.
-Reading a file never runs code: names are looked up in closed tables, and no array is allocated before all fit the cap.
+The fit of an estimator is a frozen dataclass, whose fields a file holds by name (`models.values`); of transformers the
+file holds the few fitted attributes of a closed table. Beside them stands the predictor of the model, for
+`Predictor.load`; what it shares with the fit stands in the file once.
+Reading runs no code of the file: names are looked up in closed tables.
 """
 
 from __future__ import annotations
@@ -16,40 +14,84 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from sklearn import decomposition, feature_selection, preprocessing
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
-from bigkernel.data import zarr_arrays
-from bigkernel.data.atomic_write import require_free
-from bigkernel.data.targets import claimed, require_target
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.file_content import Content
-from bigkernel.estimators.fit_state import read_state, write_state
-from bigkernel.estimators.plain_steps import STEPS, as_plain_step
+from bigkernel.estimators import fit_state, kernel_basis, linear
 from bigkernel.kernels.encoding import decode, encode
+from bigkernel.models.file import LIMIT_BYTES, Contents, opened, write
+from bigkernel.models.predictor import Predictor
+from bigkernel.models.predictor import kind_of as predictor_kind
+from bigkernel.models.soundness import require_fit, try_step
+from bigkernel.models.values import Packing, unpack
+from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.statistics.calibration import Calibration
 
-FORMAT = 2
-LIMIT_BYTES = 2**36  # of all arrays of a model together
-_LATER = (  # parameters that files of before are without
-    *("class_weight", "probability", "manifold", "n_neighbors"),
-    *("cells", "directions", "blur", "power"),
+_FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
+_SOLUTIONS = (
+    *(fit_state.Solution, fit_state.RidgeSolution, fit_state.IterativeSolution, fit_state.LogisticSolution),
+    *(fit_state.SpectralSolution, fit_state.ViewSolution, fit_state.ComponentSolution, fit_state.AlignedSolution),
+    *(fit_state.AlignedComponents, linear.LinearSolution),
 )
-_CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__} | STEPS
+_BASES = (kernel_basis.LandmarkBasis, kernel_basis.FourierBasis, fit_state.RowBasis)
+_PARTS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
+}
+_NO_STEP = {"class": "passthrough"}
+_IMAGE = ("image_height_", "image_width_")
+# fitted attributes of transformers that keep them as scikit-learn does
+_OURS: dict[type[BaseEstimator], tuple[str, ...]] = {
+    estimators.Rescaler: (),
+    estimators.UnitNormalizer: (),
+    estimators.Standardizer: ("mean_", "scale_"),
+    estimators.Projector: ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
+    estimators.RandomFourier: ("kernel_", "fourier_seed_", "fourier_origin_"),
+    estimators.MomentNormalizer: _IMAGE,
+    estimators.OrientationFeatures: _IMAGE,
+    estimators.ConvolutionalNystroem: (
+        *(*_IMAGE, "image_channels_", "landmarks_", "whitening_"),
+        *("second_landmarks_", "second_whitening_"),
+    ),
+    estimators.RowUnion: (),
+}
+_SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+_SKLEARN: dict[type[BaseEstimator], tuple[str, ...]] = {
+    preprocessing.StandardScaler: ("mean_", "var_", "scale_", "n_samples_seen_"),
+    preprocessing.MinMaxScaler: ("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
+    preprocessing.MaxAbsScaler: ("max_abs_", "scale_", "n_samples_seen_"),
+    preprocessing.RobustScaler: ("center_", "scale_"),
+    preprocessing.Normalizer: (),
+    preprocessing.QuantileTransformer: ("n_quantiles_", "quantiles_", "references_"),
+    decomposition.PCA: ("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
+    decomposition.TruncatedSVD: ("components_", *_SPECTRUM),
+    feature_selection.VarianceThreshold: ("variances_",),
+}
+_ATTRIBUTES = _OURS | _SKLEARN
+_OTHER_AXES = {*_SPECTRUM, "references_", "landmarks_", "whitening_", "second_landmarks_", "second_whitening_"}
+_CLASSES: dict[str, type[BaseEstimator]] = {
+    **{name: getattr(estimators, name) for name in estimators.__all__},
+    **{f"sklearn.{kind.__name__}": kind for kind in _SKLEARN},
+}
 
 
-def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted estimator of bigkernel, or a Pipeline of them; it appears at `path` whole or not at all.
+def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
+    """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears whole or not at all.
 
     Steps before them may be transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
     MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold.
 
+    Parameters
+    ----------
+    moments : False: only what `Predictor.load` reads, a small file for services, which `load_model` refuses
+
     Raises
     ------
     ConfigError
-        Another step, or a parameter that cannot be stored.
+        Another step, or a parameter that cannot be stored; without moments, a model that needs more than NumPy.
     sklearn.exceptions.NotFittedError
     DataError
         `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
@@ -58,14 +100,15 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
     RunLocked
         Another driver is writing it, as for the whole of `bigkernel fit`.
     """
-    require_target(path, "the model")
-    named = model.steps if isinstance(model, Pipeline) else [("model", model)]
-    stored: dict[str, NDArray[Any]] = {}
-    described = [{"name": label, **_describe(step, f"{i}.", stored)} for i, (label, step) in enumerate(named)]
-    about = {"format": FORMAT, "pipeline": isinstance(model, Pipeline), "steps": described}
-    require_free(path, sum(values.nbytes for values in stored.values()), "the model")
-    with claimed(path, "the model"):
-        zarr_arrays.publish(path, "model", stored, about, overwrite=overwrite)
+    packing = Packing(_kind_of)
+    described = _pack_step(model, "model", packing) if moments else None
+    try:
+        predictor = Predictor.of(model).packed(packing)
+    except ConfigError as error:
+        if not moments:
+            raise
+        predictor = {"refused": str(error)}
+    write(path, {"predictor": predictor, "model": described}, packing.arrays, overwrite=overwrite)
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
@@ -76,109 +119,44 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     ModelRejected
         Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
     DataError
-        There is nothing at `path`.
+        There is no file at `path`, or it holds a predictor alone.
     """
-    if not os.path.exists(path):
-        raise DataError(f"{path}: expected a model, but the path does not exist")
-    try:
-        stored, attributes = zarr_arrays.read_group(path, "model", limit_bytes=limit_bytes)
-        if attributes.get("format") != FORMAT:
-            raise ModelRejected(
-                f"model of format {attributes.get('format')!r}, this version reads {FORMAT}; fit it again"
-            )
-        steps = [_read_step(step, f"{i}.", stored) for i, step in enumerate(attributes["steps"])]
-        if not steps:
-            raise ModelRejected("it has no step")
-        expected = {name for i, step in enumerate(attributes["steps"]) for name in _arrays(step, f"{i}.")}
-        names = [step["name"] for step in attributes["steps"]]
-        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise ModelRejected(f"its steps must have different names, found {names}")
-        if expected != set(stored):
-            raise ModelRejected(f"arrays {sorted(expected ^ set(stored))[:3]} do not belong to it or are missing")
-    except ModelRejected as error:
-        raise ModelRejected(f"{path}: {error}") from None
-    except (
-        DataError,
-        ConfigError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        where = "" if str(error).startswith(os.path.abspath(path)) else f"{path}: "
-        raise ModelRejected(f"{where}not a sound model: {error}") from error
-    if attributes.get("pipeline"):
-        return Pipeline(list(zip(names, steps, strict=True)))
-    return steps[0]
+    model = _load(path, limit_bytes)
+    if model is None:
+        raise DataError(f"{os.fspath(path)}: saved without moments, for Predictor.load; save the model with them")
+    return model
 
 
-def _describe(step: Any, prefix: str, stored: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """What a file says of a fitted step, whose arrays join `stored`; those of the transforms of a union after it."""
-    name = _require_known(step)
-    content = Content(name)
-    if name in STEPS:
-        check_is_fitted(step, "n_features_in_")
-        write_state(as_plain_step(step), content)
-    else:
-        check_is_fitted(step)
-        write_state(step, content)
-    stored.update({f"{prefix}{key}": value for key, value in content.arrays.items()})
-    arrays = {
-        key: {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": zarr_arrays.digest({"": value})}
-        for key, value in content.arrays.items()
-    }
-    params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
-    parts = [
-        {
-            "name": label,
-            "pipeline": isinstance(part, Pipeline),
-            "steps": [
-                {"name": inner, **_describe(one, f"{prefix}{i}.{j}.", stored)} for j, (inner, one) in enumerate(steps)
-            ],
-        }
-        for i, (label, part, steps) in enumerate(_parts(step))
-    ]
-    described = {"class": name, "params": params, "fitted": content.values, "arrays": arrays}
-    return {**described, "parts": parts} if parts else described
+def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> None:
+    """Read all of a model file, with moments or without; raises as `load_model`."""
+    _load(path, limit_bytes)
 
 
-def _parts(step: Any) -> list[tuple[str, Any, list[tuple[str, Any]]]]:
-    """Of a union the name, the fitted transform and its steps by name; of others nothing."""
-    if not isinstance(step, estimators.RowUnion):
-        return []
-    named = [(name, part) for (name, _), part in zip(step.transformer_list, step.transformers_, strict=True)]
-    return [(name, part, part.steps if isinstance(part, Pipeline) else [(name, part)]) for name, part in named]
+def _load(path: str | os.PathLike[str], limit_bytes: int) -> Any:
+    """Read all of a file; None where it holds a predictor alone."""
+    with opened(path, limit_bytes=limit_bytes) as contents:
+        said = contents.values
+        if set(said) != {"predictor", "model"}:
+            raise ModelRejected("expected a predictor and a model in it")
+        if set(said["predictor"]) != {"refused"}:
+            Predictor.unpacked(said["predictor"], contents)
+        model = None if said["model"] is None else _unpack_step(said["model"], contents)
+        if unknown := sorted(set(contents.entries) - set(contents.read)):
+            raise ModelRejected(f"unknown array {unknown[0]!r}")
+    return model
 
 
-def _arrays(described: Mapping[str, Any], prefix: str) -> list[str]:
-    """Names of all arrays that belong to a step."""
-    inner = [
-        name
-        for i, part in enumerate(described.get("parts", ()))
-        for j, one in enumerate(part["steps"])
-        for name in _arrays(one, f"{prefix}{i}.{j}.")
-    ]
-    return [*(f"{prefix}{name}" for name in described["arrays"]), *inner]
+def _kind_of(name: str) -> type[Any] | None:
+    return _PARTS.get(name) or predictor_kind(name)
 
 
-def _read_parts(parts: Any, prefix: str, stored: Mapping[str, NDArray[Any]]) -> list[tuple[str, Any]]:
-    """The fitted transforms of a union by name."""
-    found = []
-    for i, part in enumerate(parts):
-        steps = [
-            (str(one["name"]), _read_step(one, f"{prefix}{i}.{j}.", stored)) for j, one in enumerate(part["steps"])
-        ]
-        if not steps or (len(steps) > 1 and not part["pipeline"]):
-            raise ModelRejected("a transform of a union must be one, or a pipeline of some")
-        found.append((str(part["name"]), Pipeline(steps) if part["pipeline"] else steps[0][1]))
-    return found
-
-
-def _require_known(step: Any) -> str:
-    """The name of the class of a step in model files; `ConfigError` where it has none."""
+def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
+    """Return what a file says of a fitted step, or of a Pipeline."""
+    if isinstance(step, Pipeline):
+        named = enumerate(step.steps)
+        return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
+    if step is None or isinstance(step, str):
+        return _NO_STEP
     name = next((name for name, kind in _CLASSES.items() if kind is type(step)), None)
     if name is None:
         raise ConfigError(
@@ -186,50 +164,85 @@ def _require_known(step: Any) -> str:
             f"are {', '.join(_CLASSES)}. joblib.dump or skops.io.dump store any Pipeline; load such a file only from "
             "whom you trust"
         )
-    return name
+    check_is_fitted(step, "n_features_in_" if type(step) in _SKLEARN else None)
+    params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
+    said = {"class": name, "params": params, "fitted": packing.pack(_fit_of(step), path)}
+    if isinstance(step, estimators.RowUnion):
+        labels = [label for label, _ in step.transformer_list]
+        parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
+        said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
+    return said
+
+
+def _fit_of(step: Any) -> Any:
+    """Return the fit of an estimator, or the fitted attributes of a transformer by name."""
+    if type(step) not in _ATTRIBUTES:
+        return step._fitted
+    names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
+    return {name: getattr(step, name) for name in names if hasattr(step, name)}
 
 
 def _params(step: BaseEstimator) -> dict[str, Any]:
+    """Return the parameters that a file holds."""
     params: dict[str, Any] = step.get_params(deep=False)
-    params.pop("transformer_list", None)  # its transforms are stored as parts
+    params.pop("transformer_list", None)  # its transforms are stored
     if not isinstance(params.get("landmarks", ""), str):
-        params["landmarks"] = "given"  # they are stored as landmarks_
+        params["landmarks"] = "given"  # they are stored with the fit
     seed = params.get("random_state")
     if "random_state" in params:
         params["random_state"] = int(seed) if isinstance(seed, Integral) else None  # the draw is over
     return params
 
 
-def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, NDArray[Any]]) -> Any:
-    kind = _CLASSES.get(described["class"])
+def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
+    """Return the step, or Pipeline, of `_pack_step`."""
+    if set(said) == {"steps"}:
+        return Pipeline(_unpack_named(said["steps"], contents))
+    kind = _CLASSES.get(said["class"])
     if kind is None:
-        raise ModelRejected(f"unknown class {described['class']!r}")
-    known = set(kind._get_param_names())
-    params = {str(key): decode(value) for key, value in described["params"].items()}
-    parts = _read_parts(described.get("parts", ()), prefix, stored)
-    if kind is estimators.RowUnion:
-        params["transformer_list"] = [(name, clone(part)) for name, part in parts]
-    defaults = kind().get_params(deep=False) if known - set(params) else {}
-    later = known if described["class"] in STEPS else _LATER  # another scikit-learn may have had fewer
-    params |= {name: defaults[name] for name in later if name in known - set(params)}
-    if set(params) != known:
-        raise ModelRejected(f"{kind.__name__}: parameters {sorted(set(params) ^ known)} are unknown or missing")
-    values = {}
-    for name, expected in described["arrays"].items():
-        array = stored[prefix + name]
-        if list(array.shape) != expected["shape"] or array.dtype.str != expected["dtype"]:
-            raise ModelRejected(f"array {name}: shape or dtype differs from what its description says")
-        if zarr_arrays.digest({"": array}) != expected["sha256"]:
-            raise ModelRejected(f"array {name}: its SHA-256 differs from what its description says")
-        if array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise ModelRejected(f"array {name}: expected finite numbers")
-        values[name] = array
+        raise ModelRejected(f"unknown class {said['class']!r}")
+    params = {str(key): decode(value) for key, value in said["params"].items()}
+    named = _unpack_named(said["union"], contents) if kind is estimators.RowUnion else []
+    if named:
+        params["transformer_list"] = [(name, clone(one)) for name, one in named]
+    if wrong := sorted(set(params) ^ set(kind._get_param_names())):
+        raise ModelRejected(f"{kind.__name__}: parameters {wrong} are unknown or missing")
+    fitted = unpack(said["fitted"], _kind_of, contents)
     if params.get("landmarks") == "given":
-        params["landmarks"] = values.get("landmarks_")
+        params["landmarks"] = fitted.basis.landmarks
     step = kind(**params)
     step._validate_params()
-    if parts:
-        step.transformers_ = [part for _, part in parts]
-    content = Content(kind.__name__, values, dict(described["fitted"]))
-    read_state(as_plain_step(step) if described["class"] in STEPS else step, content)
+    if kind in _ATTRIBUTES:
+        _set_attributes(step, fitted, named)
+    else:
+        if not isinstance(fitted, _FITS):
+            raise ModelRejected(f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
+        require_fit(step, fitted)
+        step.restore(fitted)
+    try_step(step)
     return step
+
+
+def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
+    """Return steps by name."""
+    found = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
+    names = [name for name, _ in found]
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ModelRejected(f"expected steps of different names, found {names}")
+    return found
+
+
+def _set_attributes(step: Any, fitted: Any, named: list[tuple[str, Any]]) -> None:
+    """Give a transformer its fitted attributes."""
+    known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)]}
+    if not isinstance(fitted, dict) or not set(fitted) <= known:
+        raise ModelRejected(f"{type(step).__name__}: unknown fitted values {sorted(set(fitted) - known)}")
+    for name, value in fitted.items():
+        by_feature = isinstance(value, np.ndarray) and name not in _OTHER_AXES
+        if by_feature and value.shape[-1:] != (fitted["n_features_in_"],):
+            raise ModelRejected(f"{type(step).__name__}: {name} has {value.shape} values, not one of every feature")
+        if name == "scale_" and value is not None and not (value > 0).all():
+            raise ModelRejected(f"{type(step).__name__}: scale_ must be above 0")
+        setattr(step, name, value)
+    if named:
+        step.transformers_ = [one for _, one in named]

@@ -1,7 +1,7 @@
 """A fitted model that needs NumPy alone: row maps, then f(x) = φ(x)ᵀW + b, by the code that the model predicts by.
 
-`model.predictor()` makes one, `Predictor.of` one of a Pipeline. On disk it is one file, which takes no scikit-learn,
-Dask or zarr to read. Shapes: n rows, d features, c classes or targets.
+Model files hold it before all else that belongs to the model (`models.persistence`), so that to read it takes no
+scikit-learn, Dask or zarr. Shapes: n rows, d features, c classes or targets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,7 +23,8 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.kernels.landmark_slices import in_slices
-from bigkernel.models.file import read, rejecting, write
+from bigkernel.models.file import LIMIT_BYTES, Contents, opened
+from bigkernel.models.values import Packing, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.projections import Projection
@@ -41,7 +42,6 @@ from bigkernel.streaming.row_maps import (
 )
 
 Array = NDArray[Any]
-LIMIT_BYTES = 2**36  # of all arrays of a file together
 _TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
@@ -53,7 +53,7 @@ _PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FE
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Predictor:
-    """A fitted model that needs NumPy alone, for services: `model.predictor()` makes it.
+    """A fitted model that needs NumPy alone, for services: `load` reads it from the file of a model.
 
     It gives the numbers of the model, and may be used by many threads at a time.
 
@@ -68,11 +68,11 @@ class Predictor:
     Examples
     --------
     >>> import numpy as np
-    >>> from bigkernel import Gaussian, KernelRidge, Predictor
+    >>> from bigkernel import Gaussian, KernelRidge, Predictor, save_model
     >>> X = np.linspace(0, 6, 50)[:, None]
     >>> model = KernelRidge(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=12, random_state=0).fit(X, np.sin(X[:, 0]))
-    >>> model.predictor().save("sine.predictor")
-    >>> bool((Predictor.load("sine.predictor").predict(X) == model.predict(X)).all())
+    >>> save_model(model, "sine.model")
+    >>> bool((Predictor.load("sine.model").predict(X) == model.predict(X)).all())
     True
     """
 
@@ -84,7 +84,7 @@ class Predictor:
 
     def __post_init__(self) -> None:
         for row_map in _each(self.row_maps):
-            if _kind(type(row_map).__name__) is not type(row_map):
+            if kind_of(type(row_map).__name__) is not type(row_map):
                 raise _needs_more(f"the row map {row_map.name!r}")
         for expansion in _expansions(self):
             if not isinstance(expansion.features, _FEATURES):
@@ -94,7 +94,7 @@ class Predictor:
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """The predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
+        """Return the predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
 
         Raises
         ------
@@ -103,17 +103,21 @@ class Predictor:
         sklearn.exceptions.NotFittedError
         """
         *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
-        if not hasattr(last, "predictor"):
+        if not hasattr(last, "predict"):
             raise ConfigError(f"predictor: {type(last).__name__} is no model of bigkernel that predicts")
-        found: Self = last.predictor()
         steps = [step for step in before if step is not None and step != "passthrough"]
         for step in steps:
             if not hasattr(step, "_row_map"):
                 raise ConfigError(f"predictor: {type(step).__name__} is no transformer of bigkernel")
-        if not steps:
-            return found
-        maps, d = tuple(step._row_map() for step in steps), int(steps[0].n_features_in_)
-        return replace(found, n_features=d, row_maps=maps, feature_names=names_of(steps[0]))
+        expansion, first = last._expansion(), (*steps, last)[0]
+        names = getattr(first, "feature_names_in_", None)
+        return cls(
+            n_features=int(first.n_features_in_),
+            expansion=expansion,
+            row_maps=tuple(step._row_map() for step in steps),
+            flat=bool(last._fitted.inputs.flat),
+            feature_names=None if names is None else np.asarray(names, str),
+        )
 
     def __repr__(self) -> str:
         features, c = self.expansion.features, self.expansion.width
@@ -200,51 +204,54 @@ class Predictor:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to one file, which appears whole or not at all: safetensors, with a description in JSON.
-
-        Raises
-        ------
-        DataError
-            `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
-        PlanTooLarge
-            There is too little room for it.
-        """
-        write(path, {part.name: getattr(self, part.name) for part in fields(self)}, _kind, overwrite=overwrite)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:
-        """Read a predictor back. No code of the file is run, and no array is made before all fit `limit_bytes`.
+        """Read the predictor in the file of a model; moments and all else are not read, and no code of it is run.
 
         Raises
         ------
         ModelRejected
             Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
+        ConfigError
+            The model needs more than NumPy; names what does.
         DataError
             There is nothing at `path`.
         """
-        values = read(path, _kind, limit_bytes=limit_bytes)
-        with rejecting(path):
-            if set(values) != {part.name for part in fields(cls)}:
-                raise ModelRejected(f"the values {sorted(values)} are not those of a predictor")
-            _require_whole(found := cls(**values))
-            held = sum(_prepared_bytes(expansion.features) for expansion in _expansions(found))
-            if held > limit_bytes:  # a kernel of many parts prepares the landmarks for each
-                raise ModelRejected(f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}")
-            _require_values(found)  # which prepares it, so that the first row waits no longer than any other
+        with opened(path, limit_bytes=limit_bytes) as contents:
+            said = contents.values["predictor"]
+            if set(said) != {"refused"}:
+                return cls.unpacked(said, contents)
+        raise ConfigError(f"{os.fspath(path)}: {said['refused']}")
+
+    @classmethod
+    def unpacked(cls, said: Any, contents: Contents) -> Self:
+        """Return the predictor of an open file, after its parts were seen to fit and to give finite values."""
+        if set(said) != {part.name for part in stored_fields(cls)}:
+            raise ModelRejected(f"the values {sorted(said)} are not those of a predictor")
+        found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
+        found.require_sound(contents.limit_bytes)
         return found
 
+    def packed(self, packing: Packing) -> dict[str, Any]:
+        """Return what a file says of it, by field."""
+        return {
+            part.name: packing.pack(getattr(self, part.name), f"predictor.{part.name}")
+            for part in stored_fields(type(self))
+        }
 
-def _kind(name: str) -> type[Any] | None:
-    """What a name in a file stands for, from a closed table; None: nothing."""
+    def require_sound(self, limit_bytes: int) -> None:
+        """Raise where its parts do not fit each other, take more memory, or give values that are no numbers."""
+        _require_whole(self)
+        held = sum(_prepared_bytes(expansion.features) for expansion in _expansions(self))
+        if held > limit_bytes:  # a kernel of many parts prepares the landmarks for each
+            raise ModelRejected(f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}")
+        _require_values(self)  # which prepares it, so that the first row waits no longer than any other
+
+
+def kind_of(name: str) -> type[Any] | None:
+    """Return what a name in a file stands for, from a closed table; None: nothing."""
     found: type[Any] | None = getattr(images, name) if name in _IMAGE_MAPS else _PARTS.get(name)
     return found
-
-
-def names_of(estimator: Any) -> Array | None:
-    """The names of the features that an estimator was fitted to, (d,) text, or None."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return None if names is None else np.asarray(names, str)
 
 
 def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import Gaussian, KernelRidgeClassifier, save_model
+from bigkernel import Gaussian, KernelRidgeClassifier, Predictor, save_model
 from bigkernel.data.corpus import Corpus
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.timed_sweeps import SIGMA, table
@@ -44,14 +44,14 @@ def measure(corpus: Corpus, landmarks: int, *, rounds: int, update: Update) -> d
             rows = UnitNorm().apply(x.astype(dtype))
             model = KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=landmarks, random_state=0, dtype=dtype)
             model.fit(rows, y)
-            predictor = model.predictor()
+            predictor = Predictor.of(model)
             contenders = {"numpy": plain(model, dtype), "model": model.predict, "predictor": predictor.predict}
             for count in (1, MANY):
                 timed = _alternate(contenders, rows[:count], rounds)
                 cases.append({"dtype": dtype, "rows": count, **_compared(timed)})
                 update(len(cases) * rounds, total)
             if dtype == "float32":
-                predictor.save(Path(scratch, "predictor"))
+                save_model(model, Path(scratch, "predictor"), moments=False)
                 save_model(model, Path(scratch, "model"))
         loading = _loading(scratch)
     update(total, total)

@@ -67,7 +67,8 @@ def test_another_job_or_one_whose_product_is_gone_is_none_that_finished(job, run
         assert "already finished" not in said
         shutil.rmtree("c")
         shutil.move(kept, "c")
-        shutil.rmtree(made if made != "o" else "o/best.model")
+        product = work / (made if made != "o" else "o/best.model")
+        product.unlink() if product.is_file() else shutil.rmtree(product)
     else:
         (work / place / "finished.json").write_text("[]")
     if place == "o":
@@ -83,10 +84,9 @@ def test_a_search_whose_model_is_not_the_one_it_made_has_not_finished(harm, run,
     assert "already finished" in run(*words, "--resume").stderr
     best = work / "o" / "best.model"
     if harm == "damaged":
-        next(path for path in sorted(best.rglob("c/*")) if path.is_file()).unlink()
+        best.write_bytes(best.read_bytes()[:-1])
     else:
         run(*FIT)
-        shutil.rmtree(best)
         shutil.move("m", best)
     assert "already finished" not in run(*words, "--resume", code=3).stderr
     run(*words, "--resume", "--overwrite")
@@ -135,4 +135,4 @@ def test_info_of_a_model_is_what_people_ask_for_and_all_of_it_in_json(run, work)
     assert (found["features"], found["landmarks"], found["kernel"]) == ("5", "20, uniform", "gaussian, sigma=1")
     assert found["keeps its sums"] == "yes"
     assert {"coef0", "degree", "arrays", "max iter", "classes dtype"} & set(found) == set()
-    assert "1.dual_coef_ (20,)" in json.loads(run("info", "m", "--json").stdout)["arrays"]
+    assert "model.1.solution.coef (20, 1)" in json.loads(run("info", "m", "--json").stdout)["arrays"]

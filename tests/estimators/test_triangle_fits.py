@@ -82,8 +82,7 @@ def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_
     save_model(model, tmp_path / "a.model")
     read = load_model(tmp_path / "a.model")
     assert_array_equal(read.predict(X), model.predict(X))
-    with pytest.warns(Inaccurate, match="the rounding of"):
-        read.refit()
+    assert_array_equal(read.refit().dual_coef_, model.dual_coef_)
     with pytest.warns(Inaccurate):
         model.partial_fit(X, labels)
     assert model.fit_report()["sums"] == "float64"

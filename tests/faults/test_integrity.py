@@ -68,7 +68,7 @@ def corpus(made: Path, tmp_path: Path) -> Corpus:
 
 
 def files_of(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file())
+    return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
 
 
 def chunks_of(root: Path) -> list[Path]:
@@ -309,12 +309,12 @@ def run_check(*arguments: Any) -> tuple[int, dict[str, Any], str]:
 
 def test_the_command_ends_with_3_or_7_at_the_first_damage_or_names_all(corpus, tmp_path):
     save_model(KernelRidge(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
-    for path in (corpus.path, tmp_path / "model"):
-        code, report, _ = run_check(path)
-        assert (code, report["sound"]) == (0, True)
-        (said,) = {text.split(";")[0] for text in report["protection"]}
-        assert said.startswith("a flipped bit is seen (crc32c")
-        assert "damaged" not in report
+    assert run_check(tmp_path / "model")[0] == 0
+    code, report, _ = run_check(corpus.path)
+    assert (code, report["sound"]) == (0, True)
+    (said,) = {text.split(";")[0] for text in report["protection"]}
+    assert said.startswith("a flipped bit is seen (crc32c")
+    assert "damaged" not in report
     for key in ("x/c/3/0", "y/c/9"):
         flip(Path(corpus.path, key), 77)
     code, report, errors = run_check(corpus.path)
@@ -330,14 +330,11 @@ def test_the_command_ends_with_3_or_7_at_the_first_damage_or_names_all(corpus, t
         "c/3/0 ",
         "c/9 (r",
     ]
-    flip(chunks_of(tmp_path / "model" / "0.dual_coef_")[0], 40)
-    for options in ([], ["--all"]):
-        code, _, errors = run_check(tmp_path / "model", *options)
+    for bit in (-40, 4000):
+        flip(tmp_path / "model", bit % (8 * (tmp_path / "model").stat().st_size))
+        code, _, errors = run_check(tmp_path / "model")
         assert code == 7
         assert "ModelRejected" in errors
-        assert "0.dual_coef_: chunk c/0" in errors
-    flip(tmp_path / "model" / "zarr.json", 4000)
-    assert run_check(tmp_path / "model")[0] == 7
 
 
 def test_the_command_reads_runs_and_foreign_stores(interrupted, tmp_path):
@@ -460,7 +457,7 @@ def test_paths_with_spaces_and_letters_of_any_language_and_links_to_stores_work(
     loaded = load_model(tmp_path / "model")
     group = loaded.predict_to(linked, folder / "prédictions")
     assert_array_equal(group["prediction"][...], model.predict(direct).compute())
-    for path in (tmp_path / "link", tmp_path / "model", folder / "prédictions", folder / "une exécution"):
+    for path in (tmp_path / "link", folder / "prédictions", folder / "une exécution"):
         assert all(looked.damage is None for looked in walk(path, kind_at(path)))
 
 

@@ -23,9 +23,10 @@ import numpy as np
 
 from bigkernel import Gaussian, KernelRidge, cli, save_model
 from bigkernel.cli import ingest, models, tune
-from bigkernel.data import atomic_write, run_directory, zarr_arrays
+from bigkernel.data import atomic_write, run_directory
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.models import persistence
+from bigkernel.models.file import LIMIT_BYTES, opened
 from bigkernel.search import sweep_search
 
 IMPORTED = (ingest, models, tune, persistence, sweep_search)
@@ -81,8 +82,9 @@ def _files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def _arrays(path: Path) -> str:
-    return zarr_arrays.digest(zarr_arrays.read_group(path, "model")[0])
+def _arrays(path: Path) -> dict[str, int]:
+    with opened(path, limit_bytes=LIMIT_BYTES) as contents:
+        return contents.crc32
 
 
 def _told(place: Path) -> dict[str, Any]:
