@@ -18,10 +18,3 @@ def _expected_rate(plan):  # type: ignore[no-untyped-def]
     from bigkernel.forecast.calibration import rate_of
 
     return rate_of(plan)
-
-
-def _html_of(value):  # type: ignore[no-untyped-def]
-    """HTML of a value, for a notebook: whoever is shown there asks, `bigkernel.cli` answers."""
-    from bigkernel.cli.tables import html_of
-
-    return html_of(value)

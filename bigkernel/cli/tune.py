@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 Array = NDArray[Any]
-_TOLD = 20  # candidates, the best, that the report shows
+_TOLD = 400  # candidates, the best, that the report shows
 _OF_TESTS = (
     "score",
     "standard_error",
@@ -132,7 +132,7 @@ def tune(
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        drawn = _draw(search, label, target, Path(run or str(own)))
+        drawn = _draw(search, label, target)
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
     figures = _write_results(search, label, records, target, time.perf_counter() - start, job, drawn)
     if own:
@@ -324,19 +324,15 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     Console().print(table)
 
 
-def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | None:
-    """score.png: the score over widths and penalties, where both have several values; its path.
-
-    And the same for the report of the run, for light and dark screens.
-    """
+def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
+    """score.png: the score over widths and penalties, where both have several values; its path."""
     import numpy as np
 
     from bigkernel.kernels.algebra import Kernel
-    from bigkernel.monitor.report.outcome import PICTURES
     from bigkernel.search.results import doubtful
 
     try:
-        from bigkernel.search.score_map import DARK, INEXACT, score_map
+        from bigkernel.search.score_map import INEXACT, score_map
     except ImportError:
         return None
     cells: dict[tuple[float | str, float], tuple[float, float, bool]] = {}
@@ -359,8 +355,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | N
     mean, error, inexact = table.transpose(2, 0, 1)
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     chosen = places[search.best_index_]
-    draw = partial(
-        score_map,
+    picture = score_map(
         mean,
         error,
         widths,
@@ -373,8 +368,5 @@ def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | N
         edges=[str(edge) for edge in search.edges_],
     )
     path = target / "score.png"
-    picture = draw()
     path.write_bytes(picture)
-    for name, data in zip(PICTURES, (picture, draw(colours=DARK)), strict=True):
-        run.joinpath(name).write_bytes(data)
     return os.fspath(path)

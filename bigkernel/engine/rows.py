@@ -18,7 +18,6 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
-import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus
@@ -27,6 +26,7 @@ from bigkernel.engine.make_sources import source_of, windows
 from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
 from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suited_maps
 from bigkernel.errors import DataError
+from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
@@ -57,7 +57,15 @@ class Rows:
     bad_rows: Literal["refuse", "skip"] = "refuse"
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        figures = {
+            "rows": len(self),
+            "features": self.shape[1],
+            "stored as": f"{self.dtype}, {self.stored_width} features",
+            "columns": list(self.columns),
+            "transforms": [type(row_map).__name__ for row_map in self.row_maps],
+            "bad rows": self.bad_rows,
+        }
+        return table(f"rows of {self.name}", figures)
 
     @property
     def shape(self) -> tuple[int, int]:

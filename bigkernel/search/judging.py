@@ -12,8 +12,8 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import FitFailedWarning
 
+from bigkernel.data.visible import visible
 from bigkernel.errors import DataError
-from bigkernel.monitor.terminal.figures import tell
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.planning import SearchPlan
 from bigkernel.search.preparation import Prepared
@@ -48,8 +48,8 @@ class Judged:
         """Print what is to be done, where that is wanted."""
         if self.verbose > 0:
             fits = plan.candidates * plan.splits
-            tell(f"Fitting {plan.splits} folds for each of {plan.candidates} candidates, totalling {fits} fits")
-            tell(str(plan))
+            _tell(f"Fitting {plan.splits} folds for each of {plan.candidates} candidates, totalling {fits} fits")
+            _tell(str(plan))
 
     def judge(self, one: Prepared) -> None:
         """Judge the candidates of one work."""
@@ -75,7 +75,7 @@ class Judged:
         words = ", ".join(f"{name}={value}" for name, value in candidate.params.items())
         if self.verbose > 2:
             words += "".join(f", {label}={self.scoring.of(label, tested):.3f}" for label in self.scoring.names)
-        tell(f"[CV {split + 1}/{self.splits}] END {words}")
+        _tell(f"[CV {split + 1}/{self.splits}] END {words}")
 
     def table(self, everyone: Sequence[Candidate]) -> dict[str, Any]:
         """`cv_results_`.
@@ -112,3 +112,8 @@ class Judged:
             FitFailedWarning,
             stacklevel=5,
         )
+
+
+def _tell(text: str) -> None:
+    """Print a line or some, whose letters all show."""
+    print(visible(text, lines=True), flush=True)

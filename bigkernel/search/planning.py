@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import bigkernel
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.events.kinds import SweepStarted
+from bigkernel.html import columns, table
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
 from bigkernel.search.previews import previewed_rows
 from bigkernel.search.scoring import Scoring
@@ -44,7 +44,16 @@ class SearchPlan:
     driver_bytes: int = 0
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        figures = {
+            "candidates": self.candidates,
+            "splits": self.splits,
+            "sweeps": self.count,
+            "fits": self.refits or None,
+            "flops": self.flops,
+            "task_bytes": self.task_bytes,
+            "driver_bytes": self.driver_bytes or None,
+        }
+        return table("plan of a search", figures) + columns(["its sweeps"], [[line.strip()] for line in self.sweeps])
 
     def with_more(self, more: SearchPlan) -> SearchPlan:
         """Of these candidates and then of others."""

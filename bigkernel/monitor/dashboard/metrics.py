@@ -77,13 +77,8 @@ _GAUGES = {
         "bigkernel_flops_per_second",
         "Mean rate of a running sweep in floating-point operations, resumed segments not included",
     ),
-    "calibrated_flops_per_second": (
-        "bigkernel_calibrated_flops_per_second",
-        "Rate that the machines of a running sweep were measured to do together",
-    ),
     "announced_bytes": ("bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
 }
-_UNKNOWN_AT_ZERO = ("calibrated_flops_per_second", "announced_bytes")
 
 
 def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
@@ -132,7 +127,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for key, (name, text) in _GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
-            if sweep[key] or key not in _UNKNOWN_AT_ZERO:
+            if sweep[key] or key != "announced_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
