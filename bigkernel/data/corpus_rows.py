@@ -142,8 +142,6 @@ class CorpusRows(ABC):
             "dtype": f"{self.dtype}, sparse" if self.sparse else self.dtype,
             "columns": list(self.columns),
             "classes": [*classes[:12], *(["…"] if len(classes) > 12 else [])],
-            if classes
-            else "",
             "image shape": list(info.image_shape or ()),
             "chunk rows": self.chunk_rows,
             "source": info.source,

@@ -24,7 +24,11 @@ const ERRORS = {
 const FACTS = ["estimator", "kernel", "landmarks", "landmark_choice", "trace_error", "rank", "components", "alpha", "dtype",
   "sums", "transforms", "seed", "corpus", "model", "rows", "labelled_rows", "skipped_rows"];
 const readable = (name) => name.replaceAll("_", " ");
-const number = (value) => (isNumber(value) ? (Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(3)))) : MISSING);
+const number = (value) => {
+  if (!isNumber(value)) return MISSING;
+  if (Number.isInteger(value) || Math.abs(value) >= 1000) return Math.abs(value) < 1e9 ? count(value) : value.toExponential(2);
+  return Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+};
 const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : MISSING);
 
 // The figures that the attempts gave by name, the latest of each.
@@ -153,10 +157,10 @@ function scoreMap(all, names, label) {
 
 function fit(found, run) {
   const { certificates = {}, sweep = {}, rounds } = found.fit;
-  const pairs = FACTS.map((name) => [readable(name), found.fit[name]]).filter(([, value]) => !Array.isArray(value) || value.length);
+  const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
   for (const name of ["foretold", "pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
-  const nodes = [text("h2", "Fit"), facts(pairs)];
+  const nodes = [text("h2", "Fit")], checks = [];
   const entries = Object.entries(certificates ?? {});
   if (entries.length) {
     const lines = entries.map(([name, value]) => {
@@ -164,9 +168,10 @@ function fit(found, run) {
       return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { words: number(value), off: high }, ratio ? (high ? "above rounding" : "within rounding") : ""];
     });
     if (lines.some(([, value]) => value.off)) nodes.push(text("p", "Do not trust this fit: a residual exceeds rounding.", "failure"));
-    nodes.push(text("h3", "Numerical checks"), table(["", "value", ""], lines),
-      text("div", "residuals are in units of the rounding error of a stable method, which leaves about 1 or less", "note"));
+    checks.push(make("div", {}, table(["check of the numbers", "value", ""], lines),
+      text("div", "residuals are in units of the rounding error of a stable method, which leaves about 1 or less", "note")));
   }
+  nodes.push(make("div", { className: "beside" }, facts(pairs), ...checks));
   const steps = sweep?.excess_by_step;
   if (Array.isArray(steps) && steps.length && steps.every((value) => value > 0)) {
     const floor = Math.min(...steps, sweep.tol ?? 1), logs = steps.map((value) => Math.log10(value / floor) + 0.2);

@@ -90,7 +90,7 @@ function key(role, words, data = {}) {
 
 // Bars from left to right below a roof, with lines at marks {value, role}: heights, names to hover, axis texts.
 function columns(section, values, { role, names, marks = [], show, axis }) {
-  const room = 66, height = 150, width = at(section).clientWidth - 34 - room;
+  const room = 86, height = 150, width = at(section).clientWidth - 34 - room;
   const roof = 1.06 * Math.max(...values, ...marks.map((mark) => mark.value), 1e-12);
   const y = (value) => height - (height * value) / roof;
   const nodes = [0, 0.5, 1].map((share) => svg("line", { x1: room, x2: room + width, y1: y(share * roof), y2: y(share * roof) }));
@@ -138,7 +138,7 @@ function table(header, lines) {
 }
 
 function facts(pairs) {
-  const known = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const known = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "" && value.length !== 0);
   return make("dl", {}, ...known.flatMap(([name, value]) => [text("dt", name), text("dd", plainly(value))]));
 }
 
@@ -160,7 +160,9 @@ const said = (job) => SAID[job.state] ?? job.state;
 
 function chosenSweep(job) {
   const running = job.sweeps.filter((sweep) => sweep.state === "running");
-  return job.sweeps.find((sweep) => sweep.token === wanted[1]) ?? (running.length ? running : job.sweeps).at(-1);
+  const longest = job.sweeps.reduce((a, b) => (b.elapsed_seconds > a.elapsed_seconds ? b : a), job.sweeps[0]);
+  const shown = running.at(-1) ?? (job.state === "running" ? job.sweeps.at(-1) : longest);
+  return job.sweeps.find((sweep) => sweep.token === wanted[1]) ?? shown;
 }
 
 function sentence(job, sweep) {
