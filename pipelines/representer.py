@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from bigkernel import Gaussian, KernelRidge, LinearRegression
 from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 REFERENCE = "“Practical usage of Representer theorem”"

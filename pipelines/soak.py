@@ -27,9 +27,9 @@ import psutil
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.run_directory import Run
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, json_option, out_option, seed_option, steps
+from pipelines.shared.page import Column, Table
 
 ROWS, FEATURES, LANDMARKS, SEGMENTS = 60, 8, 6, 3
 MARKS = 20  # times that the process is looked at

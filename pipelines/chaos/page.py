@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import MISSING, Column, Table
 from pipelines.shared.pictures import LIGHT, SERIES, WRONG, Paper, bare, drawing
 
 if TYPE_CHECKING:

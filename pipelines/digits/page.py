@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from bigkernel import Corpus
 from bigkernel.engine.rows import as_rows
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import MISSING, Column, Table
 
 Array = NDArray[Any]
 

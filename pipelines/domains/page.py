@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, TABLES
 from pipelines.domains.looks import bright, one_of_each
@@ -20,6 +19,7 @@ from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
 from pipelines.shared.domain_sweeps import summary
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
+from pipelines.shared.page import MISSING, Column, Table
 
 Array = NDArray[Any]
 KINDS = ("no target images", "target images, no labels", "the same, exact (N×N)")

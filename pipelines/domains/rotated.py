@@ -20,7 +20,6 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.images.restyle import Style, Styling
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
 from pipelines.domains.looks import bright, one_of_each
@@ -28,6 +27,7 @@ from pipelines.domains.methods import Predict, Setting, kernel_of
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 STYLES = {

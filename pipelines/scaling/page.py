@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from bigkernel.engine.schedule import MOST_SEGMENTS
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.scaling.model import SEGMENT_ROWS, Cluster, Fit, largest, most_workers, segment_seconds, times
 from pipelines.shared.charts import COLOURS
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper, bare, drawing
 
 Record = dict[str, Any]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.solvers.accuracy import ENOUGH
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
+from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper
 
 Record = dict[str, Any]

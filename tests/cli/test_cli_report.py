@@ -5,6 +5,7 @@ import webbrowser
 
 import numpy as np
 import pytest
+from bigkernel.monitor.report.pixels import unpack
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
@@ -12,7 +13,6 @@ from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators import evaluation
 from bigkernel.monitor.report import gather
-from bigkernel.monitor.report.pixels import unpack
 
 SIDE, N = 4, 300
 CHANCE = np.random.default_rng(17)

@@ -6,6 +6,7 @@ import os
 import dask
 import numpy as np
 import pytest
+from bigkernel.monitor.report.attempts import attempts_of
 from probes import FailingDisk, Sums
 
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
@@ -15,7 +16,6 @@ from bigkernel.errors import DataError
 from bigkernel.events.journal import NAME, Journal, read
 from bigkernel.events.kinds import Figures, JobEnded, JobStarted, Note, Pulse, Spent, SweepEnded, SweepStarted
 from bigkernel.events.scope import Scope, emit, job, observe
-from bigkernel.monitor.report.attempts import attempts_of
 
 X = np.random.RandomState(0).standard_normal((400, 3))
 Y = X[:, 0]

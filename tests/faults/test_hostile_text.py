@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bigkernel.monitor.dashboard.page import Page
 from bokeh.document import Document
 from bokeh.protocol import Protocol
 from made_run import make_run, put_into_journal
@@ -33,12 +34,11 @@ from bigkernel.events.journal import read as read_journal
 from bigkernel.events.kinds import Incident, Note
 from bigkernel.events.scope import Scope, emit
 from bigkernel.monitor.dashboard.metrics import Collector
-from bigkernel.monitor.dashboard.page import Page
 from bigkernel.monitor.report import write
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import progress
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.monitor.terminal.live import picture
+from pipelines.shared.page import Column, Table
 
 PACKAGE = Path(__file__).parents[2] / "bigkernel"
 OBEYED = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202eexe.gnp\u2066\u200f\u200b\udc80"

@@ -16,6 +16,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from bigkernel.monitor.dashboard.page import Page
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
 from drivers import wait_until
@@ -31,7 +32,6 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
 from bigkernel.monitor.dashboard import page_figures
-from bigkernel.monitor.dashboard.page import Page
 from bigkernel.monitor.report import write
 
 pytestmark = [

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bigkernel.monitor.dashboard.page import Page
+from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, rate, title
+from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
+from bigkernel.monitor.dashboard.page_map import RowMap
 from bokeh.document import Document
 from bokeh.document.events import ColumnDataChangedEvent, ColumnsPatchedEvent
 from bokeh.protocol import Protocol
@@ -16,10 +20,6 @@ from simulated import messages
 
 from bigkernel.events.board import Board
 from bigkernel.monitor.dashboard import page as page_module
-from bigkernel.monitor.dashboard.page import Page
-from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, rate, title
-from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
-from bigkernel.monitor.dashboard.page_map import RowMap
 
 SECONDS_AN_UPDATE = 0.05
 ROWS = 65_536

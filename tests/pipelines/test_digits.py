@@ -18,10 +18,10 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import executing, open_corpus
 from bigkernel.errors import DataError
-from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
 from pipelines.digits.page import COLUMNS
 from pipelines.shared.digit_corpora import bundled, bundled_originals, choose_labelled, deformation, originals
+from pipelines.shared.page import Column, Page, Table
 
 ROOT = Path(__file__).parents[2]
 

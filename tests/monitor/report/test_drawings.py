@@ -6,6 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from bigkernel.monitor.report.measured import _PLAN
+from bigkernel.monitor.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
+from bigkernel.monitor.report.timeline import Axis, Bar, lanes_of, short_names, timeline
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
@@ -14,10 +17,7 @@ from page_reader import read
 
 from bigkernel.monitor.palette import DARK, LIGHT, STAGES, properties
 from bigkernel.monitor.report import drawings
-from bigkernel.monitor.report.measured import _PLAN
-from bigkernel.monitor.report.page import Column, Page, Table
-from bigkernel.monitor.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
-from bigkernel.monitor.report.timeline import Axis, Bar, lanes_of, short_names, timeline
+from pipelines.shared.page import Column, Page, Table
 
 CHANCE = np.random.default_rng(4)
 
