@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.events.progress import Progress, finite, whole
+from bigkernel.events.progress import Progress, finite, shallow, whole
 
 VERSION = 2
 ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that has ended
 ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
-_DEEPEST = 20  # lists and objects within one another, in figures
 # what a message whose values are not what they should be raises
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
@@ -43,6 +43,7 @@ class Job:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))
+    _resumes: dict[str, dict[str, Any]] = field(default_factory=dict)  # the line about it in the log, by sweep
 
     def note(self, kind: str, text: str, now: float) -> None:
         """Add a line to the log of events."""
@@ -50,10 +51,10 @@ class Job:
 
     def note_resumed(self, sweep: Progress, now: float) -> None:
         """Say what a sweep took over, in one line of the log that is the latest again whenever it changes."""
-        before = f"{sweep.what}: {sweep.resumed - 1:,} of "
-        if self.events and self.events[-1]["kind"] == "resume" and self.events[-1]["text"].startswith(before):
-            self.events.pop()
+        with suppress(ValueError):  # there is none, or the log has forgotten it
+            self.events.remove(self._resumes.get(sweep.token, {}))
         self.note("resume", f"{sweep.what}: {sweep.resumed:,} of {len(sweep.stops):,} segments found in the run", now)
+        self._resumes[sweep.token] = self.events[-1]
 
     def end(self, state: str, now: float, error: str = "") -> None:
         """Close the books of this job."""
@@ -118,7 +119,7 @@ class Board:
         elif kind == "note":
             job.note("note", str(message["text"]), now)
         elif kind == "figures" and isinstance(message["values"], Mapping):
-            job.figures[str(message["name"])] = _shallow(message["values"], _DEEPEST)
+            job.figures[str(message["name"])] = shallow(message["values"])
         elif sweep is not None:
             self._progress(job, sweep, message, now)
 
@@ -189,12 +190,3 @@ class Board:
             "totals": {name: dict(counts) for name, counts in self.totals.items()},
             "jobs": [job.snapshot(now) for job in order],
         }
-
-
-def _shallow(value: Any, depth: int) -> Any:
-    """Return nested figures as they are; a ValueError where they are nested too deeply."""
-    if depth == 0:
-        raise ValueError("figures are nested too deeply")
-    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        _shallow(item, depth - 1)
-    return value

@@ -84,7 +84,8 @@ class Monitor(SchedulerPlugin):
         if kind not in ("segment", "merge") or token not in self._drivers:
             return
         task = self._scheduler.tasks.get(key)
-        if finish == "erred" and task is not None and task.exception_blame not in (None, task):
+        blamed = task.exception_blame if task is not None else None
+        if finish == "erred" and blamed is not None and str(blamed.key) != key:
             return  # it fails because of another
         # a task of several segments has merged them
         done = "published" if node.startswith("0-") else "merged"

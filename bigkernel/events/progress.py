@@ -43,6 +43,15 @@ def whole(value: Any) -> int:
     return int(finite(value))
 
 
+def shallow(value: Any, depth: int = 20) -> Any:
+    """Return nested figures of a message; a ValueError where they are nested too deeply."""
+    if depth == 0:
+        raise ValueError("figures are nested too deeply")
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        shallow(item, depth - 1)
+    return value
+
+
 @dataclass
 class Share:
     """The share of one worker in the sweep."""
@@ -86,10 +95,10 @@ class Progress:
     @classmethod
     def begun(cls, message: Mapping[str, Any], now: float) -> Self:
         """Open the books of a sweep that a message says to have begun."""
-        plan, stops = dict(message["plan"]), [whole(stop) for stop in message["stops"]]
+        plan, stops = dict(shallow(message["plan"])), [whole(stop) for stop in message["stops"]]
         if not all(before < after for before, after in pairwise([0, *stops])):
             raise ValueError("expected segments in the order of their rows")
-        plan |= {name: finite(plan[name]) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
+        plan |= {name: finite(plan.get(name, 0)) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
         token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
         return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
 

@@ -48,9 +48,9 @@ def spell(seconds: float) -> str:
 
 
 def left_of(low: float, high: float | None = None) -> str:
-    """A time that is left, or between two, in few letters: "40s–2m40s left"."""
+    """A time that is left, or between two, in few letters: "40s-2m40s left"."""
     first, last = spell(low), spell(low if high is None else high)
-    return f"{first} left" if first == last else f"{first}–{last} left"
+    return f"{first} left" if first == last else f"{first}-{last} left"
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
