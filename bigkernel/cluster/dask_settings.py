@@ -48,7 +48,7 @@ def configuration(port: int, *, pages: bool) -> dict[str, Any]:
     pages : whether the dashboard has pages; see `pages_load`
     """
     wanted = settings()
-    page = "bigkernel" if pages and wanted.monitor else "status"
+    page = "bigkernel" if wanted.monitor else "status"
     metrics = find_spec("prometheus_client") is not None
     scheduler = ["distributed.http.health", "distributed.http.statics"]
     worker = ["distributed.http.health"]
@@ -104,13 +104,15 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def pages_load() -> bool:
-    """Tell whether the dashboard's pages can be served, and warn where they cannot."""
+    """Tell whether Dask's own pages can be served, and warn where they cannot though there is a Bokeh."""
+    if find_spec("bokeh") is None:
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module("distributed.dashboard.scheduler")
     except Exception as error:  # whatever it is, the job is worth more than its dashboard
-        _log.warning("no dashboard: it cannot be loaded (%s: %s)", type(error).__name__, error)
+        _log.warning("no pages of Dask: they cannot be loaded (%s: %s)", type(error).__name__, error)
         return False
     return True
 

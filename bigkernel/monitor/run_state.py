@@ -110,10 +110,10 @@ class RunReader:
         moment = float(message["time"])
         if not 0 <= moment < _LATEST:
             raise ValueError(f"expected seconds since 1970, found {moment}")
+        self._latest = moment
         if message["kind"] == "job_started" and message["job"] not in self._board.jobs:
             for job in self._running():  # there is one driver at a time
-                job.end("lost", self._latest, _DIED)
-        self._latest = moment
+                job.end("lost", moment, _DIED)
         self._board.apply(message, moment)
         owner = self._board.jobs.get(message.get("job", ""))
         sweep = owner.sweeps.get(message.get("sweep", "")) if owner else None
