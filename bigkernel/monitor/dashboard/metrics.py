@@ -30,60 +30,33 @@ MOST_NAMES = 32  # values of a label whose names come with the messages; the oth
 _log = log_of(__name__)
 
 Totals = dict[str, dict[str, float]]
-# key of `Board.totals`: name (`_total` is added), label or "" for the one known value, help, values known beforehand
-_COUNTERS: dict[str, tuple[str, str, str, Sequence[str]]] = {
-    "jobs": (
-        "bigkernel_jobs",
-        "state",
-        "Jobs that have ended, by how",
-        ("finished", "failed", "interrupted", "lost"),
-    ),
-    "sweeps": ("bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", ("finished", "failed")),
-    "segments": (
-        "bigkernel_finished_segments",
-        "how",
-        "Segments that were finished: computed, or found in a run and resumed",
-        ("computed", "resumed"),
-    ),
-    "rows": ("bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
-    "flops": (
-        "bigkernel_computed_flops",
-        "",
-        "Floating-point operations that were done, as planned for the rows computed",
-        ("computed",),
-    ),
-    "stage_seconds": (
-        "bigkernel_stage_seconds",
-        "stage",
-        "Time spent in each stage, summed over workers; of solve and other stages of the driver by the driver",
-        (),
-    ),
-    "incidents": (
-        "bigkernel_incidents",
-        "kind",
-        "What went wrong while the job went on",
-        ("retry", "worker", "repeat", "damage"),
-    ),
-}
+_STATES = ("finished", "failed", "interrupted", "lost")
+# key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
+_COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
+    ("jobs", "bigkernel_jobs", "state", "Jobs that have ended, by how", _STATES),
+    ("sweeps", "bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", _STATES[:2]),
+    ("segments", "bigkernel_finished_segments", "how", "Segments that were finished", ("computed", "resumed")),
+    ("rows", "bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
+    ("flops", "bigkernel_computed_flops", "", "Floating-point operations, as planned for these rows", ("computed",)),
+    ("stage_seconds", "bigkernel_stage_seconds", "stage", "Time in each stage, summed over workers and driver", ()),
+    ("incidents", "bigkernel_incidents", "kind", "Faults that a job survived", ("retry", "worker", "repeat", "damage")),
+)
 _OF_SWEEP = ("job_id", "sweep")  # not `job`, which is Prometheus' own
-# key of a sweep's snapshot: name, help
-_GAUGES = {
-    "rows": ("bigkernel_sweep_rows", "Rows of a running sweep"),
-    "rows_done": ("bigkernel_sweep_done_rows", "Rows of finished segments of a running sweep, resumed ones included"),
-    "rows_under_way": ("bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
-    "rows_resumed": ("bigkernel_sweep_resumed_rows", "Rows of a running sweep that were found in its run"),
-    "elapsed_seconds": ("bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
-    "flops_per_second": (
-        "bigkernel_flops_per_second",
-        "Mean rate of a running sweep in floating-point operations, resumed segments not included",
-    ),
-    "announced_bytes": ("bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
-}
+# of a running sweep: key of its snapshot, name, help
+_GAUGES = (
+    ("rows", "bigkernel_sweep_rows", "Rows of a running sweep"),
+    ("rows_done", "bigkernel_sweep_done_rows", "Rows of finished segments, resumed ones included"),
+    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
+    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows that were found in its run"),
+    ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
+    ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
+    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+)
 
 
 def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
-    """The sums of the totals of several boards."""
-    sums: Totals = {name: {} for name in _COUNTERS}
+    """Return the sums of the totals of several boards."""
+    sums: Totals = {name: {} for name, *_ in _COUNTERS}
     for totals in boards:
         for name, into in sums.items():
             for label, value in dict(totals.get(name, {})).items():
@@ -92,10 +65,10 @@ def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
 
 
 def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """All metrics, for totals and the jobs of snapshots (`Board.snapshot`)."""
+    """Yield all metrics, for totals and the jobs of snapshots (`Board.snapshot`)."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-    for key, (name, label, text, known) in _COUNTERS.items():
+    for key, name, label, text, known in _COUNTERS:
         counter = CounterMetricFamily(name, text, labels=[label] if label else [])
         counts = {**dict.fromkeys(known, 0.0), **totals.get(key, {})}
         for value, count in _bounded(counts).items() if label else [("", counts[known[0]])]:
@@ -124,25 +97,19 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
 def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for key, (name, text) in _GAUGES.items():
+    for key, name, text in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
             if sweep[key] or key != "announced_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
-    left = GaugeMetricFamily(
-        "bigkernel_left_seconds",
-        "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)",
-        labels=[*_OF_SWEEP, "bound"],
-    )
+    bounds = "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)"
+    left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
     peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
-    peaks = GaugeMetricFamily(
-        "bigkernel_worker_peak_bytes",
-        f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep",
-        labels=[*_OF_SWEEP, "worker"],
-    )
+    highest_of = f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep"
+    peaks = GaugeMetricFamily("bigkernel_worker_peak_bytes", highest_of, labels=[*_OF_SWEEP, "worker"])
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
             segments.add_metric([*labels, state], count)
@@ -159,7 +126,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
 
 
 def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
-    """At most `MOST_NAMES` names, those that came first; the others added up."""
+    """Keep at most `MOST_NAMES` names, those that came first; the others added up."""
     names = list(counts)
     found = {name: counts[name] for name in names[:MOST_NAMES]}
     if len(names) > MOST_NAMES:
@@ -207,11 +174,11 @@ class Collector:
         self._totals[key] = board.totals
 
     def describe(self) -> list[Metric]:
-        """The metrics without values: what registering checks for names that are there already."""
+        """Return the metrics without values: what registering checks for names that are there already."""
         return list(families({}, ()))
 
     def collect(self) -> list[Metric]:
-        """See prometheus_client; what fails is logged once, and the metrics of others are shown."""
+        """Return all metrics; what fails is logged once, and the metrics of others are shown."""
         try:
             with self._lock:
                 self._drop()
@@ -230,7 +197,7 @@ class Collector:
 
 
 def _in_letters(metric: Metric) -> Metric:
-    """A metric whose labels are text that can be written and read."""
+    """Return a metric whose labels are text that can be written and read."""
     metric.samples = [one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples]
     return metric
 

@@ -16,6 +16,9 @@ function make(tag, properties = {}, ...children) {
   return node;
 }
 const text = (tag, content, className = "") => make(tag, { textContent: content, className });
+const div = (className, ...children) => make("div", { className }, ...children);
+const note = (words) => text("div", words, "note");
+const badge = (state, words) => make("span", { className: "badge", textContent: words, data: { state } });
 const colour = (role) => getComputedStyle(document.documentElement).getPropertyValue(`--${role}`).trim();
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
@@ -54,7 +57,8 @@ function plainly(value) {
   if (typeof value === "number") return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(6)));
   if (Array.isArray(value)) return value.map(plainly).join(", ");
   if (typeof value === "object") {
-    const rest = Object.entries(value).filter(([name]) => name !== "name").map(([name, item]) => `${name} = ${plainly(item)}`);
+    const rest = Object.entries(value).filter(([name]) => name !== "name")
+      .map(([name, item]) => `${name} = ${plainly(item)}`);
     return value.name === undefined ? rest.join(", ") : `${value.name}(${rest.join(", ")})`;
   }
   return String(value);
@@ -93,12 +97,14 @@ function columns(section, values, { role, names, marks = [], show, axis }) {
   const room = 86, height = 150, width = at(section).clientWidth - 34 - room;
   const roof = 1.06 * Math.max(...values, ...marks.map((mark) => mark.value), 1e-12);
   const y = (value) => height - (height * value) / roof;
-  const nodes = [0, 0.5, 1].map((share) => svg("line", { x1: room, x2: room + width, y1: y(share * roof), y2: y(share * roof) }));
+  const nodes = [0, 0.5, 1].map((share) => svg("line",
+    { x1: room, x2: room + width, y1: y(share * roof), y2: y(share * roof) }));
   for (const share of [0, 0.5, 1]) {
     nodes.push(svg("text", { x: room - 8, y: y(share * roof) + 4, "text-anchor": "end" }, show(share * roof)));
   }
   const each = width / Math.max(1, values.length), gap = Math.min(3, each / 6);
-  values.forEach((value, i) => nodes.push(hover(svg("rect", { x: room + i * each + gap, y: y(value), fill: `var(--${role})`,
+  values.forEach((value, i) => nodes.push(hover(svg("rect",
+    { x: room + i * each + gap, y: y(value), fill: `var(--${role})`,
     width: Math.max(0.5, each - 2 * gap), height: Math.max(0, height - y(value)) }), names[i])));
   for (const { value, role: line, dashed } of marks) {
     nodes.push(svg("line", { x1: room, x2: room + width, y1: y(value), y2: y(value), style: `stroke: var(--${line})`,
@@ -110,7 +116,8 @@ function columns(section, values, { role, names, marks = [], show, axis }) {
 }
 
 function shade(share, strength = 0.85) {
-  return `color-mix(in srgb, var(--merged) ${Math.round(100 * strength * Math.max(0, Math.min(1, share)))}%, var(--ground))`;
+  const part = Math.round(100 * strength * Math.max(0, Math.min(1, share)));
+  return `color-mix(in srgb, var(--merged) ${part}%, var(--ground))`;
 }
 
 // A table of coloured cells; cell(i, j) gives {words, share, title, best}.
@@ -124,29 +131,35 @@ function matrix(rows, names, cell) {
     if (best) node.dataset.best = "";
     return node;
   })));
-  return make("div", { className: "scroll" }, make("table", { className: "matrix" }, head, ...lines));
+  return div("scroll", make("table", { className: "matrix" }, head, ...lines));
 }
 
 function table(header, lines) {
   const cell = (tag, value) => {
     const { words, note = "", off = false } = value !== null && typeof value === "object" ? value : { words: value };
     const left = typeof words === "string" && !/^[\d–(-]/.test(words);
-    return make(tag, { className: `${left ? "text" : ""} ${off ? "off" : ""}` }, String(words), note ? text("small", note) : "");
+    const className = `${left ? "text" : ""} ${off ? "off" : ""}`;
+    return make(tag, { className }, String(words), note ? text("small", note) : "");
   };
   const head = make("tr", {}, ...header.map((name) => text("th", name, "text")));
-  return make("div", { className: "scroll" }, make("table", {}, head, ...lines.map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))));
+  return div("scroll", make("table", {}, head,
+    ...lines.map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))));
 }
 
 function facts(pairs) {
-  const known = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "" && value.length !== 0);
+  const known = pairs.filter(([, value]) => value !== undefined && value !== null && value !== ""
+    && value.length !== 0);
   return make("dl", {}, ...known.flatMap(([name, value]) => [text("dt", name), text("dd", plainly(value))]));
 }
 
 function pictures(packed, captions) {
   const [h, w] = packed.shape;
-  return make("div", { className: "digits" }, ...packed.data.slice(0, captions.length).map((data, i) => {
+  return div("digits", ...packed.data.slice(0, captions.length).map((data, i) => {
     const canvas = make("canvas", { width: w, height: h }), bytes = atob(data), image = new ImageData(w, h);
-    for (let k = 0; k < w * h; k += 1) image.data.set([bytes.charCodeAt(k), bytes.charCodeAt(k), bytes.charCodeAt(k), 255], 4 * k);
+    for (let k = 0; k < w * h; k += 1) {
+      const level = bytes.charCodeAt(k);
+      image.data.set([level, level, level, 255], 4 * k);
+    }
     canvas.getContext("2d").putImageData(image, 0, 0);
     return make("figure", {}, canvas, ...captions[i].map((words) => text("div", words)));
   }));
@@ -171,9 +184,12 @@ function sentence(job, sweep) {
   if (!sweep) return "waiting for the first sweep";
   if (sweep.state !== "running") return `${sweep.what}: ${sweep.state}; the driver goes on`;
   if (!rowsDone(sweep)) return `${sweep.what}: waiting for the first segment`;
-  if (rowsDone(sweep) === sweep.rows) return `${sweep.what}: all rows done, ${count(sweep.merges_done)} of ${count(sweep.merges)} merges`;
+  if (rowsDone(sweep) === sweep.rows) return `${sweep.what}: all rows done, ${merges(sweep)}`;
   return `${sweep.what}: ${count(rowsDone(sweep))} of ${count(sweep.rows)} rows`;
 }
+
+const merges = (sweep) => (sweep.merges ? `${count(sweep.merges_done)} of ${count(sweep.merges)} merges`
+  : "nothing to merge");
 
 function timeLeft(sweep) {
   const { expected, low, high } = sweep.left_seconds ?? {};
@@ -185,28 +201,29 @@ function timeLeft(sweep) {
 function progress(job, sweep) {
   const parts = job.step
     ? [["running", job.step.done / Math.max(1, job.step.total)]]
-    : [["merged", sweep.rows_merged], ["published", sweep.rows_done - sweep.rows_merged], ["running", sweep.rows_under_way]]
+    : [["merged", sweep.rows_merged], ["published", sweep.rows_done - sweep.rows_merged],
+      ["running", sweep.rows_under_way]]
       .map(([role, rows]) => [role, rows / Math.max(1, sweep.rows)]);
-  const bar = make("div", { className: "bar" }, ...parts.map(([role, share]) => {
+  const bar = div("bar", ...parts.map(([role, share]) => {
     const part = make("i");
     part.style.cssText = `width: ${100 * share}%; background: var(--${role})`;
     return part;
   }));
   const done = text("b", percent(sum(parts.map(([, share]) => share))));
   const speed = sweep && sweep.flops_per_second && !job.step ? text("span", rate(sweep.flops_per_second)) : "";
-  return [bar, make("div", { className: "line" }, done, speed, text("span", `${duration(job.elapsed_seconds)} so far`, "soft"))];
+  return [bar, div("line", done, speed, text("span", `${duration(job.elapsed_seconds)} so far`, "soft"))];
 }
 
 function card(job, chosen) {
   const sweep = job.sweeps.length ? chosenSweep(job) : undefined, running = job.state === "running";
   const node = make("button", { type: "button", data: { job: job.id, state: job.state } });
-  const head = make("div", { className: "line" }, make("span", { className: "badge", textContent: said(job), data: { state: job.state } }),
+  const head = div("line", badge(job.state, said(job)),
     text("b", sentence(job, sweep)));
   if (running && sweep && sweep.state === "running" && !job.step) head.append(timeLeft(sweep));
   if (!running) head.append(text("span", `${moment(job.started)} to ${clock(job.ended)}`, "soft left"));
   node.append(head, ...(running && (sweep || job.step) ? progress(job, sweep) : []));
   const place = job.pid ? `${job.host}, process ${job.pid}` : job.host;
-  node.append(make("div", { className: "line" }, text("code", job.title), text("span", place, "note"), text("span", job.run, "note")));
+  node.append(div("line", text("code", job.title), text("span", place, "note"), text("span", job.run, "note")));
   if (job.error) node.append(text("div", job.error, "bad"));
   node.setAttribute("aria-pressed", state.jobs.length > 1 && job.id === chosen);
   node.onclick = () => choose(job.id);
@@ -219,7 +236,8 @@ function jobs(chosen) {
   const nodes = first.map((job) => card(job, chosen));
   if (past.length) {
     const unfolded = at("past")?.open ?? past.some((job) => job.id === chosen);
-    nodes.push(make("details", { id: "past", open: unfolded }, text("summary", live ? `${past.length} earlier` : `${past.length} earlier attempts`),
+    nodes.push(make("details", { id: "past", open: unfolded },
+      text("summary", live ? `${past.length} earlier` : `${past.length} earlier attempts`),
       ...past.slice(0, 50).map((job) => card(job, chosen))));
   }
   return nodes;
@@ -228,7 +246,8 @@ function jobs(chosen) {
 function sweeps(job, sweep) {
   return job.sweeps.map((one, number) => {
     const failed = one.state === "failed" ? " (failed)" : "";
-    const node = make("button", { type: "button", textContent: `${number + 1} ${one.what}${failed}`, data: { sweep: one.token } });
+    const node = make("button", { type: "button", textContent: `${number + 1} ${one.what}${failed}`,
+      data: { sweep: one.token } });
     node.setAttribute("aria-pressed", one.token === sweep?.token);
     node.onclick = () => choose(job.id, one.token);
     return node;
@@ -240,7 +259,8 @@ function empty() {
   if (!live) return [text("h2", "No job has begun here yet")];
   return [text("h2", starting), text("p", "A job that is started on this scheduler appears here by itself:"),
     text("pre", `bigkernel fit train.corpus digits.model --sigma 0.5 --cluster ${state.address}\n\n`
-      + `with bigkernel.connect("${state.address}"):\n    KernelRidge(n_landmarks=4000).fit(open_corpus("train.corpus"))`)];
+      + `with bigkernel.connect("${state.address}"):\n`
+      + `    KernelRidge(n_landmarks=4000).fit(open_corpus("train.corpus"))`)];
 }
 
 // -- one sweep ----------------------------------------------------------------------------------------------------
@@ -252,7 +272,8 @@ function map(sweep) {
   const lines = Math.max(1, Math.ceil(Math.sqrt((n * 140) / (room * 5)))), across = Math.ceil(n / lines);
   const w = room / across, h = Math.max(8, Math.min(28, 150 / lines)), ratio = window.devicePixelRatio || 1;
   const canvas = make("canvas", { width: room * ratio, height: lines * h * ratio });
-  const paper = canvas.getContext("2d"), roles = Object.fromEntries(Object.entries(STATES).map(([letter, role]) => [letter, colour(role)]));
+  const paper = canvas.getContext("2d"), roles = Object.fromEntries(Object.entries(STATES)
+    .map(([letter, role]) => [letter, colour(role)]));
   const gap = w > 4 ? 1 : 0, found = new Set(sweep.resumed), waiting = colour("waiting"), ground = colour("ground");
   paper.scale(ratio, ratio);
   for (let i = 0; i < n; i += 1) {
@@ -265,28 +286,35 @@ function map(sweep) {
     paper.fillStyle = ground;
     if (found.has(i)) paper.fillRect(x + w / 2 - 1.5, y + h / 2 - 1.5, 3, 3);
   }
-  const words = text("div", "", "note");
+  const words = note("");
   canvas.onmousemove = (event) => {
     const box = canvas.getBoundingClientRect();
-    const i = Math.floor((event.clientY - box.top) / h) * across + Math.floor(((event.clientX - box.left) / box.width) * across);
+    const i = Math.floor((event.clientY - box.top) / h) * across
+      + Math.floor(((event.clientX - box.left) / box.width) * across);
     if (i >= n) return;
-    const worker = sweep.running_on[i] ?? sweep.ran_on[i] ?? "", tries = sweep.attempts[i] ? `, begun ${sweep.attempts[i]} times` : "";
-    words.textContent = `rows ${count(sweep.stops[i - 1] ?? 0)} to ${count(sweep.stops[i])}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
+    const worker = sweep.running_on[i] ?? sweep.ran_on[i] ?? "";
+    const tries = sweep.attempts[i] ? `, begun ${sweep.attempts[i]} times` : "";
+    const rows = `rows ${count(sweep.stops[i - 1] ?? 0)} to ${count(sweep.stops[i])}`;
+    words.textContent = `${rows}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
   };
-  const counts = Object.entries(sweep.segments).filter(([name, number]) => number || !["retried", "failed"].includes(name));
+  const counts = Object.entries(sweep.segments)
+    .filter(([name, number]) => number || !["retried", "failed"].includes(name));
   const keys = counts.map(([name, number]) => key(name, `${name} ${count(number)}`, { state: name, count: number }));
   if (found.size) keys.push(text("span", `${count(found.size)} found in the run (dot)`));
-  keys.push(text("span", sweep.merges ? `${count(sweep.merges_done)} of ${count(sweep.merges)} merges` : "nothing to merge", "soft"));
-  return [make("div", { className: "line" }, text("h2", "Rows"), text("span", `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),
-    canvas, make("div", { className: "keys" }, ...keys), words];
+  keys.push(text("span", merges(sweep), "soft"));
+  return [div("line", text("h2", "Rows"), text("span",
+    `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),
+    canvas, div("keys", ...keys), words];
 }
 
 function rates(sweep) {
   const history = sweep.rate_history;
-  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second ? `mean ${rate(sweep.flops_per_second)}` : "waiting for the first segment", "note")];
+  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second ? `mean ${rate(sweep.flops_per_second)}`
+    : "waiting for the first segment", "note")];
   if (!history.length) return head;
   const names = history.map(([time, value]) => `${rate(value)} until ${duration(time)}`);
-  const drawn = columns("rate", history.map(([, value]) => value), { role: "accent", names, show: rate, axis: ["start", duration(history.at(-1)[0])] });
+  const drawn = columns("rate", history.map(([, value]) => value),
+    { role: "accent", names, show: rate, axis: ["start", duration(history.at(-1)[0])] });
   return [...head, drawn];
 }
 
@@ -294,7 +322,8 @@ function stages(job, sweep) {
   const found = { ...sweep?.stage_seconds };
   for (const [name, seconds] of Object.entries(job.stage_seconds)) found[name] = (found[name] ?? 0) + seconds;
   const entries = Object.entries(found).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
-  const total = sum(entries.map(([, seconds]) => seconds)), width = at("stages").clientWidth - 34, room = 96, tail = 112;
+  const total = sum(entries.map(([, seconds]) => seconds)), width = at("stages").clientWidth - 34, room = 96,
+    tail = 112;
   const nodes = entries.flatMap(([name, seconds], i) => {
     const long = ((width - room - tail) * seconds) / entries[0][1], y = 24 * i;
     const role = colour(`stage-${name}`) ? `stage-${name}` : "stage-other";
@@ -302,7 +331,7 @@ function stages(job, sweep) {
       svg("rect", { x: room, y: y + 2, width: Math.max(1, long), height: 16, fill: `var(--${role})` }),
       svg("text", { x: room + long + 6, y: y + 14 }, `${duration(seconds)} (${percent(seconds, total)})`)];
   });
-  return [text("h2", "Time per stage"), text("div", "summed over the workers; what the driver does, once", "note"),
+  return [text("h2", "Time per stage"), note("summed over the workers; what the driver does, once"),
     drawing("stages", 24 * entries.length + 4, "seconds by stage", ...nodes)];
 }
 
@@ -310,11 +339,13 @@ function memory(sweep) {
   const names = [...new Set([...Object.keys(state.workers ?? {}), ...Object.keys(sweep.workers)])];
   const peak = (name) => Math.max(sweep.workers[name]?.peak_bytes ?? 0, state.workers?.[name]?.memory_bytes ?? 0);
   const limit = Math.max(0, ...Object.values(state.workers ?? {}).map((worker) => worker.limit_bytes));
-  const marks = [{ value: sweep.announced_bytes, role: "mark", dashed: true }, { value: limit, role: "bad" }].filter((mark) => mark.value > 0);
+  const marks = [{ value: sweep.announced_bytes, role: "mark", dashed: true }, { value: limit, role: "bad" }]
+    .filter((mark) => mark.value > 0);
   const lost = names.filter((name) => sweep.workers[name]?.lost).length, first = names.slice(0, 400);
   const told = first.map((name) => {
     const { segments = 0, running = [], lost: gone = false } = sweep.workers[name] ?? {}, now = state.workers?.[name];
-    const parts = [`peak ${size(peak(name))}`, `${count(segments)} segments`, running.length ? "at work" : "", gone ? "lost" : now?.status ?? ""];
+    const doing = running.length ? "at work" : gone ? "lost" : now?.status ?? "";
+    const parts = [`peak ${size(peak(name))}`, `${count(segments)} segments`, doing];
     return `${name}: ${parts.filter(Boolean).join(", ")}`;
   });
   const keys = [key("accent", "peak of a worker"), ...marks.map((mark) => key(mark.role,
@@ -323,7 +354,7 @@ function memory(sweep) {
   if (above) keys.push(text("span", `${count(above)} above the plan`, "bad"));
   const drawn = columns("memory", first.map(peak), { role: "accent", names: told, marks, show: size,
     axis: [`${count(names.length)} worker${names.length === 1 ? "" : "s"}`, lost ? `${count(lost)} lost` : ""] });
-  return [text("h2", "Memory of the workers"), make("div", { className: "keys" }, ...keys), drawn];
+  return [text("h2", "Memory of the workers"), div("keys", ...keys), drawn];
 }
 
 function log(job) {
@@ -331,7 +362,7 @@ function log(job) {
     text("time", clock(event.time), "soft"), text("b", event.kind, "soft"), text("span", event.text)));
   const list = make("ol", { tabIndex: 0 }, ...lines);
   list.setAttribute("aria-label", "Events of this job");
-  return [make("div", { className: "line" }, text("h2", "Events"), text("span", "newest first", "note")), list];
+  return [div("line", text("h2", "Events"), text("span", "newest first", "note")), list];
 }
 
 // -- all together -------------------------------------------------------------------------------------------------
@@ -351,7 +382,8 @@ function show(id, given, draw) {
     section.replaceChildren(text("p", "This part of the page could not be made from what is known.", "failure"));
   }
   if (section.querySelector("ol")) section.querySelector("ol").scrollTop = scrolled;
-  if (focused) [...section.querySelectorAll("button")].find((node) => JSON.stringify(node.dataset) === focused)?.focus({ preventScroll: true });
+  if (focused) [...section.querySelectorAll("button")]
+    .find((node) => JSON.stringify(node.dataset) === focused)?.focus({ preventScroll: true });
 }
 
 function update() {
@@ -363,19 +395,24 @@ function update() {
   at("title").textContent = run ? found.tune?.name ?? run.name : "Jobs";
   const done = job?.state === "running" && sweep ? `${percent(rowsDone(sweep), sweep.rows)} · ` : "";
   document.title = `${done}${run ? at("title").textContent : job?.title ?? "jobs"} · bigkernel`;
-  const here = Object.keys(state.workers ?? {}).length, busy = Object.values(sweep?.workers ?? {}).filter((one) => one.running.length).length;
-  at("cluster").textContent = run ? "" : `${count(here)} worker${here === 1 ? "" : "s"}${busy ? `, ${count(busy)} at work` : ""}`;
+  const here = Object.keys(state.workers ?? {}).length,
+    busy = Object.values(sweep?.workers ?? {}).filter((one) => one.running.length).length;
+  const atWork = busy ? `, ${count(busy)} at work` : "";
+  at("cluster").textContent = run ? "" : `${count(here)} worker${here === 1 ? "" : "s"}${atWork}`;
   at("follow").hidden = !wanted.length;
   at("dask").hidden = !live || !state.pages;
   show("empty", state.jobs.length ? null : state.starting ?? 0, empty);
   show("outcome", run ? run.state : null, () => outcome(run, found));
   show("jobs", [state.jobs, wanted], () => jobs(job?.id));
-  show("sweeps", job && job.sweeps.length > 1 ? [job.sweeps.map((one) => one.state), sweep.token] : null, () => sweeps(job, sweep));
+  show("sweeps", job && job.sweeps.length > 1 ? [job.sweeps.map((one) => one.state), sweep.token] : null,
+    () => sweeps(job, sweep));
   show("map", drawn ?? null, () => map(drawn));
   show("rate", drawn ? [drawn.rate_history, drawn.flops_per_second] : null, () => rates(drawn));
-  show("stages", job && sum(Object.values({ ...sweep?.stage_seconds, ...job.stage_seconds })) > 0 ? [job.stage_seconds, sweep?.stage_seconds] : null,
+  show("stages", job && sum(Object.values({ ...sweep?.stage_seconds, ...job.stage_seconds })) > 0
+    ? [job.stage_seconds, sweep?.stage_seconds] : null,
     () => stages(job, sweep));
-  show("memory", drawn && Object.keys({ ...drawn.workers, ...state.workers }).length ? [drawn.workers, state.workers] : null, () => memory(drawn));
+  show("memory", drawn && Object.keys({ ...drawn.workers, ...state.workers }).length ? [drawn.workers, state.workers]
+    : null, () => memory(drawn));
   show("results", found.score || found.tune ? true : null, () => results(found));
   show("fit", found.fit ? true : null, () => fit(found, run));
   show("log", job?.events.length ? job.events : null, () => log(job));
