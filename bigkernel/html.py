@@ -37,7 +37,7 @@ def columns(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 def folded(summary: str, content: str) -> str:
     """Return content, HTML itself, that a click shows."""
-    return f"<details><summary>{escaped(summary)}</summary>{content}</details>"
+    return f"<details><summary>{escaped(summary.replace('_', ' '))}</summary>{content}</details>"
 
 
 def pictures(shape: Sequence[int], images: Iterable[bytes], labels: Iterable[object]) -> str:
@@ -53,6 +53,9 @@ def pictures(shape: Sequence[int], images: Iterable[bytes], labels: Iterable[obj
 
 def readable(name: str, value: Any) -> str:
     """Return a figure for people; bytes and seconds, by their name, with a unit."""
+    if isinstance(value, Mapping) and "name" in value:  # a kernel
+        rest = (f"{key}={readable(key, item)}" for key, item in value.items() if key != "name")
+        return f"{value['name']}({', '.join(rest)})"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {readable(name, item)}" for key, item in value.items())
     if isinstance(value, list | tuple):

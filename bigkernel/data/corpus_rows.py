@@ -147,12 +147,12 @@ class CorpusRows(ABC):
             "source": info.source,
         }
         try:
-            return table(f"corpus {info.name}", figures) + self._first_rows()
+            return table(f"corpus {info.name}", figures) + self.first_rows()
         except (BigKernelError, OSError, ValueError) as error:  # it was removed; a cell that shows it shall not fail
             return table(f"corpus {info.name}", {**figures, "now": str(error)})
 
-    def _first_rows(self) -> str:
-        """Return the first rows: as pictures above their labels where they are some, else as numbers."""
+    def first_rows(self) -> str:
+        """Return the first rows as HTML: as pictures above their labels where they are some, else as numbers."""
         head, shape = self.head(_PICTURES if self.info.image_shape else _SHOWN), self.info.image_shape
         x = head.pop("x")
         if shape and shape[0] * shape[1] == x.shape[1] and len(x):

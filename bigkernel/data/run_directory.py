@@ -32,7 +32,7 @@ from bigkernel.data.atomic_write import clear_orphans, make_directories, reason_
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.targets import require_outside_stores
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.html import table
+from bigkernel.html import columns, table
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
@@ -121,8 +121,9 @@ class Run:
     path: str
 
     def _repr_html_(self) -> str:
-        kept = len(list((self.root / "receipts").glob("0-*.json")))
-        return table("run", {"path": self.path, "segments kept": kept})
+        sweeps = sorted(path.parent for path in self.root.rglob("manifest.json"))
+        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps]
+        return table("run", {"path": self.path}) + columns(["sweep", "segments kept"], lines)
 
     @property
     def root(self) -> Path:

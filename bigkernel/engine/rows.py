@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bigkernel.config import Settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import COLUMNS, Corpus
+from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.sparse_rows import join
 from bigkernel.engine.make_sources import source_of, windows
 from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
@@ -65,7 +65,10 @@ class Rows:
             "transforms": [type(row_map).__name__ for row_map in self.row_maps],
             "bad rows": self.bad_rows,
         }
-        return table(f"rows of {self.name}", figures)
+        found = table(f"rows of {self.name}", figures)
+        if isinstance(self.x, ZarrSource) and self.x.path:
+            found += open_corpus(self.x.path).first_rows()
+        return found
 
     @property
     def shape(self) -> tuple[int, int]:

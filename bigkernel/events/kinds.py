@@ -124,8 +124,8 @@ class Note:
 class Incident:
     """Something went wrong and the job goes on.
 
-    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage" (found
-    in a run and computed again).
+    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage"
+    (found in a run and computed again).
     """
 
     kind: str

@@ -257,24 +257,6 @@ def test_a_driver_that_died_long_before_another_finished_is_not_the_last(left):
     assert [job["state"] for job in state(left)["jobs"]] == ["finished", "lost"]
 
 
-def test_a_driver_without_a_journal_is_not_taken_for_the_one_that_died(left, small_steps):
-    with run_lock.locked(left):
-        found = state(left)
-        text = invoke(left, "--once").stdout
-    assert [job["state"] for job in found["jobs"]] == ["lost"]
-    assert (found["run"]["known"], found["run"]["died"]) == (False, "")
-    assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal" in " ".join(text.split())
-    assert "driver (" not in text
-
-
-def test_what_a_driver_without_a_journal_has_finished_is_finished(left, small_steps):
-    unjournalled(left)
-    found = state(left)
-    assert (found["run"]["state"], found["run"]["died"]) == ("finished", "")
-    lines = invoke(left).stdout.splitlines()
-    assert lines[-1] == f"{left} is finished; its last driver kept no journal, which would tell more"
-
-
 def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_steps):
     with run_lock.locked(left):
         result = follow(left)
@@ -285,19 +267,6 @@ def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_s
         result = follow(left)
         time.sleep(0.3)
     assert result().exit_code == 0
-
-
-def test_a_job_that_failed_after_its_sweeps_has_failed(tmp_path, small_steps):
-    def fit():
-        with executing("serial", run=tmp_path / "run"):
-            sweep(as_rows(X), STATISTIC, what="means")
-            raise ValueError("the solve")
-
-    with pytest.raises(ValueError, match="the solve"):
-        fit()
-    found = tmp_path / "run" / journal.NAME
-    os.utime(found, (1.0, 1.0))  # copied without its times
-    assert "ValueError: the solve" in invoke(tmp_path / "run", code=1).stdout
 
 
 def about(kind, **changes):
@@ -339,14 +308,6 @@ def test_no_line_of_a_journal_ends_the_watching(half, line):
         invoke(half, "--once", "--json")
         write(half, [(STARTED, time.time())])
         assert state(half)["jobs"][0]["id"] == "later", "the lines after it are read"
-
-
-def test_a_journal_that_is_a_directory_ends_no_watching(tmp_path, small_steps):
-    with executing("serial", run=tmp_path):
-        sweep(as_rows(X), STATISTIC)
-    (tmp_path / journal.NAME).unlink()
-    (tmp_path / journal.NAME).mkdir()
-    assert f"{tmp_path} is finished" in invoke(tmp_path).stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
@@ -594,19 +555,6 @@ def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):
     text = stream.getvalue()
     assert text.count("fit simulated") == 3, "once more when it ends, and stays"
     assert "\x1b[1A\x1b[2K" in text, "lines are erased"
-
-
-def test_the_help_teaches_with_commands_that_exist():
-    text = invoke("--help").stdout
-    for words in (
-        "bigkernel watch job.run",
-        "tcp://127.0.0.1:8786",
-        "--once --json | jq",
-        "Ends with 0",
-        "the job goes on",
-    ):
-        assert words in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

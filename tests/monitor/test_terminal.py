@@ -135,15 +135,6 @@ def test_a_long_sweep_says_where_it_is_every_ten_seconds(clock):
     assert lines[1] == "moments: 4 of 10 segments, 60s left, 10 rows/s, 10 GFLOP/s"
 
 
-def test_progress_that_is_not_wanted_prints_nothing(clock):
-    stream = io.StringIO()
-    with bar.progress(enabled=False, stream=stream):
-        emit(SweepStarted("moments", "threads", PLAN))
-        clock.seconds += 100
-        emit(SegmentDone(Receipt("0-0", 0, 100), 1, 10))
-    assert stream.getvalue() == ""
-
-
 @pytest.mark.parametrize("seconds, shown", [(0.3, False), (30.0, True)])
 def test_a_terminal_shows_a_bar_after_half_a_second_and_clears_it(clock, screen, seconds, shown):
     with bar.progress(stream=screen.stream):
@@ -166,18 +157,6 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
     # 100 of 1,000 rows in 20 s: 180 s left, half and twice that while only one receipt is there
     found = re.sub("[━╸╺ ]+", " ", line)
     assert found.strip() == "moments 1/10 90s-6m00s left 1 retries 5 rows/s 5 GFLOP/s"
-
-
-def test_pulses_move_the_bar_inside_a_segment(clock, screen):
-    with bar.progress(stream=screen.stream):
-        emit(SweepStarted("moments", "threads", PLAN))
-        emit(Pulse("0-0", 0, "w1"))
-        clock.seconds += 5
-        emit(Pulse("0-0", 50, "w1", 10**8))
-    line = screen.lines()[-1]
-    assert "0/10" in line
-    assert "10 rows/s" in line
-    assert "━" in line or "╸" in line, "50 of 1,000 rows are a part of the bar"
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):
@@ -250,13 +229,6 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
         clock.seconds += 5
         emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
     assert b"\\xdcbung  --" in raw.getvalue()
-
-
-def test_a_bar_of_other_work_is_drawn_on_a_terminal_only():
-    plain = io.StringIO()
-    with bar.bar("ingest", stream=plain) as update:
-        update(5, 10)
-    assert plain.getvalue() == ""
 
 
 def test_a_bar_of_other_work_shows_counts_and_clears_itself(clock, screen):
