@@ -92,8 +92,9 @@ function key(role, words, data = {}) {
   return make("span", { data }, swatch, words);
 }
 
-// Bars from left to right below a roof, with lines at marks {value, role}: heights, names to hover, axis texts.
-function columns(section, values, { role, names, marks = [], show, axis }) {
+// Bars from left to right below a roof, with lines at marks {value, role}: heights, names to hover, axis texts, and
+// where each bar ends (equal widths, if it is not said).
+function columns(section, values, { role, names, marks = [], show, axis, ends }) {
   const room = 86, height = 150, width = at(section).clientWidth - 34 - room;
   const roof = 1.06 * Math.max(...values, ...marks.map((mark) => mark.value), 1e-12);
   const y = (value) => height - (height * value) / roof;
@@ -102,10 +103,14 @@ function columns(section, values, { role, names, marks = [], show, axis }) {
   for (const share of [0, 0.5, 1]) {
     nodes.push(svg("text", { x: room - 8, y: y(share * roof) + 4, "text-anchor": "end" }, show(share * roof)));
   }
-  const each = width / Math.max(1, values.length), gap = Math.min(3, each / 6);
-  values.forEach((value, i) => nodes.push(hover(svg("rect",
-    { x: room + i * each + gap, y: y(value), fill: `var(--${role})`,
-    width: Math.max(0.5, each - 2 * gap), height: Math.max(0, height - y(value)) }), names[i])));
+  const gap = Math.min(3, width / Math.max(1, values.length) / 6);
+  const stops = [0, ...(ends ?? values.map((_, i) => i + 1))];
+  const x = (stop) => room + (width * stop) / Math.max(stops.at(-1), 1e-12);
+  values.forEach((value, i) => {
+    const wide = Math.max(0.5, x(stops[i + 1]) - x(stops[i]) - 2 * gap), tall = Math.max(0, height - y(value));
+    const bar = { x: x(stops[i]) + gap, y: y(value), width: wide, height: tall, fill: `var(--${role})` };
+    nodes.push(hover(svg("rect", bar), names[i]));
+  });
   for (const { value, role: line, dashed } of marks) {
     nodes.push(svg("line", { x1: room, x2: room + width, y1: y(value), y2: y(value), style: `stroke: var(--${line})`,
       "stroke-width": 1.5, "stroke-dasharray": dashed ? "6 4" : "" }));
@@ -314,7 +319,8 @@ function rates(sweep) {
   if (!history.length) return head;
   const names = history.map(([time, value]) => `${rate(value)} until ${duration(time)}`);
   const drawn = columns("rate", history.map(([, value]) => value),
-    { role: "accent", names, show: rate, axis: ["start", duration(history.at(-1)[0])] });
+    { role: "accent", names, show: rate, axis: ["start", duration(history.at(-1)[0])],
+      ends: history.map(([time]) => time) });
   return [...head, drawn];
 }
 
@@ -323,7 +329,7 @@ function stages(job, sweep) {
   for (const [name, seconds] of Object.entries(job.stage_seconds)) found[name] = (found[name] ?? 0) + seconds;
   const entries = Object.entries(found).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
   const total = sum(entries.map(([, seconds]) => seconds)), width = at("stages").clientWidth - 34, room = 96,
-    tail = 112;
+    tail = 124;
   const nodes = entries.flatMap(([name, seconds], i) => {
     const long = ((width - room - tail) * seconds) / entries[0][1], y = 24 * i;
     const role = colour(`stage-${name}`) ? `stage-${name}` : "stage-other";
