@@ -6,7 +6,8 @@ has ended. What a view does wrong is logged: no view may ever stop a job.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from distributed import Scheduler
 
@@ -26,8 +27,13 @@ def show_run(directory: str) -> None:
     _call("run", directory)
 
 
+@cache
+def _views(name: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=GROUP, name=name))
+
+
 def _call(name: str, subject: object) -> None:
-    for view in entry_points(group=GROUP, name=name):
+    for view in _views(name):
         try:
             view.load()(subject)
         except Exception as error:

@@ -45,7 +45,7 @@ class RunReader:
 
     def __init__(self, path: str | os.PathLike[str], *, bounded: bool = True) -> None:
         self.path = Path(path)
-        if not self.path.is_dir() or not (self._holder() or (self.path / journal.NAME).exists()):
+        if not os.path.isdir(self.path) or not (self._holder() or (self.path / journal.NAME).exists()):
             survey(self.path)  # raises what is wrong with it
         self._bounded = bounded
         self._alive = 0.0  # when its driver was last seen
