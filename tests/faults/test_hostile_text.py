@@ -29,6 +29,7 @@ from bigkernel.events.board import Board
 from bigkernel.events.journal import Journal
 from bigkernel.events.journal import read as read_journal
 from bigkernel.events.kinds import Incident, Note
+from bigkernel.events.plugin import NAME, Monitor
 from bigkernel.events.scope import Scope, emit
 from bigkernel.monitor.dashboard.metrics import Collector
 from bigkernel.monitor.page import render
@@ -275,6 +276,15 @@ def test_a_report_is_written_and_is_letters(tmp_path, evil):
     assert "\\x1b[2J" in read_page(html)["jobs"][0]["title"]
 
 
+class Living:
+    """What the metrics use of a scheduler."""
+
+    status = None
+
+    def __init__(self, monitor):
+        self.plugins = {NAME: monitor}
+
+
 def test_labels_of_metrics():
     prometheus_client = pytest.importorskip("prometheus_client")
     from prometheus_client.parser import text_string_to_metric_families
@@ -283,7 +293,10 @@ def test_labels_of_metrics():
         collector, board = Collector(), Board()
         state = job_of(evil)
         board.snapshot = lambda now, state=state: state  # type: ignore[method-assign]
-        collector._boards[0] = (lambda: True, lambda board=board: board)
+        monitor = Monitor()
+        monitor.board = board
+        scheduler = Living(monitor)
+        collector.add(scheduler)
         registry = prometheus_client.CollectorRegistry()
         registry.register(collector)
         text = prometheus_client.generate_latest(registry).decode("utf-8")

@@ -1,21 +1,20 @@
 """Metrics of the jobs on a scheduler for Prometheus: one collector over the boards of all schedulers in this process.
 
 Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
-metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and
-keep what a scheduler that is gone has counted. Without prometheus_client there are no metrics; nothing else changes.
+metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the scheduler.
+Without prometheus_client there are no metrics; nothing else changes.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distributed import Status
 
 from bigkernel.data.visible import all_visible, log_of
-from bigkernel.events.board import Board
 from bigkernel.events.clock import steady
 from bigkernel.events.plugin import board_of
 
@@ -135,43 +134,15 @@ def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 class Collector:
-    """Collects from the boards of schedulers; prometheus_client calls `collect` whenever it is asked.
-
-    A scheduler that is gone leaves its totals, so that no counter falls.
-    """
+    """Collects from the boards of the schedulers that live; prometheus_client calls `collect` whenever it is asked."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._boards: dict[int, tuple[Callable[[], object], Callable[[], Board | None]]] = {}
-        self._totals: dict[int, Mapping[str, Mapping[str, float]]] = {}
-        self._left: Totals = totals_of(())
+        self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._failed = False
 
     def add(self, scheduler: Scheduler) -> None:
         """Collect from the board of a scheduler as long as there is one."""
-        key, reference = id(scheduler), weakref.ref(scheduler)
-        with self._lock:
-            self._drop()
-
-            def board() -> Board | None:
-                alive = reference()
-                return None if alive is None or alive.status is Status.closed else board_of(alive)
-
-            self._boards[key] = reference, board
-
-    def _drop(self) -> None:
-        """Forget the schedulers that are gone, but not what they counted."""
-        for key, (reference, _) in list(self._boards.items()):
-            if reference() is None:
-                del self._boards[key]
-                self._left = totals_of((self._left, self._totals.pop(key, {})))
-
-    def _count(self, key: int, board: Board) -> None:
-        """Keep the totals of a board for when the scheduler, or its books, are gone: a few dozen numbers."""
-        before = self._totals.get(key)
-        if before is not None and before is not board.totals:
-            self._left = totals_of((self._left, before))
-        self._totals[key] = board.totals
+        self._schedulers.add(scheduler)
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values: what registering checks for names that are there already."""
@@ -180,15 +151,10 @@ class Collector:
     def collect(self) -> list[Metric]:
         """Return all metrics; what fails is logged once, and the metrics of others are shown."""
         try:
-            with self._lock:
-                self._drop()
-                jobs: list[Mapping[str, Any]] = []
-                for key, (_, find) in self._boards.items():
-                    board = find()
-                    if board is not None:
-                        self._count(key, board)
-                        jobs.extend(board.snapshot(steady())["jobs"])
-                return [_in_letters(one) for one in families(totals_of((self._left, *self._totals.values())), jobs)]
+            living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
+            boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
+            jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
+            return [_in_letters(one) for one in families(totals_of(board.totals for board in boards), jobs)]
         except Exception as error:
             if not self._failed:
                 _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
