@@ -11,10 +11,3 @@ import lazy_loader
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 del lazy_loader
-
-
-def _html_of(value):  # type: ignore[no-untyped-def]
-    """HTML of a value, for a notebook: whoever is shown there asks, `bigkernel.cli` answers."""
-    from bigkernel.cli.tables import html_of
-
-    return html_of(value)

@@ -51,5 +51,3 @@ from .models.persistence import save_model as save_model
 from .models.predictor import Predictor as Predictor
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .streaming.plan import plan as plan
-
-def _html_of(value: object) -> str: ...

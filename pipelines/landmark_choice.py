@@ -23,10 +23,10 @@ from bigkernel import Gaussian, KernelRidgeClassifier
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, mean_and_error, options, plus_minus, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")

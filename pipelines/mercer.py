@@ -22,9 +22,9 @@ from sklearn.preprocessing import normalize
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite
 from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, options, steps
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 

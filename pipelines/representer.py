@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 REFERENCE = "“Practical usage of Representer theorem”"

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bigkernel"
 
-MOST_ENTRIES = 8  # beside the packages
+MOST_ENTRIES = 9  # beside the packages
 MOST_LINES = 400  # of a module
 MOST_BODY_LINES = 60  # of a function, its docstring not counted
 MOST_FUNCTION_LINES = 60  # in the engine, the docstring with them
@@ -29,7 +29,7 @@ THIRD_PARTY = {
     "statistics": "numpy",
     "solvers": "numpy scipy threadpoolctl",
     "events": "distributed numpy",
-    "monitor": "bokeh distributed jinja2 markupsafe numpy prometheus_client rich tornado",
+    "monitor": "distributed prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
     "images": "numpy scipy",
 }
@@ -54,29 +54,50 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
+def public_names() -> dict[str, str]:
+    """By public name, the module and name that the stub of the root takes it from."""
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(stub)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
 ORDER = packages_in_order()
+PUBLIC = public_names()
 PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
-BY_STRING = {f"bigkernel.{name}" for name in PATHS if "." in name}
-MODULES = [name for name in PATHS if name not in ("", "__main__")]  # those two begin everything
+BY_STRING = re.compile(rf"bigkernel\.({'|'.join(map(re.escape, filter(None, PATHS)))})(:\w+)?")
+MODULES = [name for name in PATHS if name != "__main__"]  # which begins everything
 
 
-def imported(name: str) -> Iterator[str]:
-    """Dotted names of everything that a module imports: at its top, in functions, for types alone, by string."""
-    for node in ast.walk(TREES[name]):
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Dotted names of everything that a module imports: at its top, in functions, for types alone, by string.
+
+    `bigkernel.x` and `getattr(bigkernel, "x")` ask the root for a public name, and so import what the name comes from.
+    """
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name}:{node.lineno}: relative import"
+            assert node.level == 0, f"line {node.lineno}: relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and node.value in BY_STRING:
-            yield str(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and BY_STRING.fullmatch(node.value):
+            yield node.value.partition(":")[0]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "bigkernel":
+            yield f"bigkernel.{PUBLIC.get(node.attr, node.attr)}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            of, asked = node.args[:2]
+            if ast.unparse(of) == "bigkernel" and isinstance(asked, ast.Constant):
+                yield f"bigkernel.{PUBLIC.get(str(asked.value), '')}"
 
 
 def modules_imported(name: str) -> set[str]:
     """The modules of bigkernel among them."""
     found = set()
-    for dotted in imported(name):
+    for dotted in imported(TREES[name]):
         if dotted.startswith("bigkernel."):
             target = dotted.removeprefix("bigkernel.")
             while target not in PATHS:
@@ -87,13 +108,13 @@ def modules_imported(name: str) -> set[str]:
 
 def third_party(name: str) -> set[str]:
     """Top names of what it imports from elsewhere, the standard library left out."""
-    return {dotted.split(".")[0] for dotted in imported(name)} - {"bigkernel"} - sys.stdlib_module_names
+    return {dotted.split(".")[0] for dotted in imported(TREES[name])} - {"bigkernel"} - sys.stdlib_module_names
 
 
 def package_of(name: str) -> str:
     """The package of a module."""
     top = name.split(".")[0]
-    return top if (PACKAGE / top).is_dir() else "root"
+    return top if top and (PACKAGE / top).is_dir() else "root"
 
 
 def functions(name: str) -> Iterator[tuple[str, int, int]]:
@@ -118,6 +139,21 @@ def test_a_module_imports_only_from_its_package_and_those_above():
         if ORDER.index(package_of(other)) > ORDER.index(package_of(name))
     }
     assert upward == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import_module('bigkernel.cli.plots')", {"bigkernel.cli.plots"}),
+        ("lazy.load('bigkernel.monitor')", {"bigkernel.monitor"}),
+        ("view = 'bigkernel.monitor.report:write'", {"bigkernel.monitor.report"}),
+        ("def f():\n import bigkernel\n return bigkernel.connect", {"bigkernel", "bigkernel.cluster.connect.connect"}),
+        ("getattr(bigkernel, 'sweep')", {"bigkernel.engine.sweep.sweep"}),
+        ("text = 'bigkernel.unknown'", set()),
+    ],
+)
+def test_imports_are_seen_by_string_and_through_the_root(text, found):
+    assert set(imported(ast.parse(text))) == found
 
 
 def test_no_module_imports_itself_through_others():
@@ -153,7 +189,7 @@ def test_the_numerics_know_no_file_no_clock_and_no_random_state():
     for name in MODULES:
         if package_of(name) not in NUMERICS:
             continue
-        found |= {(name, dotted.split(".")[0]) for dotted in imported(name) if dotted.split(".")[0] in IMPURE}
+        found |= {(name, dotted.split(".")[0]) for dotted in imported(TREES[name]) if dotted.split(".")[0] in IMPURE}
         for node in ast.walk(TREES[name]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
                 found.add((name, "open"))

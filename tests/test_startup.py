@@ -197,7 +197,7 @@ def test_what_begins_is_said_before_anything_is_looked_at(run, tmp_path, words, 
 def test_a_scheduler_tells_how_many_workers_come_up_until_they_are_there_or_a_job_begins():
     monitor = Monitor(expected_workers=2)
     worker = SimpleNamespace(name=0, memory=SimpleNamespace(process=0), memory_limit=0, status=Status.running)
-    scheduler = SimpleNamespace(plugins={NAME: monitor}, workers={})
+    scheduler = SimpleNamespace(plugins={NAME: monitor}, workers={}, address="tcp://a:1")
     assert state_of(scheduler)["starting"] == 2
     assert no_job(state_of(scheduler)) == "starting 2 workers …"
     scheduler.workers = {"tcp://a:1": worker, "tcp://b:1": worker}

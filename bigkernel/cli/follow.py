@@ -8,36 +8,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import click
 from distributed import Client
 from rich.console import Console, Group
 from rich.live import Live
-from rich.text import Text
 
 from bigkernel.cli.said import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
-from bigkernel.data import run_lock
-from bigkernel.data.run_status import command_of, survey
 from bigkernel.data.visible import visible
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
-from bigkernel.events import journal
-from bigkernel.events.board import VERSION, Board, Job
+from bigkernel.events.board import VERSION
 from bigkernel.events.messages import plain
 from bigkernel.events.plugin import state_of
-from bigkernel.monitor.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
-from bigkernel.monitor.terminal.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
+from bigkernel.monitor.run_state import RunReader, State
+from bigkernel.monitor.terminal.live import done, ended_job, no_job, picture, run_words, sentence
 
-State = dict[str, Any]
 Show = Callable[[State], None]
 
 ASK_SECONDS = 30  # most that a scheduler may take to answer
 CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
 _SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
 _EVENTS = 4  # that a log begins with
-_DIED = "its driver died"
 
 
 class Source(Protocol):
@@ -90,112 +84,12 @@ class Scheduler:
                 f"{self._address}: its books have version {state.get('version')}, expected {VERSION}; install the same "
                 "bigkernel on both"
             )
-        found: State = {**state, "address": self._address}
-        self.runs = [job["run"] for job in found["jobs"] if job["state"] == "running" and job["run"]]
-        return found
+        self.runs = [job["run"] for job in state["jobs"] if job["state"] == "running" and job["run"]]
+        return dict(state)
 
     def _gone(self, error: Exception) -> Stalled:
         detail = str(error) or type(error).__name__
         return Stalled(f"{self._address}: the scheduler does not answer ({detail}); a local one ends with its job")
-
-
-class Directory:
-    """A run directory: its journal, its lock and, where nobody works in it, its receipts."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        if not os.path.isdir(self.path) or not (self._holder() or (self.path / journal.NAME).exists()):
-            survey(self.path)  # raises what is wrong with it
-        self._alive = 0.0  # when its driver was last seen
-        self._restart()
-
-    def _restart(self) -> None:
-        self._board, self._start, self._latest, self._died = Board(), 0, 0.0, ""
-        self._told = set[str]()  # places of sweeps that the journal tells to be finished
-
-    def _holder(self) -> State:
-        """Return the living holder of the lock, as `locks.read` says; empty: nobody."""
-        found = run_lock.read(self.path)
-        return found if found and found["alive"] else {}
-
-    def look(self) -> State:
-        """See `Source`; `run` says what the directory holds, where no driver that its journal knows is at work."""
-        before = self._holder()
-        self._read()
-        # a driver takes the lock before its job begins, and gives it back after the job has ended
-        after = self._holder()
-        holders = [one for one in (before, after) if one]
-        now = max(time.time(), self._latest)  # the clock may have been set back since
-        self._alive = now if holders else max(self._alive, self._latest, self._touched())
-        for job in self._running():
-            if not any(may_hold(one, vars(job)) for one in holders):
-                job.end("lost", self._latest if holders else self._alive, _DIED)
-                self._died = f"process {job.pid} on {job.host}"
-        if holders:
-            self._died = ""
-        # nothing is known of what a lost job was at after the last message
-        state = {**sound_snapshot(self._board, now if holders else self._latest or now), "time": now}
-        return {**state, "run": self._about(after or before, state["jobs"], now)}
-
-    def _touched(self) -> float:
-        """When the lock, if it was left there, was last touched; drivers do so every few seconds."""
-        try:
-            return (self.path / run_lock.NAME).stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def _read(self) -> None:
-        with suppress(FileNotFoundError):
-            if (self.path / journal.NAME).stat().st_size < self._start:
-                self._restart()  # another journal in its place
-        with suppress(OSError):
-            for message, start in journal.read(self.path, start=self._start):
-                self._start = start
-                with suppress(*DAMAGED):  # a line of another version
-                    self._latest = time_of(message)
-                    if message["kind"] == "job_started" and message["job"] not in self._board.jobs:
-                        for job in self._running():  # there is one driver at a time
-                            job.end("lost", self._latest, _DIED)
-                    self._board.apply(message, self._latest)
-                    self._note_end(message)
-
-    def _running(self) -> list[Job]:
-        return [job for job in self._board.jobs.values() if job.state == "running"]
-
-    def _note_end(self, message: State) -> None:
-        job = self._board.jobs.get(message.get("job", ""))
-        sweep = job.sweeps.get(message.get("sweep", "")) if job else None
-        if job and sweep and sweep.run and sweep.state == "finished":
-            self._told.add(place_of(job.run, sweep.run))
-
-    def _about(self, holder: State, jobs: list[State], now: float) -> State:
-        about: State = {
-            "path": str(self.path),
-            "holder": run_lock.holder_name(holder) if holder else "",
-            "died": self._died,
-            "command": command_of(self.path),
-        }
-        if holder and any(may_hold(holder, job) for job in jobs):
-            return about
-        try:
-            found = survey(self.path)
-        except DataError:
-            found = []  # nothing was published yet
-        untold = bool(holder) or finished_untold(self.path, found, self._told)
-        if untold:
-            about["died"] = self._died = ""
-        told = bool(jobs) and not untold
-        return {
-            **about,
-            "journal": bool(jobs),
-            "told": told,
-            "unfinished": jobs[0]["state"] != "finished" if told else any(one.state != "finished" for one in found),
-            "segments": sum(one.segments for one in found),
-            "segments_done": sum(one.segments_done for one in found),
-            "on_workers": bool(jobs) and any(sweep["executor"] == "dask" for sweep in jobs[0]["sweeps"][-1:]),
-            "receipt_seconds": now - max(one.changed for one in found) if found else None,
-            "silent_seconds": now - self._alive,
-        }
 
 
 def follow(source: Source, show: Show, seconds: float, *, once: bool = False) -> int:
@@ -213,13 +107,13 @@ def follow(source: Source, show: Show, seconds: float, *, once: bool = False) ->
         if once or not (running or _expected(state)):
             run = state.get("run", {})
             ended = [found for name, found in states.items() if name in seen]
-            if not ended and run.get("told", True):
+            if not ended and run.get("known", True):
                 ended = list(states.values())[:1]
-            left = CODES["interrupted"] if run.get("unfinished") and not run["holder"] else 0
+            left = CODES["interrupted"] if run.get("state") in ("interrupted", "failed") else 0
             codes = [_code(found) for found in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         seen |= running
-        changing = states and not running and state.get("run", {}).get("told", True)
+        changing = states and not running and state.get("run", {}).get("known", True)
         time.sleep(min(seconds, _SOON_SECONDS) if changing else seconds)
 
 
@@ -248,11 +142,11 @@ class Log:
                 for key, mark, words in _progress(job):
                     self._say(f"{job['id']} {key}", mark, words)
             else:
-                self._say(job["id"], job["state"], ended_job_line(job).plain)
+                self._say(job["id"], job["state"], ended_job(job).plain)
         if not state["jobs"] and "run" not in state:
             self._say("", "none", no_job(state))
-        for line in run_lines(state["run"]) if state.get("run") else ():
-            self._say(line.plain[:9], "", line.plain)  # once each: their seconds run on
+        for line in run_words(state["run"]) if "run" in state else ():
+            self._say(line[:9], "", line)  # once each: their seconds run on
 
     def _events(self, job: State) -> None:
         until = self._until.get(job["id"])
@@ -284,8 +178,7 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
     """Return a function that shows states: JSON lines, a picture drawn again and again, one picture, or plain lines."""
 
     def drawn(state: State) -> Group:
-        lines: list[Text] = picture(state, console.width)
-        return Group(*(map(ascii_letters, lines) if console.options.ascii_only else lines))
+        return Group(*picture(state, console.width))
 
     if as_json:
         yield lambda state: click.echo(json.dumps(plain(state), allow_nan=False))
@@ -298,7 +191,7 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
         yield Log(say)
 
 
-def awaited(place: str, wait_seconds: float) -> Directory:
+def awaited(place: str, wait_seconds: float) -> RunReader:
     """The run directory at a place, where one is there or appears within so many seconds.
 
     Raises
@@ -309,7 +202,7 @@ def awaited(place: str, wait_seconds: float) -> Directory:
     deadline, told = time.monotonic() + wait_seconds, False
     while True:
         try:
-            return Directory(place)
+            return RunReader(place)
         except DataError as error:
             left = deadline - time.monotonic()
             if left <= 0 or os.path.isfile(place):
@@ -342,5 +235,5 @@ def run_here(source: Source) -> str:
     runs = source.runs if isinstance(source, Scheduler) else []
     with suppress(BigKernelError):
         if len(runs) == 1:
-            return str(Directory(runs[0]).path)
+            return str(RunReader(runs[0]).path)
     return ""

@@ -20,14 +20,14 @@ from bigkernel.monitor.terminal.figures import show
 def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     """Make the report page of RUN again, from what its directory holds.
 
-    Every job with --run leaves one when it ends. The page needs no network: plan against measurement, timeline, memory,
-    what went wrong, the model's error. With --json its figures are printed, and a page is written only to --out.
+    Every job with --run leaves one when it ends: the page of the dashboard with its state inside, which needs no
+    network. With --json the state is printed, and a page is written only to --out.
     """
     from bigkernel.monitor import report as reports
 
     page = None if as_json and not (out or open_it) else reports.write(run, out)
     if as_json:
-        show(reports.figures(run), as_json=True)
+        show(reports.gather(run), as_json=True)
     elif page is not None:
         say(page)
     if open_it and page is not None and not webbrowser.open(Path(page).absolute().as_uri()):

@@ -35,7 +35,8 @@ from bigkernel.search.scoring import SCORES
 if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
 
-_TOLD = 20  # candidates, the best, that the report shows
+
+_TOLD = 400  # candidates, the best, that the report shows
 _OF_TESTS = (
     "score",
     "standard_error",
@@ -130,7 +131,7 @@ def tune(
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        drawn = _draw(search, target, Path(run or str(own)))
+        drawn = _draw(search, target)
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
     figures = _write_results(search, label, records, target, time.perf_counter() - start, job, drawn)
     if own:
@@ -330,23 +331,18 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     Console().print(table)
 
 
-def _draw(search: SweepSearchCV, target: Path, run: Path) -> str | None:
-    """Draw the scores into score.png, and for light and dark screens into the run; return the path of the first."""
+def _draw(search: SweepSearchCV, target: Path) -> str | None:
+    """Draw the scores into score.png, where they vary and matplotlib is there; return its path."""
     from bigkernel.cli.plots import plot_search
-    from bigkernel.monitor.report.outcome import PICTURES
 
     try:
-        from matplotlib import style
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    for name, look in zip(PICTURES, ("default", "dark_background"), strict=True):
-        with style.context(look):
-            figure = Figure(figsize=(7.2, 4.5), dpi=200, layout="constrained")
-            try:
-                plot_search(search, ax=figure.subplots())
-            except ConfigError:  # no number varies over the grid
-                return None
-            figure.savefig(run / name)
-    shutil.copyfile(run / PICTURES[0], target / "score.png")
+    figure = Figure(figsize=(7.2, 4.5), dpi=200, layout="constrained")
+    try:
+        plot_search(search, ax=figure.subplots())
+    except ConfigError:  # no number varies over the grid
+        return None
+    figure.savefig(target / "score.png")
     return os.fspath(target / "score.png")

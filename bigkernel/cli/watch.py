@@ -49,15 +49,16 @@ def watch(
     bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
 
     A run directory may appear after the watching began, within --wait. It tells of its job also after the driver has
-    died: what is kept, and the command to go on with. The map shows segments: █ merged, ▓ published, ▒ running, a
-    running again, x failed, · waiting. Where the output is no terminal, a line is printed for what has changed.
+    died: what is kept, and the command to go on with. The map shows segments: # merged, + published, > running, a
+    running again, x failed, . waiting. Where the output is no terminal, a line is printed for what has changed.
 
     Ends with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
     died) or the scheduler does not answer, 75 if it was interrupted or the watching was (Ctrl-C; the job goes on).
     """
     from rich.console import Console
 
-    from bigkernel.cli.follow import CODES, Directory, follow, run_here, shown, source_at
+    from bigkernel.cli.follow import CODES, follow, run_here, shown, source_at
+    from bigkernel.monitor.run_state import RunReader
 
     with suppress(AttributeError):  # what the terminal cannot show becomes a question mark
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -76,7 +77,7 @@ def watch(
                 if not run:
                     raise
                 say(f"{error}; its run directory is {visible(run)}", err=True)
-                code = follow(Directory(run), show, seconds, once=once)
+                code = follow(RunReader(run), show, seconds, once=once)
     except KeyboardInterrupt:
         say("watching ended; the job goes on", err=True)
         code = CODES["interrupted"]

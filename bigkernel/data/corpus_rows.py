@@ -15,11 +15,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-import bigkernel
 from bigkernel.data import zarr_arrays
-from bigkernel.errors import PlanTooLarge
+from bigkernel.data.pixels import grey
+from bigkernel.errors import BigKernelError, PlanTooLarge
+from bigkernel.html import columns, pictures, table
 
 MOST_BYTES = 2**30  # that an index or np.asarray brings into memory
+_PICTURES, _SHOWN, _COLUMNS = 10, 5, 8  # of a corpus in a notebook
 _ROWS = 1024  # that become dense at once where each is asked for
 
 
@@ -105,7 +107,34 @@ class CorpusRows(ABC):
         return found
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        info = self.info
+        classes = [str(label) for label in info.classes]
+        figures = {
+            "path": self.path,
+            "rows": self.n_rows,
+            "features": self.n_features,
+            "dtype": self.dtype,
+            "columns": list(self.columns),
+            "classes": [*classes[:12], *(["…"] if len(classes) > 12 else [])],
+            "image shape": list(info.image_shape or ()),
+            "chunk rows": self.chunk_rows,
+            "source": info.source,
+        }
+        try:
+            return table(f"corpus {info.name}", figures) + self.first_rows()
+        except (BigKernelError, OSError, ValueError) as error:  # it was removed; a cell that shows it shall not fail
+            return table(f"corpus {info.name}", {**figures, "now": str(error)})
+
+    def first_rows(self) -> str:
+        """Return the first rows as HTML: as pictures above their labels where they are some, else as numbers."""
+        head, shape = self.head(_PICTURES if self.info.image_shape else _SHOWN), self.info.image_shape
+        x = head.pop("x")
+        if shape and shape[0] * shape[1] == x.shape[1] and len(x):
+            labels = head.get("y", np.arange(len(x))).tolist()
+            return pictures(shape, [image.tobytes() for image in grey(x.reshape(-1, *shape))], labels)
+        shown = x[:, :_COLUMNS].tolist()
+        lines = [[i, *(values[i].item() for values in head.values()), *row] for i, row in enumerate(shown)]
+        return columns(["row", *head, *(f"x[{j}]" for j in range(min(x.shape[1], _COLUMNS)))], lines)
 
     def _slice(self, rows: range) -> Any:
         self._require_room(len(rows))

@@ -27,12 +27,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-import bigkernel
 from bigkernel.data import seals, zarr_arrays
 from bigkernel.data.atomic_write import clear_orphans, make_directories, reason_of, remove_at_once, write_json
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.targets import require_outside_stores
 from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.html import columns, table
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
@@ -121,7 +121,9 @@ class Run:
     path: str
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        sweeps = sorted(path.parent for path in self.root.rglob("manifest.json"))
+        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps]
+        return table("run", {"path": self.path}) + columns(["sweep", "segments kept"], lines)
 
     @property
     def root(self) -> Path:

@@ -22,16 +22,15 @@ from bigkernel.config import settings
 from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.run_directory import make_directory
 from bigkernel.data.run_lock import locked
-from bigkernel.data.visible import log_of
 from bigkernel.engine.driver_blas import DriverBlas, solving_as_begun
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.events.kinds import Figures, Note
 from bigkernel.events.scope import emit, job
 from bigkernel.events.sinks import send_to_scheduler, write_journal
+from bigkernel.events.views import show_run
 
 _LONGEST_TITLE = 200
-_log = log_of(__name__)
 ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`
 
 
@@ -115,7 +114,7 @@ def executing(
                 write_json(Path(directory) / "command.json", {"command": list(command)})
             begun, before = stack.enter_context(solving_as_begun(Path(directory)))
             if wanted.monitor:
-                stack.callback(leave_report, directory)
+                stack.callback(show_run, directory)
         scope = stack.enter_context(job(_title(command), "" if directory is None else str(Path(directory).absolute())))
         send_to_scheduler(scope, client, wanted=wanted.monitor)
         if directory is not None and wanted.monitor:
@@ -146,16 +145,6 @@ def _threads_taken(begun: DriverBlas, before: DriverBlas) -> str:
     here = processors()
     slower = f", which takes longer on {here}" if begun.threads > here else ""
     return f"solves with {begun.threads} BLAS threads as the run began{slower}; this process had {before.threads}"
-
-
-def leave_report(run: str | os.PathLike[str]) -> None:
-    """Write the report of a run; that it cannot be written is logged, and ends nothing."""
-    try:
-        from bigkernel.monitor.report import write  # late: a worker does without it
-
-        write(run)
-    except Exception as error:
-        _log.warning("%s: no report is written (%s: %s)", os.fspath(run), type(error).__name__, error)
 
 
 def choose(rows: Rows, client: ExecutorChoice) -> Client | Literal["serial", "threads"]:

@@ -19,10 +19,9 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
-import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import COLUMNS, Corpus
+from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.engine.make_sources import source_of, window
 from bigkernel.engine.sources import (
     Changeable,
@@ -34,6 +33,7 @@ from bigkernel.engine.sources import (
     state_of,
 )
 from bigkernel.errors import DataError
+from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
@@ -63,7 +63,18 @@ class Rows:
     bad_rows: Literal["refuse", "skip"] = "refuse"
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        figures = {
+            "rows": len(self),
+            "features": self.shape[1],
+            "stored as": f"{self.dtype}, {self.stored_width} features",
+            "columns": list(self.columns),
+            "transforms": [type(row_map).__name__ for row_map in self.row_maps],
+            "bad rows": self.bad_rows,
+        }
+        found = table(f"rows of {self.name}", figures)
+        if isinstance(self.x, ZarrSource) and self.x.path:
+            found += open_corpus(self.x.path).first_rows()
+        return found
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -22,7 +22,6 @@ import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
-from bigkernel.engine.context import leave_report
 from bigkernel.engine.executor import Executor, Work
 from bigkernel.engine.preflight import require_disk
 from bigkernel.engine.receipt_book import ReceiptBook
@@ -33,6 +32,7 @@ from bigkernel.errors import Stalled
 from bigkernel.events.kinds import Event, Incident, SweepEnded, SweepStarted
 from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
 from bigkernel.events.sinks import write_journal
+from bigkernel.events.views import show_run
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
@@ -149,7 +149,7 @@ def _job(spec: SweepSpec, scope: Scope) -> Iterator[tuple[Job, Callable[[], None
 def _journal(scope: Scope, run: str) -> Iterator[None]:
     """Keep the journal of a run that is of one sweep alone, and leave its report; the job may go on after it."""
     with ExitStack() as stack:
-        stack.callback(leave_report, run)
+        stack.callback(show_run, run)
         name = write_journal(scope, run)
         try:
             yield

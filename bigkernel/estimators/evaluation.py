@@ -23,12 +23,11 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
+from bigkernel.data.pixels import MOST_IMAGES, pack
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.monitor.report.drawings import MOST_CLASSES
-from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.statistics.probability_scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 from bigkernel.streaming.merge_tree import Accumulator
@@ -38,6 +37,7 @@ SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 2**26  # of the sample, as doubles
 _SAMPLE_STEPS = 256  # chunks that a sample is read from, at most
 _MOST_CONFUSED = 40
+MOST_CLASSES = 64  # of a confusion matrix that a job tells
 
 
 def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:

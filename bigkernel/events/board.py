@@ -1,7 +1,7 @@
-"""The books of all jobs that one process hears of: what the dashboard page, the JSON, the metrics and `watch` show.
+"""The books of all jobs that one process hears of: what the page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`events.messages`) and gives a snapshot of plain data. The scheduler keeps one
-of all its jobs; `watch` and the report make theirs of the journal of a run directory.
+A board is fed with messages (`events.messages`) and gives a snapshot of plain data. The scheduler keeps one of all its
+jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.events.progress import Progress
+from bigkernel.events.progress import Progress, finite, shallow, whole
 
-VERSION = 1
+VERSION = 2
 ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that has ended
 ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
+# what a message whose values are not what they should be raises
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Job:
         self.events.append({"time": now, "kind": kind, "text": text})
 
     def note_resumed(self, sweep: Progress, now: float) -> None:
-        """Tell what a sweep took over, in one line of the log that is the latest again whenever it changes."""
+        """Say what a sweep took over, in one line of the log that is the latest again whenever it changes."""
         with suppress(ValueError):  # there is none, or the log has forgotten it
             self.events.remove(self._resumes.get(sweep.token, {}))
         self.note("resume", f"{sweep.what}: {sweep.resumed:,} of {len(sweep.stops):,} segments found in the run", now)
@@ -60,21 +62,12 @@ class Job:
         self.note("end", f"{state}{f': {error}' if error else ''}", now)
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data; see `Board.snapshot`."""
+        plain = ("id", "title", "host", "pid", "run", "state", "error", "started", "ended", "step", "figures")
         return {
-            "id": self.id,
-            "title": self.title,
-            "host": self.host,
-            "pid": self.pid,
-            "run": self.run,
-            "state": self.state,
-            "error": self.error,
-            "started": self.started,
-            "ended": self.ended,
+            **{name: getattr(self, name) for name in plain},
             "elapsed_seconds": (now if self.ended is None else self.ended) - self.started,
-            "step": self.step,
             "stage_seconds": dict(self.stage_seconds),
-            "figures": self.figures,
             "forgotten_sweeps": self.forgotten_sweeps,
             "sweeps": [sweep.snapshot(now) for sweep in self.sweeps.values()],
             "events": list(self.events),
@@ -95,7 +88,13 @@ class Board:
         self._sweeps: dict[str, str] = {}  # token → job
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
-        """Take one message, which arrived at `now` (seconds since 1970)."""
+        """Take one message, which arrived at `now` (seconds since 1970).
+
+        Raises
+        ------
+        One of DAMAGED
+            A value is not what it should be.
+        """
         kind, name = str(message["kind"]), message.get("job") or self._sweeps.get(message.get("sweep", ""), "")
         if kind == "job_started":
             self._begin_job(message, now)
@@ -111,44 +110,31 @@ class Board:
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
         elif kind == "step":
-            done = message["done"] >= message["total"]
-            job.step = None if done else {key: message[key] for key in ("what", "done", "total")}
+            step = {"what": str(message["what"]), "done": whole(message["done"]), "total": whole(message["total"])}
+            job.step = None if message["done"] >= message["total"] else step
         elif kind == "spent":
-            stage, seconds = str(message["stage"]), float(message["seconds"])
+            stage, seconds = str(message["stage"]), finite(message["seconds"])
             job.stage_seconds[stage] = job.stage_seconds.get(stage, 0.0) + seconds
             self.totals["stage_seconds"][stage] += seconds
         elif kind == "note":
             job.note("note", str(message["text"]), now)
-        elif kind == "figures":
-            job.figures[str(message["name"])] = message["values"]
+        elif kind == "figures" and isinstance(message["values"], Mapping):
+            job.figures[str(message["name"])] = shallow(message["values"])
         elif sweep is not None:
             self._progress(job, sweep, message, now)
 
     def _begin_job(self, message: Mapping[str, Any], now: float) -> None:
         name = str(message["job"])
-        if name in self.jobs:
-            return
-        host, pid = str(message["host"]), int(message["pid"])
-        self.jobs[name] = Job(name, str(message["title"]), now, host, pid, str(message["run"]))
+        if name not in self.jobs:
+            host, run = str(message["host"]), str(message["run"])
+            self.jobs[name] = Job(name, str(message["title"]), now, host, whole(message["pid"]), run)
 
     def _begin_sweep(self, job: Job, message: Mapping[str, Any], now: float) -> None:
         token = str(message["sweep"])
-        if token in job.sweeps:
-            return
-        job.sweeps[token] = Progress(
-            token,
-            str(message["what"]),
-            str(message["executor"]),
-            now,
-            dict(message["plan"]),
-            [int(stop) for stop in message["stops"]],
-            int(message["announced_bytes"]),
-            float(message["calibrated"]),
-            str(message["run"]),
-        )
-        self._sweeps[token] = job.id
-        rows, segments = message["plan"]["rows"], len(message["stops"])
-        job.note("start", f"{message['what']}: {rows:,} rows in {segments:,} segments", now)
+        if token not in job.sweeps:
+            sweep = job.sweeps[token] = Progress.begun(message, now)
+            self._sweeps[token] = job.id
+            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
 
     def _progress(self, job: Job, sweep: Progress, message: Mapping[str, Any], now: float) -> None:
         kind, rows, stages = message["kind"], sweep.rows_done, dict(sweep.stage_seconds)
@@ -157,7 +143,7 @@ class Board:
         if not resumed:
             gained = max(0, sweep.rows_done - rows)
             self.totals["rows"]["computed"] += gained
-            self.totals["flops"]["computed"] += round(sweep.plan["flops"] * gained / max(1, sweep.plan["rows"]))
+            self.totals["flops"]["computed"] += round(sweep.flops_of(gained))
         self.totals["segments"]["resumed" if resumed else "computed"] += max(0, sweep.done - done)
         for stage, seconds in sweep.stage_seconds.items():
             self.totals["stage_seconds"][stage] += seconds - stages.get(stage, 0.0)
@@ -175,7 +161,7 @@ class Board:
                 job.forgotten_sweeps += 1
 
     def lose(self, driver: str, now: float) -> None:
-        """A driver's connection has ended: its jobs that did not end are lost."""
+        """Note that a driver's connection has ended: its jobs that did not end are lost."""
         for job in list(self.jobs.values()):
             if job.driver == driver and job.state == "running":
                 self._end(job, "lost", now, "its driver ended or its connection broke")
@@ -190,22 +176,12 @@ class Board:
             del self.jobs[old.id]
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Everything as plain data for JSON: jobs that run first, then those that ended, the latest before.
+        """Return everything as plain data: jobs that run first, then those that ended, the latest before.
 
         Keys: `version`, `time`, `totals`, and `jobs`: each with `id`, `title`, `host`, `pid`, `run`, `state` (running,
-        finished, failed, interrupted, lost), `started`, `ended`, `elapsed_seconds`, `step` (what the driver does
-        between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`, `kind`,
-        `text`), `forgotten_sweeps` (how many) and `sweeps`. Of a sweep: `plan` (`Plan.summary`), `stops` (row ids where
-        segments end), `states` (a
-        letter a segment: w waiting, r running, a begun again, p published, m merged, f failed), by index `fractions`
-        and `running_on` of running segments, `ran_on` of finished ones (workers) and `attempts` above one, `resumed`
-        (indices; `segments_resumed`: how many), `segments` (counts by state), `merges_done` of `merges`, `rows`
-        (`_done`: of finished segments; `_under_way`: of running ones; `_merged`, `_resumed`),
-        `flops_per_second`, `calibrated_flops_per_second` (0: not measured), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds`
-        (`expected`, `low`, `high`, or null),
-        `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`, `peak_bytes`, `lost`,
-        `running`). Times are seconds since 1970.
+        finished, failed, interrupted, lost), `error`, `started`, `ended`, `elapsed_seconds`, `step` (what the driver
+        does between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`,
+        `kind`, `text`), `forgotten_sweeps` (how many) and `sweeps` (`Progress.snapshot`). Times are seconds since 1970.
         """
         order = sorted(self.jobs.values(), key=lambda job: (job.ended is not None, -(job.ended or job.started)))
         return {

@@ -20,16 +20,16 @@ from bigkernel.events.messages import message_of
 from bigkernel.events.scope import Scope
 
 NAME = "journal.jsonl"
-_PULSE_SECONDS = 2.0  # between two lines about running segments
+_PULSE_SECONDS = 2.0  # between two lines about a running segment
 _LONGEST_LINE = 2**24
 
 
 class Journal:
-    """Writes the messages of one job; a sink of its scope."""
+    """Write the messages of one job; a sink of its scope."""
 
     def __init__(self, run: str | os.PathLike[str], scope: Scope) -> None:
         self._scope, self._path = scope, Path(run) / NAME
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         self._pulsed: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -41,10 +41,12 @@ class Journal:
             self._pulsed[event.node] = now
         line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
         if self._file is None:
-            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
-            if _cut(self._path):
-                self._file.write("\n")
-        self._file.write(line + "\n")
+            self._file = open(self._path, "ab+")  # noqa: SIM115 (closed with the job)
+            if self._file.tell():
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read() != b"\n":  # its writer died, or the disk was full
+                    self._file.write(b"\n")
+        self._file.write(line.encode() + b"\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -53,19 +55,11 @@ class Journal:
             self._file.close()
 
 
-def _cut(path: Path) -> bool:
-    """Tell whether the last line has no end: its writer died, or the disk was full."""
-    with open(path, "rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read() != b"\n"
+def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any] | None, int]]:
+    """Yield the messages of a journal from byte `start` on, each with the place where the next one begins.
 
-
-def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """The messages of a journal from byte `start` on, each with the place where the next one begins.
-
-    What is not a whole line yet is left for the next reading. Without a journal there are none.
+    What is no message is None. What is not a whole line yet is left for the next reading. Without a journal there are
+    none.
     """
     try:
         with open(Path(run) / NAME, "rb") as file:
@@ -74,8 +68,8 @@ def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[
                 try:
                     message = json.loads(line)
                 except (ValueError, RecursionError):
-                    continue
-                if isinstance(message, dict) and {"kind", "time"} <= message.keys():
-                    yield message, file.tell()
+                    message = None
+                sound = isinstance(message, dict) and {"kind", "time"} <= message.keys()
+                yield message if sound else None, file.tell()
     except FileNotFoundError:
         return

@@ -28,26 +28,14 @@ class JobEnded:
 
 @dataclass(frozen=True)
 class SweepStarted:
-    """A sweep begins.
-
-    Attributes
-    ----------
-    what : what it is for
-    executor : "serial", "threads" or "dask"
-    plan : Plan
-    token : names it among all sweeps
-    run : its run directory, or ""
-    announced_bytes : planned peak of a worker process
-    calibrated : flops a second that its machines were measured to do together; 0: not measured
-    """
+    """A sweep begins."""
 
     what: str
-    executor: str
+    executor: str  # "serial", "threads" or "dask"
     plan: Plan
-    token: str = ""
-    run: str = ""
-    announced_bytes: int = 0
-    calibrated: float = 0.0
+    token: str = ""  # names it among all sweeps
+    run: str = ""  # its run directory, or ""
+    announced_bytes: int = 0  # planned peak of a worker process
 
 
 @dataclass(frozen=True)
@@ -135,12 +123,8 @@ class Note:
 class Incident:
     """Something went wrong and the job goes on.
 
-    Attributes
-    ----------
-    kind : "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage" (found
-        in a run and computed again)
-    text : what happened, for people
-    worker : which one, where it is about one
+    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage"
+    (found in a run and computed again).
     """
 
     kind: str

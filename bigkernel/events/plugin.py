@@ -1,7 +1,7 @@
 """The scheduler's part: keeps the books of all jobs, and tells each driver what becomes of its tasks.
 
 A driver sends the messages of its jobs, workers those of running segments; the scheduler itself knows which tasks
-are done, and which were on a worker that is gone. The dashboard page, the JSON, Prometheus and `watch` read its books.
+are done, and which were on a worker that is gone. The page, the JSON, Prometheus and `watch` read its books.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Monitor(SchedulerPlugin):
     Attributes
     ----------
     board : Board
-    shown : the dashboard and the metrics show it
+    shown : views show it
     expected_workers : how many come up with the scheduler, before its first job; 0: nobody knows
     """
 
@@ -48,22 +48,17 @@ class Monitor(SchedulerPlugin):
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Hear a message of a driver or worker, or of Dask about a worker."""
-        try:
-            if topic == TOPIC:
-                for message in msg["messages"]:
-                    self._take(message)
-            elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
-                self._release(msg)
-            elif topic == "scheduler" and isinstance(msg, dict) and msg.get("action") == "worker-ttl-timed-out":
-                self._send_to_all({"kind": "frozen", "workers": list(msg["workers"])})
-        except Exception as error:
-            self._log_once(error)
-
-    def _take(self, message: Any) -> None:
-        try:
-            self._apply(message)
-        except Exception as error:
-            self._log_once(error)
+        action = msg.get("action") if isinstance(msg, dict) else None
+        if topic == TOPIC:
+            for message in msg.get("messages", ()) if isinstance(msg, dict) else (msg,):
+                try:
+                    self._apply(message)
+                except Exception as error:
+                    self._log_once(error)
+        elif topic == "all" and action == "remove-worker":
+            self._release(msg)
+        elif topic == "scheduler" and action == "worker-ttl-timed-out":
+            self._send_to_all({"kind": "frozen", "workers": list(msg["workers"])})
 
     def _log_once(self, error: Exception) -> None:
         if not self._failed:  # once: what sends one strange message sends many
@@ -86,23 +81,21 @@ class Monitor(SchedulerPlugin):
         if finish not in ("memory", "erred") or not isinstance(key, str) or not key.startswith(_PREFIX):
             return
         kind, token, node = _parts(key)
-        if kind in ("segment", "merge") and token in self._drivers:
-            if finish == "erred" and self._blamed_key(key) != key:
-                return  # it fails because of another
-            # a task of several segments has merged them
-            done = "published" if node.startswith("0-") else "merged"
-            message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
-            self.board.apply(message, steady())
-            if not node.startswith("0-"):
-                self._send(token, message)
-
-    def _blamed_key(self, key: str) -> str:
-        """The task whose failure is that of this one."""
+        if kind not in ("segment", "merge") or token not in self._drivers:
+            return
         task = self._scheduler.tasks.get(key)
-        return str(task.exception_blame.key) if task is not None and task.exception_blame is not None else key
+        blamed = task.exception_blame if task is not None else None
+        if finish == "erred" and blamed is not None and str(blamed.key) != key:
+            return  # it fails because of another
+        # a task of several segments has merged them
+        done = "published" if node.startswith("0-") else "merged"
+        message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
+        self.board.apply(message, steady())
+        if not node.startswith("0-"):
+            self._send(token, message)
 
     def _release(self, report: Mapping[str, Any]) -> None:
-        """A worker is gone: segments that it was at, and sums that only it held, are done again.
+        """Note that a worker is gone: segments that it was at, and sums that only it held, are done again.
 
         A merge that it was at takes nothing back: what it merges, where lost, is told by itself. Nor is a task begun
         again that is given up.
@@ -110,23 +103,16 @@ class Monitor(SchedulerPlugin):
         under_way = [str(key) for key in report["processing-tasks"]]
         held = [str(key) for key in report["lost-computed-tasks"]]
         for key in (*under_way, *held):
-            kind, token, node = _parts(key) if key.startswith(_PREFIX) else ("", "", "")
+            kind, token, node = _parts(key)
             task = self._scheduler.tasks.get(key)
             given_up = task is not None and task.state == "erred"
             if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
                 self.board.apply({"kind": "released", "sweep": token, "node": node}, steady())
-        self._send_to_all(
-            {
-                "kind": "worker_lost",
-                "worker": str(report["worker"]),
-                "stimulus": str(report.get("stimulus_id", "")),
-                "under_way": under_way,
-                "held": held,
-            }
-        )
+        lost = {"worker": str(report["worker"]), "stimulus": str(report.get("stimulus_id", ""))}
+        self._send_to_all({"kind": "worker_lost", **lost, "under_way": under_way, "held": held})
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """A driver has gone: with its jobs ended, or not."""
+        """Note that a driver has gone: with its jobs ended, or not."""
         self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
         self.board.lose(client, steady())
 
@@ -145,22 +131,24 @@ def topic_of(client: str) -> str:
 
 
 def _parts(key: str) -> tuple[str, str, str]:
-    """Kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"."""
+    """Return kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"; empty for tasks of others."""
+    if not key.startswith(_PREFIX):
+        return "", "", ""
     _, kind, token, node = (*key.split("-", 3), "", "", "")[:4]
     return kind, token, node
 
 
 def board_of(scheduler: Scheduler) -> Board | None:
-    """The books of a scheduler, if it keeps any."""
+    """Return the books of a scheduler, if it keeps any."""
     plugin = scheduler.plugins.get(NAME)
     return plugin.board if isinstance(plugin, Monitor) else None
 
 
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
-    """The snapshot of a scheduler's board; None without a board.
+    """Return the snapshot of a scheduler's board; None without a board.
 
-    With `workers`: memory, limit and status of each; and `starting`: how many workers come up for the first job, 0 once
-    they are there.
+    With `workers`: memory, limit and status of each; `starting`: how many workers come up for the first job, 0 once
+    they are there; and `address`.
 
     For `Client.run_on_scheduler`, and for the routes of the dashboard.
     """
@@ -176,5 +164,10 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         }
         for address, worker in dask_scheduler.workers.items()
     }
-    starting = plugin.expected_workers if not plugin.board.jobs and len(workers) < plugin.expected_workers else 0
-    return {**plugin.board.snapshot(steady()), "workers": workers, "starting": starting}
+    coming = not plugin.board.jobs and len(workers) < plugin.expected_workers
+    return {
+        **plugin.board.snapshot(steady()),
+        "workers": workers,
+        "starting": plugin.expected_workers if coming else 0,
+        "address": str(dask_scheduler.address),
+    }

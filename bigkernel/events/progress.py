@@ -10,8 +10,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Self
 
+from bigkernel.data.run_directory import Receipt
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 
 # of a segment; one letter each in a snapshot
@@ -25,8 +27,29 @@ STATES = {
     FAILED: "failed",
 }
 _DONE = (PUBLISHED, MERGED)
-_HISTORY = 240  # most points of the rate over time; neighbours are joined where there would be more
-_HISTORY_SECONDS = 1.0  # between two points, at first
+_HISTORY = 240  # most points of the rate over time; every second one goes where there would be more
+_LARGEST = 1e60  # of any figure; products of a few of them are still finite
+
+
+def finite(value: Any) -> float:
+    """Return a figure of a message; a ValueError or TypeError where it is none."""
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:
+        raise ValueError(f"expected a number, found {str(value)[:40]}")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """Return a count of a message; a ValueError or TypeError where it is none."""
+    return int(finite(value))
+
+
+def shallow(value: Any, depth: int = 20) -> Any:
+    """Return nested figures of a message; a ValueError where they are nested too deeply."""
+    if depth == 0:
+        raise ValueError("figures are nested too deeply")
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        shallow(item, depth - 1)
+    return value
 
 
 @dataclass
@@ -41,6 +64,15 @@ class Share:
 
 
 @dataclass
+class _Running:
+    """A segment under way: rows done so far, by whom, and the seconds of its stages."""
+
+    rows: int
+    worker: str
+    seconds: dict[str, float]
+
+
+@dataclass
 class Progress:
     """One sweep. Times are seconds since 1970, of whoever keeps the books."""
 
@@ -51,7 +83,6 @@ class Progress:
     plan: dict[str, Any]
     stops: list[int]  # row ids where segments end
     announced_bytes: int = 0  # peak of a worker process, as planned
-    calibrated: float = 0.0  # flops a second that the machines were measured to do together; 0: not measured
     run: str = ""
     ended: float | None = None
     seconds: float | None = None  # as the driver measured it
@@ -61,25 +92,32 @@ class Progress:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     incidents: Counter[str] = field(default_factory=Counter)
 
+    @classmethod
+    def begun(cls, message: Mapping[str, Any], now: float) -> Self:
+        """Open the books of a sweep that a message says to have begun."""
+        plan, stops = dict(shallow(message["plan"])), [whole(stop) for stop in message["stops"]]
+        if not all(before < after for before, after in pairwise([0, *stops])):
+            raise ValueError("expected segments in the order of their rows")
+        plan |= {name: finite(plan.get(name, 0)) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
+        token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
+        return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
+
     def __post_init__(self) -> None:
         count = len(self.stops)
         self.states = [WAITING] * count
         self._spans = spans(count)
         self._children = {node: (left, right) for node, left, right in merge_tree(count)}
-        self._partial: dict[int, tuple[int, str]] = {}  # rows done of running segments, and by whom
-        self._partial_seconds: dict[int, dict[str, float]] = {}  # of their stages
-        self._rows_under_way = 0  # their sum, for it is asked for with every message
+        self._running: dict[int, _Running] = {}
         self._attempts = Counter[int]()
-        self._received: set[int] = set()  # segments whose receipt came
         self._resumed: set[int] = set()
-        self._ran_on: dict[int, str] = {}
+        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
         self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
         self.done = 0  # finished segments
         self.rows_done = 0  # of finished segments, those that were resumed included
+        self.rows_under_way = 0  # done ones of running segments
         self._rows_resumed = 0
-        self.history: list[tuple[float, float]] = []  # seconds since the start, flops a second until then
-        self._marked = (self.started, 0.0)
-        self._mark_seconds = _HISTORY_SECONDS
+        self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
+        self._point_seconds = 1.0  # between two points
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -87,7 +125,7 @@ class Progress:
         """Take one message about this sweep."""
         kind = message["kind"]
         if kind == "segment":
-            self._receive(message["receipt"])
+            self._receive(Receipt.of_json(message["receipt"]))
         elif kind in ("running", "pulse"):
             self._run(message)
         elif kind == "published":
@@ -106,65 +144,65 @@ class Progress:
             if message.get("worker") in self.workers:
                 self.workers[message["worker"]].lost = True
         elif kind == "sweep_ended":
-            self.ended, self.seconds, self.error = now, float(message["seconds"]), str(message.get("error", ""))
-            for index in tuple(self._partial):
-                self._leave(index)
-            if not self.error:
-                for node in self._spans:
-                    self._merge(node)
-            for stage, seconds in message.get("stages", {}).items():
-                self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+            self._end(message, now)
         self._mark(now)
+
+    def _end(self, message: Mapping[str, Any], now: float) -> None:
+        stages = {str(stage): finite(seconds) for stage, seconds in message.get("stages", {}).items()}
+        self.seconds, self.error, self.ended = finite(message["seconds"]), str(message.get("error", "")), now
+        for index in tuple(self._running):
+            self._leave(index)
+        for node in () if self.error else self._spans:
+            self._merge(node)
+        self._spend(stages)
+
+    def _spend(self, stages: Mapping[str, float]) -> None:
+        for stage, seconds in stages.items():
+            self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
 
     def _leaves(self, node: str) -> range:
         return range(*self._spans.get(node, (0, 0)))
 
-    def _share(self, worker: str) -> Share:
-        return self.workers.setdefault(worker, Share())
-
-    def _receive(self, receipt: Mapping[str, Any]) -> None:
-        leaves = self._leaves(receipt["node"])
-        if not leaves or receipt["node"] != leaf(leaves.start):
+    def _receive(self, receipt: Receipt) -> None:
+        leaves = self._leaves(receipt.node)
+        if not leaves or receipt.node != leaf(leaves.start):
             return  # unknown, or of a merge
         index, rows = leaves.start, self._rows(leaves.start)
-        if self.states[index] not in _DONE:
-            self._done(index, PUBLISHED)
-        if receipt["resumed"]:
+        self._done(index, PUBLISHED)
+        if receipt.resumed:
             if index not in self._resumed:
                 self._resumed.add(index)
                 self._rows_resumed += rows
             return
-        if receipt["starts"] > 1:
-            self._attempts[index] = max(self._attempts[index], int(receipt["starts"]))
-        if not receipt["worker"] or index in self._received:
+        if receipt.starts > 1:
+            self._attempts[index] = max(self._attempts[index], receipt.starts)
+        if not receipt.worker or index in self._ran_on:
             return
-        self._received.add(index)
-        self._ran_on[index] = receipt["worker"]
-        share = self._share(receipt["worker"])
+        self._ran_on[index] = receipt.worker
+        share = self.workers.setdefault(receipt.worker, Share())
         share.segments += 1
         share.rows += rows
-        share.busy_seconds += receipt["elapsed"]
-        share.peak_bytes = max(share.peak_bytes, int(receipt["peak_bytes"]))
-        self._costs.append((float(rows), float(receipt["elapsed"])))
-        for stage, seconds in receipt["seconds"].items():
-            self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+        share.busy_seconds += receipt.elapsed
+        share.peak_bytes = max(share.peak_bytes, receipt.peak_bytes)
+        self._costs.append((float(rows), float(receipt.elapsed)))
+        self._spend(receipt.seconds)
 
     def _run(self, message: Mapping[str, Any]) -> None:
+        seconds = {str(stage): finite(value) for stage, value in message.get("seconds", {}).items()}
+        rows, worker = whole(message.get("rows", 0)), str(message["worker"])
+        peak = whole(message.get("peak_bytes", 0))
         for index in self._leaves(message["node"]):
             if self.states[index] in _DONE:
                 return
             if message["kind"] == "running":
                 self._attempts[index] += 1
             self._attempts[index] = max(1, self._attempts[index])
-            rows, worker = int(message.get("rows", 0)), str(message["worker"])
+            self._leave(index)
             self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
-            self._rows_under_way += rows - self._partial.get(index, (0, ""))[0]
-            self._partial[index] = rows, worker
-            self._partial_seconds[index] = {
-                str(stage): float(seconds) for stage, seconds in message.get("seconds", {}).items()
-            }
-            share = self._share(worker)
-            share.peak_bytes = max(share.peak_bytes, int(message.get("peak_bytes", 0)))
+            self._running[index] = _Running(rows, worker, seconds)
+            self.rows_under_way += rows
+            share = self.workers.setdefault(worker, Share())
+            share.peak_bytes = max(share.peak_bytes, peak)
 
     def _done(self, index: int, state: str) -> None:
         if self.states[index] not in _DONE:
@@ -175,10 +213,9 @@ class Progress:
         self._leave(index)
 
     def _leave(self, index: int) -> None:
-        """A segment runs no more."""
-        rows, _ = self._partial.pop(index, (0, ""))
-        self._partial_seconds.pop(index, None)
-        self._rows_under_way -= rows
+        """Note that a segment runs no more."""
+        left = self._running.pop(index, None)
+        self.rows_under_way -= left.rows if left else 0
 
     def _undone(self, index: int, state: str) -> None:
         if self.states[index] in _DONE:
@@ -188,28 +225,29 @@ class Progress:
         self._leave(index)
 
     def _release(self, node: str) -> None:
-        """Its worker is gone: with a run, what was published stays."""
-        if self.run and not all(self.states[index] not in _DONE for index in self._leaves(node)):
+        """Note that the worker of a task is gone: with a run, what was published stays."""
+        leaves = self._leaves(node)
+        if self.run and any(self.states[index] in _DONE for index in leaves):
             return
-        first, stop = self._spans.get(node, (0, 0))
-        for index in range(first, stop):
+        for index in leaves:
             self._undone(index, AGAIN if self._attempts[index] else WAITING)
-        within = [node]
+        self.merged_nodes -= self._below(node)
+
+    def _below(self, node: str) -> set[str]:
+        """Return a node and all merges below it."""
+        within, found = [node], set()
         while within:
-            gone = within.pop()
-            self.merged_nodes.discard(gone)
-            within.extend(self._children.get(gone, ()))
+            one = within.pop()
+            if one in self._children and one not in found:
+                found.add(one)
+                within.extend(self._children[one])
+        return found
 
     def _merge(self, node: str) -> None:
-        if node.startswith("0-") and len(self.stops) > 1:
+        if (node.startswith("0-") and len(self.stops) > 1) or node in self.merged_nodes:
             return
         if node in self._spans:
-            within = [node]  # one task may have done several merges, and tells of the last
-            while within:
-                done = within.pop()
-                if done in self._children and done not in self.merged_nodes:
-                    self.merged_nodes.add(done)
-                    within.extend(self._children[done])
+            self.merged_nodes |= self._below(node)  # one task may have done several merges, and tells of the last
             for index in self._leaves(node):
                 self._done(index, MERGED)
 
@@ -224,22 +262,9 @@ class Progress:
         return len(self._resumed)
 
     @property
-    def rows_under_way(self) -> int:
-        """Rows of running segments that are done."""
-        return self._rows_under_way
-
-    @property
-    def rows_merged(self) -> int:
-        """Rows whose partial results are merged."""
-        return sum(self._rows(index) for index, state in enumerate(self.states) if state == MERGED)
-
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage: of finished segments, and of running ones so far."""
-        found = dict(self.stage_seconds)
-        for stages in self._partial_seconds.values():
-            for stage, seconds in stages.items():
-                found[stage] = found.get(stage, 0.0) + seconds
-        return found
+    def rows_computed(self) -> int:
+        """Rows that were computed and not found in the run, those of running segments included."""
+        return self.rows_done - self._rows_resumed + self.rows_under_way
 
     @property
     def state(self) -> str:
@@ -247,48 +272,43 @@ class Progress:
         return "running" if self.ended is None else "failed" if self.error else "finished"
 
     def elapsed(self, now: float) -> float:
-        """Seconds since the start, or in all."""
+        """Return the seconds since the start, or in all."""
         if self.seconds is not None and not self.error:
             return self.seconds
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
-    def flops_per_second(self, now: float) -> float:
-        """Mean rate of what was computed, not resumed."""
-        rows = self.rows_done - self._rows_resumed + self.rows_under_way
-        return self._flops(rows) / max(self.elapsed(now), 1e-9)
-
-    def _flops(self, rows: float) -> float:
+    def flops_of(self, rows: float) -> float:
+        """Return the floating-point operations that so many rows take, as planned."""
         return float(self.plan["flops"]) * rows / max(1.0, float(self.plan["rows"]))
 
     def _mark(self, now: float) -> None:
-        """A point of the rate over time, once a second: what was computed since the point before."""
-        then, before = self._marked
-        rows = float(self.rows_done - self._rows_resumed + self.rows_under_way)
-        if now - then >= self._mark_seconds or (self.ended is not None and now > then and not self.history):
-            self.history.append((now - self.started, max(0.0, self._flops(rows - before)) / max(now - then, 1e-9)))
-            self._marked = now, rows
-        if len(self.history) > _HISTORY:
-            self._mark_seconds *= 2
-            times, rates = zip(*self.history, strict=True)
-            begins = (0.0, *times)
-            flops = [(times[i] - begins[i]) * rates[i] for i in range(len(times))]
-            pairs = range(0, len(times) - 1, 2)
-            joined = [(times[i + 1], (flops[i] + flops[i + 1]) / max(times[i + 1] - begins[i], 1e-9)) for i in pairs]
-            self.history = joined + self.history[2 * len(joined) :]
+        """Note how many rows are computed, once a second."""
+        since, (last, _) = now - self.started, self._points[-1]
+        if since - last >= self._point_seconds or (self.ended is not None and len(self._points) == 1 and since > last):
+            self._points.append((since, self.rows_computed))
+        if len(self._points) > _HISTORY:
+            self._points = self._points[::2]
+            self._point_seconds *= 2
+
+    def _history(self) -> list[list[float]]:
+        """Return seconds since the start, and flops a second since the point before."""
+        return [
+            [round(time, 2), self.flops_of(max(0, rows - before)) / max(time - then, 1e-9)]
+            for (then, before), (time, rows) in pairwise(self._points)
+        ]
 
     def left(self, now: float) -> tuple[float, float, float] | None:
-        """Seconds left, with a lower and an upper end (about 95 %); None before anything is known.
+        """Return the seconds left, with a lower and an upper end (about 95 %); None before anything is known.
 
         From the mean rate so far. The ends come from how much the costs of finished segments differ, for the mean that
         was measured and for what is still to come; half and twice while fewer than three segments are finished.
         """
         if self.ended is not None:
             return 0.0, 0.0, 0.0
-        computed = self.rows_done - self._rows_resumed + self.rows_under_way
         remaining = self.stops[-1] - self.rows_done - self.rows_under_way if self.stops else 0
-        if computed <= 0 or self.elapsed(now) <= 0:
+        if self.rows_computed <= 0 or self.elapsed(now) <= 0:
             return None
-        expected = self.elapsed(now) * remaining / computed
+        expected = self.elapsed(now) * remaining / self.rows_computed
         if len(self._costs) < 3:
             return expected, expected / 2, expected * 2
         per_row = [seconds / max(1.0, rows) for rows, seconds in self._costs]
@@ -299,55 +319,47 @@ class Progress:
         return expected, expected * max(0.0, 1 - spread), expected * (1 + spread)
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """All of it as plain data for JSON; see `board` for the whole."""
-        counts = Counter(self.states)
-        running = defaultdict[str, list[int]](list)
-        for index, (_, worker) in self._partial.items():
-            running[worker].append(index)
-        left = self.left(now)
+        """Return all of it as plain data.
+
+        `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a letter a segment: w waiting,
+        r running, a begun again, p published, m merged, f failed); by index `fractions` and `running_on` of running
+        segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
+        by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
+        `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
+        `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds` (`expected`,
+        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`,
+        `peak_bytes`, `lost`, `running`).
+        """
+        counts, left = Counter(self.states), self.left(now)
+        stages, running = Counter(self.stage_seconds), defaultdict[str, list[int]](list)
+        for i, one in self._running.items():
+            stages.update(one.seconds)
+            running[one.worker].append(i)
+        plain = ("token", "what", "executor", "run", "state", "error", "started", "ended", "plan", "stops")
         return {
-            "token": self.token,
-            "what": self.what,
-            "executor": self.executor,
-            "run": self.run,
-            "state": self.state,
-            "error": self.error,
-            "started": self.started,
-            "ended": self.ended,
+            **{name: getattr(self, name) for name in plain},
             "elapsed_seconds": self.elapsed(now),
-            "plan": self.plan,
-            "stops": self.stops,
             "states": "".join(self.states),
-            "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, _) in self._partial.items()},
-            "running_on": {str(i): worker for i, (_, worker) in self._partial.items()},
+            "fractions": {str(i): one.rows / max(1, self._rows(i)) for i, one in self._running.items()},
+            "running_on": {str(i): one.worker for i, one in self._running.items()},
             "ran_on": {str(i): worker for i, worker in self._ran_on.items()},
             "resumed": sorted(self._resumed),
-            "segments_resumed": self.resumed,
             "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},
             "segments": {name: counts[letter] for letter, name in STATES.items()},
             "merges_done": len(self.merged_nodes),
             "merges": max(0, len(self.stops) - 1),
             "rows": self.stops[-1] if self.stops else 0,
             "rows_done": self.rows_done,
-            "rows_merged": self.rows_merged,
+            "rows_merged": sum(self._rows(i) for i, state in enumerate(self.states) if state == MERGED),
             "rows_under_way": self.rows_under_way,
             "rows_resumed": self._rows_resumed,
-            "flops_per_second": self.flops_per_second(now),
-            "calibrated_flops_per_second": self.calibrated,
-            "rate_history": [[round(t, 2), rate] for t, rate in self.history],
-            "stage_seconds": self.stages(),
+            "flops_per_second": self.flops_of(self.rows_computed) / max(self.elapsed(now), 1e-9),
+            "rate_history": self._history(),
+            "stage_seconds": dict(stages),
             "announced_bytes": self.announced_bytes,
-            "left_seconds": None if left is None else {"expected": left[0], "low": left[1], "high": left[2]},
+            "left_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
             "incidents": dict(self.incidents),
             "workers": {
-                name: {
-                    "segments": share.segments,
-                    "rows": share.rows,
-                    "busy_seconds": share.busy_seconds,
-                    "peak_bytes": share.peak_bytes,
-                    "lost": share.lost,
-                    "running": running[name],
-                }
-                for name, share in self.workers.items()
+                name: {**vars(share), "running": running.get(name, [])} for name, share in self.workers.items()
             },
         }

@@ -17,13 +17,7 @@ from typing import Any
 
 from distributed import Client
 
-from bigkernel.events.kinds import (
-    Event,
-    Figures,
-    Merged,
-    Pulse,
-    SweepStarted,
-)
+from bigkernel.events.kinds import Event, Figures, Merged, Pulse, SweepStarted
 from bigkernel.events.messages import TOPIC, message_of
 from bigkernel.events.plugin import topic_of
 from bigkernel.events.scope import Scope
@@ -76,9 +70,7 @@ class _Post:
 
     def _dispatch(self, event: tuple[float, Any]) -> None:
         message = event[1]
-        if not isinstance(message, dict):
-            return
-        for token, listener in list(self.listeners.items()):
+        for token, listener in list(self.listeners.items()) if isinstance(message, dict) else ():
             if message.get("sweep", token) == token:
                 listener(message)
 
@@ -100,11 +92,10 @@ class _Post:
         messages: list[dict[str, Any]] = []
         try:
             while True:
-                client = self._client()
-                with suppress(queue.Empty):
-                    while True:
-                        messages.append(self._queue.get_nowait())
-                if client is None or client.status != "running" or not messages:
+                client = self._open_client()
+                while not self._queue.empty():
+                    messages.append(self._queue.get_nowait())
+                if client is None or not messages:
                     return
                 try:
                     sending = client.scheduler.log_event(topic=TOPIC, msg={"messages": messages})
@@ -119,23 +110,22 @@ class _Post:
                     self._hurry.clear()
         finally:
             self._done()
-            client = self._client()
-            if client is not None and client.status == "running" and not self._queue.empty():
+            if self._open_client() is not None and not self._queue.empty():
                 self._start()  # it came while this was ending
+
+    def _open_client(self) -> Client | None:
+        client = self._client()
+        return client if client is not None and client.status == "running" else None
 
     def _done(self) -> None:
         self._idle.set()
         self._busy.release()
 
-    def hurry(self) -> None:
-        """Send what is queued now."""
+    def flush(self) -> None:
+        """Send what is queued now, and wait until it has left, for a bounded time."""
+        self._ending += 1
         with suppress(RuntimeError):  # the loop is closed
             self._loop.add_callback(self._hurry.set)
-
-    def flush(self) -> None:
-        """Wait until what was queued has left, for a bounded time."""
-        self._ending += 1
-        self.hurry()
         self._idle.wait(_FLUSH_SECONDS)
         self._ending -= 1
 
@@ -152,7 +142,7 @@ def _post_of(client: Client) -> _Post:
 
 
 def listen(client: Client, token: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Hear what the scheduler tells about the sweep with this token, and about lost workers; a function that ends it.
+    """Hear what the scheduler tells about the sweep with this token, and about lost workers; return how to end it.
 
     `listener` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
     what happens to a task that is submitted afterwards is heard.

@@ -13,7 +13,7 @@ from bigkernel.events.journal import Journal
 from bigkernel.events.plugin import Monitor
 from bigkernel.events.relay import Relay
 from bigkernel.events.scope import Scope
-from bigkernel.monitor.dashboard.server import show
+from bigkernel.events.views import show_scheduler
 
 _log = log_of(__name__)
 _installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
@@ -22,14 +22,13 @@ _installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary(
 def install_monitor(client: Client, *, shown: bool = True) -> bool:
     """Put a `Monitor` on the scheduler of a client, unless one is there; return whether that went well.
 
-    `shown`: with the dashboard page, the JSON route and the metrics. What fails is logged once: the job goes on, but
-    hears of no lost worker.
+    `shown`: to the views. What fails is logged once: the job goes on, but hears of no lost worker.
     """
     if client not in _installed:
         try:
             client.register_plugin(Monitor())
             if shown:
-                client.run_on_scheduler(show)
+                client.run_on_scheduler(show_scheduler)
             _installed[client] = True
         except Exception as error:
             _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)

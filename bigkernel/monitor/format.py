@@ -1,4 +1,4 @@
-"""Figures in words, one way each: time spans, moments, quantities, sizes, rates and settings; – where there is none.
+"""Figures in words, one way each: time spans, quantities, sizes, rates and settings; – where there is none.
 
 `duration`, `size` and `flops_rate` are for whoever reads; `spell` and `quantity` say the same in the few letters that a
 column of a terminal or an axis has.
@@ -7,23 +7,13 @@ column of a terminal or an axis has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
-_SPANS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
-
-
-def moment(time: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Local time of seconds since 1970; – where it is no time."""
-    try:
-        return datetime.fromtimestamp(time).strftime(form)
-    except (OverflowError, OSError, ValueError, TypeError):
-        return MISSING
 
 
 def duration(seconds: float | None) -> str:
@@ -57,26 +47,10 @@ def spell(seconds: float) -> str:
     return f"{whole // 86400:,}d{whole % 86400 // 3600:02d}h"
 
 
-def eta(left: Mapping[str, float] | None) -> tuple[str, str]:
-    """ "about 3 min" and "2 to 4 min" from `expected`, `low` and `high` in seconds.
-
-    Both are empty before anything is known, the second where the ends are alike.
-    """
-    if left is None:
-        return "", ""
-    unit, per = next(((name, s) for name, s in reversed(_SPANS) if left["expected"] >= 1.5 * s), _SPANS[0])
-    expected, low, high = (_about(left[key] / per) for key in ("expected", "low", "high"))
-    return f"about {expected} {unit}", f"{low} to {high} {unit}" if low != high else ""
-
-
-def _about(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0") if value < 9.5 else f"{value:,.0f}"
-
-
 def left_of(low: float, high: float | None = None) -> str:
-    """A time that is left, or between two, in few letters: "40s–2m40s left"."""
+    """A time that is left, or between two, in few letters: "40s-2m40s left"."""
     first, last = spell(low), spell(low if high is None else high)
-    return f"{first} left" if first == last else f"{first}–{last} left"
+    return f"{first} left" if first == last else f"{first}-{last} left"
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
@@ -89,11 +63,6 @@ def quantity(value: float) -> str:
         value, power = value / 1000, power + 1
     digits = 0 if power == 0 or value >= 99.95 or value == round(value) else 1
     return f"{value:,.{digits}f}{_POWERS[power]}"
-
-
-def count(number: float | None) -> str:
-    """A whole number, with commas: "65,536"."""
-    return MISSING if number is None else f"{number:,.0f}"
 
 
 def size(count: float | None) -> str:

@@ -6,8 +6,6 @@ them as custom properties of CSS, by their role: "ink", "merged", "stage-gram".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 _BLUE, _ORANGE, _GREEN = ("#1f6fb2", "#4b93cc"), ("#e69f00", "#e8ad33"), ("#009e73", "#1fb58c")
 _PINK, _GREY, _VERMILION = ("#cc79a7", "#d893b8"), ("#8c8c8c", "#a5a5a5"), ("#d55e00", "#e8743b")
 _SKY, _SLATE, _YELLOW = ("#56b4e9", "#8fd0f5"), ("#44505e", "#d5dde6"), ("#c9b300", "#e5d84a")
@@ -18,40 +16,31 @@ _WINE, _INDIGO = ("#9c2f5f", "#e08aae"), ("#3a3fa0", "#8f95f0")
 # series of one drawing, in their order
 SERIES = (_BLUE, _ORANGE, _GREEN, _PINK, _GREY, _VERMILION, _SKY, _SLATE, _YELLOW, _PURPLE)
 
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a job: what is done in it, and its colours, light and dark."""
-
-    meaning: str
-    colours: tuple[str, str]
-
-
+# stages of a job
 STAGES = {
-    "landmarks": Stage("landmarks are chosen, in the driver", _BROWN),
-    "core": Stage("the matrix of the landmarks is made, in the driver", _WINE),
-    "preconditioner": Stage("the preconditioner is made, in the driver", _INDIGO),
-    "read": Stage("waiting for rows of the store", _PINK),
-    "convert": Stage("rows become floats and pass their transforms", _GREY),
-    "block": Stage("products of rows and landmarks, for k(x, z)", _BLUE),
-    "exp": Stage("the function of the kernel, of these products", _GREEN),
-    "gram": Stage("products of kernel values for the moments, or their QR factorisation", _ORANGE),
-    "product": Stage("products of kernel values and vectors", _OLIVE),
-    "predict": Stage("predictions from kernel values", _PURPLE),
-    "add": Stage("sums of blocks join the float64 total", _SLATE),
-    "write": Stage("rows are written to a store", _TEAL),
-    "publish": Stage("partial results are written to the run directory", _YELLOW),
-    "merge": Stage("partial results of two parts are added", _SKY),
-    "solve": Stage("the small problem is solved, in the driver", _VERMILION),
+    "landmarks": _BROWN,
+    "core": _WINE,
+    "preconditioner": _INDIGO,
+    "read": _PINK,
+    "convert": _GREY,
+    "block": _BLUE,
+    "exp": _GREEN,
+    "gram": _ORANGE,
+    "product": _OLIVE,
+    "predict": _PURPLE,
+    "add": _SLATE,
+    "write": _TEAL,
+    "publish": _YELLOW,
+    "merge": _SKY,
+    "solve": _VERMILION,
+    "other": ("#b3bcc7", "#6b7785"),
 }
-OTHER = "other"  # the colour of a stage that has none of its own
-
 _ROLES = {
     "ink": ("#1c2430", "#e4e9f0"),
     "soft": ("#5a6573", "#9aa7b6"),
     "line": ("#d9dee5", "#333d49"),
     "accent": _BLUE,
-    "mark": ("#00795a", "#35c39a"),  # what was announced or calibrated
+    "mark": ("#00795a", "#35c39a"),  # what was planned
     "good": ("#00795a", "#35c39a"),
     "open": ("#9a6700", "#e8ad33"),
     "bad": ("#b84a00", "#f08a4b"),
@@ -63,23 +52,12 @@ _ROLES = {
     "retried": _PINK,
     "failed": _VERMILION,
     **{f"c{number}": colours for number, colours in enumerate(SERIES)},
-    **{f"stage-{name}": stage.colours for name, stage in STAGES.items()},
-    f"stage-{OTHER}": ("#b3bcc7", "#6b7785"),
+    **{f"stage-{name}": colours for name, colours in STAGES.items()},
 }
 LIGHT = {role: light for role, (light, _) in _ROLES.items()}
 DARK = {role: dark for role, (_, dark) in _ROLES.items()}
 
 
 def properties(colours: dict[str, str]) -> str:
-    """The custom properties of CSS that hold these colours: "--ink: #1c2430; …"."""
+    """Return the custom properties of CSS that hold these colours: "--ink: #1c2430; …"."""
     return " ".join(f"--{role}: {colour};" for role, colour in colours.items())
-
-
-def stage_role(name: str) -> str:
-    """The role of a stage's colour: its own, or that of all others."""
-    return f"stage-{name if name in STAGES else OTHER}"
-
-
-def meaning(name: str) -> str:
-    """What is done in a stage; empty for one that is not known."""
-    return STAGES[name].meaning if name in STAGES else ""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from sklearn import get_config
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-import bigkernel
+from bigkernel.html import columns, readable, table
+
+_BEST = 10  # candidates that a notebook shows
 
 
 def _gives_probabilities(search: Any) -> bool:
@@ -51,7 +56,7 @@ class BestModel:
         return result
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": bigkernel._html_of(self)}
+        return {"text/plain": repr(self), "text/html": html_of_search(self)}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -62,3 +67,24 @@ class BestModel:
             sub.regressor_tags,
         )
         return tags
+
+
+def html_of_search(search: Any) -> str:
+    """Return the best candidates of a search, and scikit-learn's picture of the estimator."""
+    diagram = str(estimator_html_repr(search)) if get_config()["display"] == "diagram" else ""
+    results = getattr(search, "cv_results_", None)
+    if results is None:
+        return diagram
+    label = next(iter(search.scorer_)) if search.multimetric_ else "score"
+    figures = {"candidates": len(results["params"]), "splits": search.n_splits_, "sweeps": search.plan_.count}
+    if hasattr(search, "best_params_"):
+        figures |= {"best": {name: str(value) for name, value in search.best_params_.items()}}
+    names = list(dict.fromkeys(name for params in results["params"] for name in params))
+    lines = [
+        [
+            *(readable(name, results["params"][i].get(name, "")) for name in names),
+            f"{results[f'mean_test_{label}'][i]:.5g} ± {results[f'sem_test_{label}'][i]:.2g}",
+        ]
+        for i in np.argsort(results[f"rank_test_{label}"], kind="stable")[:_BEST]
+    ]
+    return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram

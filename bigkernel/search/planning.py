@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import bigkernel
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.events.kinds import SweepStarted
+from bigkernel.html import columns, table
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
@@ -41,7 +41,15 @@ class SearchPlan:
     driver_bytes: int = 0
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        figures = {
+            "candidates": self.candidates,
+            "splits": self.splits,
+            "sweeps": self.count,
+            "flops": self.flops,
+            "task_bytes": self.task_bytes,
+            "driver_bytes": self.driver_bytes or None,
+        }
+        return table("plan of a search", figures) + columns(["its sweeps"], [[line.strip()] for line in self.sweeps])
 
     def __str__(self) -> str:
         lines = [f"{self.candidates} candidates, {self.splits} splits: {self.count} sweeps"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import bigkernel
 from bigkernel.errors import PlanTooLarge
+from bigkernel.html import table
 
 _SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
 _MAPPED_BYTES = 2**25  # from this size on glibc maps every array alone; workers are started so that it maps more
@@ -111,7 +111,7 @@ class Plan:
     in_memory: bool = False
 
     def _repr_html_(self) -> str:
-        return bigkernel._html_of(self)
+        return table("plan of a sweep", self.summary())
 
     @property
     def task_bytes(self) -> int:

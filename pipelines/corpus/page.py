@@ -9,7 +9,6 @@ import numpy as np
 
 from bigkernel.config import settings
 from bigkernel.monitor.format import MISSING, duration, size
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.figures import show
 from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
 from pipelines.corpus.job import Outcome, View, steps_of
@@ -17,6 +16,7 @@ from pipelines.corpus.settings import Settings
 from pipelines.shared import pictures
 from pipelines.shared.charts import COLOURS, Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
+from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper
 
 VIEW = Column("features", "features", left=True)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Corpus
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
 from pipelines.shared.digit_corpora import Digits, images_at
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import MISSING, Column, Table
 
 Array = NDArray[Any]
 

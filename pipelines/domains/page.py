@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import MomentNormalizer
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, TABLES
 from pipelines.domains.methods import METHODS, N_CLASSES, SOURCE, TARGET, Fit
@@ -19,6 +18,7 @@ from pipelines.domains.pair import Chosen, Fits
 from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
+from pipelines.shared.page import MISSING, Column, Table
 
 Array = NDArray[Any]
 KINDS = ("no target images", "target images, no labels", "the same, exact (N×N)")

@@ -19,7 +19,6 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
 from pipelines.domains.methods import Predict, Setting, kernel_of
@@ -27,6 +26,7 @@ from pipelines.domains.page import bright, one_of_each
 from pipelines.shared import pictures
 from pipelines.shared.deformed import turned
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 # degrees, pen and contrast of a domain

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.cli.options import Numbers
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.labels.data import SETS, SHARE, Digits, read
 from pipelines.labels.methods import (
     FOLDS,
@@ -33,6 +32,7 @@ from pipelines.labels.methods import (
 )
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, plus_minus, spread, steps
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 Record = dict[str, Any]

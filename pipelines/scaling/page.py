@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import Column, Table
 
 Record = dict[str, Any]
 TARGET = 1.85  # strong speed-up of two workers on a machine that does nothing else

@@ -32,8 +32,8 @@ from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.streaming.row_maps import UnitNorm
+from pipelines.shared.page import Column, Table
 from pipelines.shared.timed_sweeps import SIGMA, moments_job
 
 Array = NDArray[Any]

@@ -31,9 +31,9 @@ from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.readers import open_source
 from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
-from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared import pictures
+from pipelines.shared.page import MISSING, Column, Page, Table
 
 Array = NDArray[Any]
 Value = TypeVar("Value")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.experiments import Report, spread_columns
+from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper, heat_map
 
 Record = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
+from pipelines.shared.page import MISSING, Column, Table
 from pipelines.usps_mnist.choice import Chosen
 from pipelines.usps_mnist.fits import (
     ALPHA,

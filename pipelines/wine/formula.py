@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import KernelRidge
-from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, timed
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 REQUIRED_RATIO = 8.0

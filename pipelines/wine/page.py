@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
+from pipelines.shared.page import Column, Table
 
 Array = NDArray[Any]
 

@@ -54,11 +54,11 @@ def test_a_resumed_run_has_the_coefficients_of_the_first_with_another_number_of_
     begun = fitted(first, tmp_path)
     assert {threads for _, threads in begun.values()} == {first}
     assert fitted(then, tmp_path, "resume") == begun
-    figures = report.figures(tmp_path / "direct")
-    assert figures["figures"]["driver"]["blas_threads"] == first
+    attempts = report.gather(tmp_path / "direct")["jobs"]
+    assert attempts[0]["figures"]["driver"]["blas_threads"] == first
     (notes,) = [
-        [event["text"] for event in attempt.job["events"] if "BLAS threads" in event["text"]]
-        for attempt in report.gather(tmp_path / "direct").attempts[1:]
+        [event["text"] for event in attempt["events"] if "BLAS threads" in event["text"]]
+        for attempt in sorted(attempts, key=lambda attempt: attempt["started"])[1:]
     ]
     assert notes[0].startswith(f"solves with {first} BLAS threads")
     assert notes[0].endswith(f"had {then}")

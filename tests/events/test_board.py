@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import START, messages
 
+from bigkernel.data.run_directory import Receipt
 from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
@@ -22,16 +23,10 @@ def progress(**changes):
 
 
 def receipt(index, *, resumed=False, worker="w", elapsed=1.0, starts=1, stages=None):
-    found = {
-        "node": leaf(index),
-        "seconds": {"gram": elapsed} if stages is None else stages,
-        "elapsed": elapsed,
-        "worker": worker,
-        "peak_bytes": 100 + index,
-        "starts": starts,
-        "resumed": resumed,
-    }
-    return {"kind": "segment", "receipt": found}
+    about = {"worker": worker, "elapsed": elapsed, "starts": starts, "resumed": resumed, "peak_bytes": 100 + index}
+    seconds = {"gram": elapsed} if stages is None else stages
+    found = Receipt(leaf(index), 100 * index, 100 * index + 100, seconds=seconds, **about)
+    return {"kind": "segment", "receipt": found.to_json()}
 
 
 def running(index, worker="w"):
@@ -112,9 +107,9 @@ def test_resumed_segments_are_done_but_are_no_work_of_this_sweep():
     for i in range(2):
         sweep.apply(receipt(i, resumed=True), START)
     assert (sweep.rows_done, sweep.stage_seconds, sweep.workers) == (200, {}, {})
-    assert sweep.flops_per_second(START + 10) == 0
+    assert sweep.snapshot(START + 10)["flops_per_second"] == 0
     sweep.apply(receipt(2), START + 10)
-    assert sweep.flops_per_second(START + 10) == pytest.approx(1e6 / 10)
+    assert sweep.snapshot(START + 10)["flops_per_second"] == pytest.approx(1e6 / 10)
     assert sweep.snapshot(START + 10)["resumed"] == [0, 1]
 
 
@@ -153,8 +148,9 @@ def test_the_rate_over_time_spans_the_whole_sweep_in_a_bounded_number_of_points(
     sweep = Progress("t", "x", "dask", START, {"rows": count, "flops": 2.0 * count}, list(range(1, count + 1)))
     for i in range(count):
         sweep.apply(receipt(i), START + 2 * (i + 1))
-    assert 100 <= len(sweep.history) <= 240
-    times, rates = np.array(sweep.history).T
+    history = sweep.snapshot(START + 2 * count)["rate_history"]
+    assert 100 <= len(history) <= 240
+    times, rates = np.array(history).T
     assert np.all(np.diff(times) > 0)
     assert times[-1] > 2 * count * 0.97
     np.testing.assert_allclose(rates, 1.0)
@@ -200,7 +196,7 @@ def test_a_simulated_job_is_told_whole():
     assert (job["state"], job["title"], sweep["state"]) == ("finished", "fit simulated", "finished")
     assert sweep["states"] == "m" * 60
     assert (sweep["rows_done"], sweep["merges_done"]) == (sweep["rows"], 59)
-    assert sweep["segments_resumed"] == 6
+    assert len(sweep["resumed"]) == 6
     assert job["stage_seconds"] == {"solve": 1.5}
     assert sweep["stage_seconds"]["merge"] == 12
     assert sum(worker["segments"] for worker in sweep["workers"].values()) == 54

@@ -37,7 +37,7 @@ def monitor():
     found = Monitor()
     asyncio.run(found.start(FakeScheduler()))
     about = {"job": "j", "sweep": "tok"}
-    started = {"what": "x", "executor": "dask", "run": "", "announced_bytes": 0, "calibrated": 0.0}
+    started = {"what": "x", "executor": "dask", "run": "", "announced_bytes": 0}
     found.log_event(
         TOPIC,
         {

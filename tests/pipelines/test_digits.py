@@ -18,11 +18,11 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import open_corpus
 from bigkernel.errors import DataError
-from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
 from pipelines.digits.page import COLUMNS
 from pipelines.shared.deformed import blocks, copies_of
 from pipelines.shared.digit_corpora import VARIATION, bundled, bundled_originals, choose_labelled, originals
+from pipelines.shared.page import Column, Page, Table
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,10 +21,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize
 
 from bigkernel import SweepSearchCV
-from bigkernel.monitor.report.page import Table
 from pipelines.__main__ import main
 from pipelines.shared import pictures
 from pipelines.shared.experiments import Report
+from pipelines.shared.page import Table
 from pipelines.usps_mnist import choice as usps_mnist_choice
 from pipelines.usps_mnist import command as usps_mnist
 from pipelines.usps_mnist import fits as usps_mnist_fits

@@ -45,7 +45,6 @@ def messages(
             "plan": plan,
             "stops": [rows * (i + 1) for i in range(segments)],
             "announced_bytes": 630_000_000,
-            "calibrated": workers * 95e9,
         },
         now,
     )

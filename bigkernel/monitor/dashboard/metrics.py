@@ -1,21 +1,20 @@
 """Metrics of the jobs on a scheduler for Prometheus: one collector over the boards of all schedulers in this process.
 
 Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
-metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and
-keep what a scheduler that is gone has counted. Without prometheus_client there are no metrics; nothing else changes.
+metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the scheduler.
+Without prometheus_client there are no metrics; nothing else changes.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distributed import Status
 
 from bigkernel.data.visible import all_visible, log_of
-from bigkernel.events.board import Board
 from bigkernel.events.clock import steady
 from bigkernel.events.plugin import board_of
 
@@ -30,65 +29,33 @@ MOST_NAMES = 32  # values of a label whose names come with the messages; the oth
 _log = log_of(__name__)
 
 Totals = dict[str, dict[str, float]]
-# key of `Board.totals`: name (`_total` is added), label or "" for the one known value, help, values known beforehand
-_COUNTERS: dict[str, tuple[str, str, str, Sequence[str]]] = {
-    "jobs": (
-        "bigkernel_jobs",
-        "state",
-        "Jobs that have ended, by how",
-        ("finished", "failed", "interrupted", "lost"),
-    ),
-    "sweeps": ("bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", ("finished", "failed")),
-    "segments": (
-        "bigkernel_finished_segments",
-        "how",
-        "Segments that were finished: computed, or found in a run and resumed",
-        ("computed", "resumed"),
-    ),
-    "rows": ("bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
-    "flops": (
-        "bigkernel_computed_flops",
-        "",
-        "Floating-point operations that were done, as planned for the rows computed",
-        ("computed",),
-    ),
-    "stage_seconds": (
-        "bigkernel_stage_seconds",
-        "stage",
-        "Time spent in each stage, summed over workers; of solve and other stages of the driver by the driver",
-        (),
-    ),
-    "incidents": (
-        "bigkernel_incidents",
-        "kind",
-        "What went wrong while the job went on",
-        ("retry", "worker", "repeat", "damage"),
-    ),
-}
+_STATES = ("finished", "failed", "interrupted", "lost")
+# key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
+_COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
+    ("jobs", "bigkernel_jobs", "state", "Jobs that have ended, by how", _STATES),
+    ("sweeps", "bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", _STATES[:2]),
+    ("segments", "bigkernel_finished_segments", "how", "Segments that were finished", ("computed", "resumed")),
+    ("rows", "bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
+    ("flops", "bigkernel_computed_flops", "", "Floating-point operations, as planned for these rows", ("computed",)),
+    ("stage_seconds", "bigkernel_stage_seconds", "stage", "Time in each stage, summed over workers and driver", ()),
+    ("incidents", "bigkernel_incidents", "kind", "Faults that a job survived", ("retry", "worker", "repeat", "damage")),
+)
 _OF_SWEEP = ("job_id", "sweep")  # not `job`, which is Prometheus' own
-# key of a sweep's snapshot: name, help
-_GAUGES = {
-    "rows": ("bigkernel_sweep_rows", "Rows of a running sweep"),
-    "rows_done": ("bigkernel_sweep_done_rows", "Rows of finished segments of a running sweep, resumed ones included"),
-    "rows_under_way": ("bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
-    "rows_resumed": ("bigkernel_sweep_resumed_rows", "Rows of a running sweep that were found in its run"),
-    "elapsed_seconds": ("bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
-    "flops_per_second": (
-        "bigkernel_flops_per_second",
-        "Mean rate of a running sweep in floating-point operations, resumed segments not included",
-    ),
-    "calibrated_flops_per_second": (
-        "bigkernel_calibrated_flops_per_second",
-        "Rate that the machines of a running sweep were measured to do together",
-    ),
-    "announced_bytes": ("bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
-}
-_UNKNOWN_AT_ZERO = ("calibrated_flops_per_second", "announced_bytes")
+# of a running sweep: key of its snapshot, name, help
+_GAUGES = (
+    ("rows", "bigkernel_sweep_rows", "Rows of a running sweep"),
+    ("rows_done", "bigkernel_sweep_done_rows", "Rows of finished segments, resumed ones included"),
+    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
+    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows that were found in its run"),
+    ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
+    ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
+    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+)
 
 
 def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
-    """The sums of the totals of several boards."""
-    sums: Totals = {name: {} for name in _COUNTERS}
+    """Return the sums of the totals of several boards."""
+    sums: Totals = {name: {} for name, *_ in _COUNTERS}
     for totals in boards:
         for name, into in sums.items():
             for label, value in dict(totals.get(name, {})).items():
@@ -97,10 +64,10 @@ def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
 
 
 def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """All metrics, for totals and the jobs of snapshots (`Board.snapshot`)."""
+    """Yield all metrics, for totals and the jobs of snapshots (`Board.snapshot`)."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-    for key, (name, label, text, known) in _COUNTERS.items():
+    for key, name, label, text, known in _COUNTERS:
         counter = CounterMetricFamily(name, text, labels=[label] if label else [])
         counts = {**dict.fromkeys(known, 0.0), **totals.get(key, {})}
         for value, count in _bounded(counts).items() if label else [("", counts[known[0]])]:
@@ -129,25 +96,19 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
 def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for key, (name, text) in _GAUGES.items():
+    for key, name, text in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
-            if sweep[key] or key not in _UNKNOWN_AT_ZERO:
+            if sweep[key] or key != "announced_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
-    left = GaugeMetricFamily(
-        "bigkernel_left_seconds",
-        "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)",
-        labels=[*_OF_SWEEP, "bound"],
-    )
+    bounds = "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)"
+    left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
     peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
-    peaks = GaugeMetricFamily(
-        "bigkernel_worker_peak_bytes",
-        f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep",
-        labels=[*_OF_SWEEP, "worker"],
-    )
+    highest_of = f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep"
+    peaks = GaugeMetricFamily("bigkernel_worker_peak_bytes", highest_of, labels=[*_OF_SWEEP, "worker"])
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
             segments.add_metric([*labels, state], count)
@@ -164,7 +125,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
 
 
 def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
-    """At most `MOST_NAMES` names, those that came first; the others added up."""
+    """Keep at most `MOST_NAMES` names, those that came first; the others added up."""
     names = list(counts)
     found = {name: counts[name] for name in names[:MOST_NAMES]}
     if len(names) > MOST_NAMES:
@@ -173,60 +134,27 @@ def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 class Collector:
-    """Collects from the boards of schedulers; prometheus_client calls `collect` whenever it is asked.
-
-    A scheduler that is gone leaves its totals, so that no counter falls.
-    """
+    """Collects from the boards of the schedulers that live; prometheus_client calls `collect` whenever it is asked."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._boards: dict[int, tuple[Callable[[], object], Callable[[], Board | None]]] = {}
-        self._totals: dict[int, Mapping[str, Mapping[str, float]]] = {}
-        self._left: Totals = totals_of(())
+        self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._failed = False
 
     def add(self, scheduler: Scheduler) -> None:
         """Collect from the board of a scheduler as long as there is one."""
-        key, reference = id(scheduler), weakref.ref(scheduler)
-        with self._lock:
-            self._drop()
-
-            def board() -> Board | None:
-                alive = reference()
-                return None if alive is None or alive.status is Status.closed else board_of(alive)
-
-            self._boards[key] = reference, board
-
-    def _drop(self) -> None:
-        """Forget the schedulers that are gone, but not what they counted."""
-        for key, (reference, _) in list(self._boards.items()):
-            if reference() is None:
-                del self._boards[key]
-                self._left = totals_of((self._left, self._totals.pop(key, {})))
-
-    def _count(self, key: int, board: Board) -> None:
-        """Keep the totals of a board for when the scheduler, or its books, are gone: a few dozen numbers."""
-        before = self._totals.get(key)
-        if before is not None and before is not board.totals:
-            self._left = totals_of((self._left, before))
-        self._totals[key] = board.totals
+        self._schedulers.add(scheduler)
 
     def describe(self) -> list[Metric]:
-        """The metrics without values: what registering checks for names that are there already."""
+        """Return the metrics without values: what registering checks for names that are there already."""
         return list(families({}, ()))
 
     def collect(self) -> list[Metric]:
-        """See prometheus_client; what fails is logged once, and the metrics of others are shown."""
+        """Return all metrics; what fails is logged once, and the metrics of others are shown."""
         try:
-            with self._lock:
-                self._drop()
-                jobs: list[Mapping[str, Any]] = []
-                for key, (_, find) in self._boards.items():
-                    board = find()
-                    if board is not None:
-                        self._count(key, board)
-                        jobs.extend(board.snapshot(steady())["jobs"])
-                return [_in_letters(one) for one in families(totals_of((self._left, *self._totals.values())), jobs)]
+            living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
+            boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
+            jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
+            return [_in_letters(one) for one in families(totals_of(board.totals for board in boards), jobs)]
         except Exception as error:
             if not self._failed:
                 _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
@@ -235,7 +163,7 @@ class Collector:
 
 
 def _in_letters(metric: Metric) -> Metric:
-    """A metric whose labels are text that can be written and read."""
+    """Return a metric whose labels are text that can be written and read."""
     metric.samples = [one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples]
     return metric
 

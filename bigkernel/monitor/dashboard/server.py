@@ -1,17 +1,16 @@
-"""Routes on the scheduler's HTTP server: the page `/bigkernel` among those of Dask, and `/bigkernel/state.json`.
+"""Routes on the scheduler's HTTP server: the page `/bigkernel`, and its state `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by a driver (`monitor.sinks`) or by Dask's configuration:
+They are added while the scheduler runs, by a driver (`events.views`) or by Dask's configuration:
 
     distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 
-The page needs Dask's own dashboard; without it there is the JSON alone, without an HTTP server nothing. How Dask builds
-its dashboard is no documented interface: whatever fails here is logged once, and the scheduler goes on.
+They need no Bokeh; where there is one, Dask's own pages link to ours. Whatever fails here is logged once, and the
+scheduler goes on.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
 import weakref
 from typing import Any
@@ -19,13 +18,13 @@ from typing import Any
 from distributed import Scheduler
 from distributed.http.utils import RequestHandler
 from tornado.httputil import HTTPServerRequest
-from tornado.ioloop import IOLoop
 from tornado.web import Application
 
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 from bigkernel.events.plugin import NAME, Monitor, state_of
 from bigkernel.monitor.dashboard import metrics
+from bigkernel.monitor.page import render, to_json
 
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
 STATE = "bigkernel/state.json"
@@ -44,9 +43,9 @@ async def dask_setup(scheduler: Scheduler) -> None:
 
 
 def show(dask_scheduler: Scheduler) -> None:
-    """Show the books of a scheduler on its dashboard and among its metrics, once, as far as that works.
+    """Show the books of a scheduler on its HTTP server and among its metrics, once, as far as that works.
 
-    For `Client.run_on_scheduler`; a scheduler that keeps no books shows none.
+    A scheduler that keeps no books shows none.
     """
     plugin = dask_scheduler.plugins.get(NAME)
     if not isinstance(plugin, Monitor) or plugin.shown:
@@ -60,10 +59,7 @@ def show(dask_scheduler: Scheduler) -> None:
 
 
 def install(scheduler: Scheduler) -> None:
-    """Show the books of a scheduler's jobs on its HTTP server; once, however often it is called.
-
-    Never raises: what cannot be shown is logged as a warning.
-    """
+    """Add the routes of a scheduler's jobs to its HTTP server; once, however often it is called."""
     application: Any = getattr(scheduler, "http_application", None)
     if application is None:
         _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
@@ -71,26 +67,17 @@ def install(scheduler: Scheduler) -> None:
     if application in _shown:
         return
     _shown.add(application)
-    try:
-        dashboard = _dashboard(application)
-        prefix = _prefix(application, dashboard)
-        application.add_handlers(r".*", [(f"{prefix}/{STATE}", State, {"dask_server": scheduler})])
-        _guard(application, prefix)
-        if dashboard is None:
-            _log.info("no page about jobs, only /%s: this scheduler has no dashboard (it needs Bokeh)", STATE)
-        else:
-            _add_page(scheduler, application, prefix)
-    except Exception as error:
-        _log.warning("the page about jobs is not shown (%s: %s)", type(error).__name__, error)
-
-
-def _dashboard(application: Any) -> Any:
-    """Dask's Bokeh application, or None; told by what is used of it, so that this module loads without Bokeh."""
-    return next((found for found in application.applications if hasattr(found, "app_paths")), None)
+    dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
+    prefix = _prefix(application, dashboard)
+    about = {"dask_server": scheduler}
+    application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, about), (f"{prefix}/{STATE}", State, about)])
+    _guard(application, prefix)
+    if dashboard is not None:
+        _link(scheduler)
 
 
 def _prefix(application: Any, dashboard: Any) -> str:
-    """ "" or "/…": what the paths of this HTTP server begin with; the scheduler itself does not remember it."""
+    """Return what the paths of this HTTP server begin with, "" or "/…"; the scheduler itself does not remember it."""
     if dashboard is not None:
         return str(dashboard.prefix).rstrip("/")
     patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
@@ -98,20 +85,13 @@ def _prefix(application: Any, dashboard: Any) -> str:
     return next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
 
 
-def _add_page(scheduler: Scheduler, application: Any, prefix: str) -> None:
-    """Add the page as Dask adds its own (`distributed.dashboard.scheduler.connect`), and name it in their menu."""
-    from distributed.dashboard.core import BokehApplication
+def _link(scheduler: Scheduler) -> None:
+    """Name the page in the menu of Dask's pages; that is no documented interface."""
     from distributed.dashboard.scheduler import template_variables
 
-    from bigkernel.monitor.dashboard.page import document
-
-    variables = template_variables(scheduler)  # one dict of each scheduler, which Dask's own pages hold
-    pages = BokehApplication({f"/{PAGE}": document}, scheduler, prefix=prefix, template_variables=variables)
-    application.add_application(pages)
-    pages.initialize(IOLoop.current())
-    pages.start()
-    if PAGE not in variables["pages"]:
-        variables["pages"].insert(1, PAGE)
+    pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
+    if PAGE not in pages:
+        pages.insert(1, PAGE)
 
 
 def _guard(application: Any, prefix: str) -> None:
@@ -133,7 +113,7 @@ def _guard(application: Any, prefix: str) -> None:
 
 
 def _is_known(host: str, known: set[str]) -> bool:
-    """True for addresses, loopback names and those that are known."""
+    """Return True for addresses, loopback names and those that are known."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -155,23 +135,40 @@ class Refused(RequestHandler):
         )
 
 
-class State(RequestHandler):
+class _Ours(RequestHandler):
+    """An answer of ours: fresh, of the type that it says, and in no frame of another site."""
+
+    def set_default_headers(self) -> None:
+        """Set what every answer has."""
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("X-Frame-Options", "SAMEORIGIN")
+
+
+class Page(_Ours):
+    """The page, which asks for the state by itself."""
+
+    def get(self) -> None:
+        """Answer 200."""
+        self.finish(render())
+
+
+class State(_Ours):
     """The state of the scheduler's board as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
 
     def get(self) -> None:
         """Answer 200 with the state, or 503 where there is none."""
         self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
         try:
             state = state_of(self.server)
-            text = json.dumps(state, allow_nan=False)
+            pages = any(hasattr(found, "app_paths") for found in self.application.applications)
+            text = "" if state is None else to_json({**state, "pages": pages})
+            fault = "this scheduler keeps no books of jobs"
         except Exception as error:
             if self.application not in _failed:
                 _failed.add(self.application)
                 _log.warning("/%s cannot be told (%s)", STATE, type(error).__name__, exc_info=True)
-            state, text = None, '{"error": "the state cannot be told, see the scheduler\'s log"}'
-        if state is None:
+            text, fault = "", "the state cannot be told, see the scheduler's log"
+        if not text:
             self.set_status(503)
-            text = text if text != "null" else '{"error": "this scheduler keeps no books of jobs"}'
-        self.finish(text)
+        self.finish(text or to_json({"error": fault}))

@@ -12,11 +12,6 @@ from bigkernel.monitor.format import duration, flops, plainly, size
 _GAP = 2  # letters between the two columns
 
 
-def tell(text: str) -> None:
-    """Print a line or some, whose letters all show."""
-    print(visible(text, lines=True), flush=True)
-
-
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:

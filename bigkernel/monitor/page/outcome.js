@@ -1,0 +1,249 @@
+"use strict";
+// What came of a run: its state, scores, confusion, search, the facts of its fit, plan and settings.
+
+const RATIOS = {
+  whitening: "residual of the factorisation of the core",
+  solution: "residual of the solve",
+  eigen: "residual of the eigenpairs",
+  orthogonality: "orthogonality of the eigenvectors",
+  eigenfunctions: "residual of the eigenfunctions",
+  eigenfunctions_orthogonality: "orthogonality of the eigenfunctions",
+};
+const ERRORS = {
+  prediction_error: "estimated error of predictions (relative to their norm)",
+  error_of_sums: "of that, by rounding of the sums",
+  error_of_solve: "of that, by rounding of the solve",
+  error_of_blocks: "of that, by rounding of kernel values",
+  excess: "objective above its least value by at most (as a share of it)",
+  iterations: "steps of conjugate gradients",
+  core_condition: "condition number of the core",
+  solved_condition: "condition number of the solved matrix",
+  effective_dof: "effective degrees of freedom",
+  rounding: "rounding of the moments: how far their eigenvalues reach below 0",
+};
+const FACTS = ["estimator", "kernel", "landmarks", "landmark_choice", "trace_error", "rank", "components", "alpha",
+  "dtype",
+  "sums", "transforms", "seed", "corpus", "model", "rows", "labelled_rows", "skipped_rows"];
+const readable = (name) => name.replaceAll("_", " ");
+const number = (value) => {
+  if (!isNumber(value)) return MISSING;
+  if (Number.isInteger(value) || Math.abs(value) >= 1000) return Math.abs(value) < 1e9 ? count(value)
+    : value.toExponential(2);
+  return Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+};
+const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : MISSING);
+
+// The figures that the attempts gave by name, the latest of each.
+function outcomeOf(run) {
+  const found = Object.assign({}, ...state.jobs.toReversed().map((job) => job.figures));
+  for (const name of ["score", "tune", "fit"]) if (found[name] === null
+    || typeof found[name] !== "object") delete found[name];
+  if (found.tune && !(Array.isArray(found.tune.records)
+    && found.tune.records.some((one) => isNumber(one?.score)))) delete found.tune;
+  return found;
+}
+
+function tilesOf(found) {
+  const best = found.tune ? candidates(found.tune)[0] : undefined, score = found.score ?? {};
+  const spread = (value, unit = "") => (isNumber(value) ? `, ± ${Number(value.toPrecision(2))}${unit}` : "");
+  const tiles = [];
+  if (best) tiles.push([best.score.toFixed(4),
+    `best ${found.tune.score ?? "score"} by cross-validation${spread(best.standard_error)}`]);
+  const rows = { training: "training rows", "held-out": "held-out rows" }[score.of] ?? "labelled rows";
+  if (isNumber(score.error_percent)) tiles.push([`${score.error_percent.toFixed(2)} %`,
+    `error on ${rows}${spread(score.standard_error_percent, " %")}`]);
+  if (isNumber(score.r2)) tiles.push([score.r2.toFixed(4), `R² on ${rows}`]);
+  if (isNumber(score.mse)) tiles.push([number(score.mse), `mean squared error on ${rows}`]);
+  const error = found.fit?.certificates?.prediction_error;
+  if (isNumber(error)) tiles.push([error.toExponential(0), "estimated error of predictions by rounding"]);
+  const sweeps = state.jobs.flatMap((job) => job.sweeps);
+  if (sweeps.length) tiles.push([count(Math.max(...sweeps.map((sweep) => sweep.rows))), "rows"]);
+  tiles.push([duration(sum(state.jobs.map((job) => job.elapsed_seconds))), state.jobs.length > 1
+    ? "at work, all attempts" : "at work"]);
+  return tiles;
+}
+
+function outcome(run, found) {
+  const kept = run.segments ? `${count(run.segments_done)} of ${count(run.segments)} segments are kept`
+    : "nothing was kept";
+  const attempts = state.jobs.length > 1 ? `in ${count(state.jobs.length)} attempts` : "in 1 attempt";
+  const words = run.state === "finished" ? attempts : kept;
+  const nodes = [div("line", badge(run.state, run.state),
+    text("span", words), text("span", run.path, "note")),
+    div("tiles", ...tilesOf(found).map(([value, meaning]) =>
+      div("", text("b", value), text("span", meaning, "soft"))))];
+  if (!["finished", "running"].includes(run.state) && run.command) nodes.push(text("p", "To go on:"),
+    text("pre", run.command));
+  return nodes;
+}
+
+// -- scores -------------------------------------------------------------------------------------------------------
+
+function results(found) {
+  const nodes = [text("h2", "What came out")];
+  if (found.tune) nodes.push(...search(found.tune));
+  const score = found.score;
+  if (!score || !isNumber(score.rows)) return nodes;
+  const judged = {
+    training: `Judged on ${count(score.rows)} of the rows that the model was fitted to: no estimate for new rows.`,
+    "held-out": `Judged on ${count(score.rows)} labelled rows of ${score.corpus}, which the fit was not given.` };
+  nodes.push(text("p", judged[score.of] ?? `Scored on ${count(score.rows)} labelled rows of ${score.corpus}.`));
+  if (isNumber(score.log_loss)) {
+    nodes.push(text("p", `Probabilities: log-loss ${number(score.log_loss)} nats, Brier score ${number(score.brier)}, `
+      + `calibration error ${number(score.calibration_error)}.`));
+  }
+  if (!Array.isArray(score.classes)) return [...nodes, ...residuals(score)];
+  return [...nodes, div("beside", ...confusion(score), ...worst(score))];
+}
+
+function confusion(score) {
+  if (!Array.isArray(score.confusion)) {
+    if (!Array.isArray(score.confused) || !score.confused.length) return [];
+    return [div("", text("h3", "Classes taken for another most often"),
+      table(["true", "predicted", "rows"], score.confused.slice(0, 20)))];
+  }
+  const classes = score.classes.map(String), rows = score.confusion, totals = rows.map((row) => Math.max(1, sum(row)));
+  const drawn = matrix(classes, classes, (i, j) => ({
+    words: classes.length <= 20 && rows[i][j] ? count(rows[i][j]) : "",
+    share: i === j ? rows[i][j] / totals[i] : Math.sqrt(rows[i][j] / totals[i]),
+    title: `${count(rows[i][j])} rows of ${classes[i]} are predicted as ${classes[j]}`,
+  }));
+  return [div("", text("h3", "Confusion"), drawn, note("true class (down) by predicted class (across)"))];
+}
+
+function worst(score) {
+  const { row = [], true: truth = [], predicted = [], margin = [], images } = score.worst ?? {};
+  if (!row.length) return [];
+  const lines = row.map((id, i) => [count(id), String(truth[i]), String(predicted[i]), signed(margin[i])]);
+  const shown = images?.data?.length
+    ? pictures(images, lines.slice(0, images.data.length)
+      .map(([id, is, guess, f]) => [`${is} → ${guess}`, f, `row ${id}`]))
+    : table(["row", "true class", "predicted", "margin"], lines);
+  return [div("", text("h3", "Worst-classified rows"), shown,
+    note("margin: f of the true class less the largest other f"))];
+}
+
+function residuals(score) {
+  const counts = score.residuals;
+  if (!Array.isArray(counts) || !counts.length) return [];
+  const names = counts.map((rows, i) => `${count(rows)} rows in bar ${i + 1} of ${counts.length}`);
+  return [text("h3", "Residuals"), columns("results", counts,
+    { role: "accent", names, show: count, axis: ["too high", "too low"] }),
+    note(`target − prediction, in units of the training error (${number(score.residual_unit)}); the outer bars hold `
+      + "what lies beyond")];
+}
+
+// -- search -------------------------------------------------------------------------------------------------------
+
+function candidates(tune) {
+  const sound = tune.records.filter((one) => one !== null && typeof one === "object" && isNumber(one.score));
+  return sound.sort((a, b) => (a.rank ?? 0) - (b.rank ?? 0));
+}
+
+function search(tune) {
+  const all = candidates(tune), label = String(tune.score ?? "score");
+  const names = Object.keys(all[0]).filter((name) =>
+    !["score", "standard_error", "rank", "chosen", "prediction_error", "converged"].includes(name));
+  const lines = all.slice(0, 20).map((one) =>
+    [...names.map((name) => (isNumber(one[name]) ? number(one[name]) : plainly(one[name]))),
+    one.score.toFixed(5), number(one.standard_error), one.chosen ? "chosen" : ""]);
+  const nodes = (Array.isArray(tune.edges) ? tune.edges : [])
+    .map((edge) => text("p", `The best lies at an end of the grid. ${plainly(edge)}`, "failure"));
+  const best = table([...names.map(readable), label, "±", ""], lines);
+  const caption = `the best of ${count(tune.candidates)} candidates, means over ${count(tune.folds)} folds `
+    + "± their standard error";
+  nodes.push(div("beside", div("", best, note(caption)), ...scoreMap(all, names, label)));
+  return nodes;
+}
+
+// Scores over the two figures that vary most, the best of the others.
+function scoreMap(all, names, label) {
+  const values = (name) => [...new Set(all.map((one) => one[name]))].filter(isNumber).sort((a, b) => a - b);
+  const two = names.filter((name) => values(name).length > 1).sort((a, b) =>
+    values(b).length - values(a).length).slice(0, 2);
+  if (two.length < 2) return [];
+  const [across, down] = two.includes("alpha") ? ["alpha", two.find((name) => name !== "alpha")] : two;
+  const columnsOf = values(across), rows = values(down), scores = all.map((one) => one.score).sort((a, b) => a - b);
+  const low = scores[Math.floor(scores.length / 10)], high = scores.at(-1);
+  const drawn = matrix(rows.map(number), columnsOf.map(number), (i, j) => {
+    const here = all.filter((one) => one[down] === rows[i] && one[across] === columnsOf[j]).map((one) => one.score);
+    if (!here.length) return { words: "", share: 0, title: "", best: false };
+    const score = Math.max(...here);
+    return { words: score.toFixed(3), share: (score - low) / Math.max(high - low, 1e-12), best: score === high,
+      title: `${down} ${number(rows[i])}, ${across} ${number(columnsOf[j])}: ${label} ${score.toFixed(5)}` };
+  });
+  return [div("", text("h3", `${label} by ${readable(down)} (down) and ${readable(across)} (across)`), drawn)];
+}
+
+// -- the fit, the plan and the settings ---------------------------------------------------------------------------
+
+function fit(found, run) {
+  const { certificates = {}, sweep = {}, rounds } = found.fit;
+  const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
+  if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
+  for (const name of ["foretold", "pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
+  const nodes = [text("h2", "Fit")], checks = [];
+  const entries = Object.entries(certificates ?? {});
+  if (entries.length) {
+    const lines = entries.map(([name, value]) => {
+      const ratio = name in RATIOS, high = ratio && isNumber(value) && value > run.residual_limit;
+      return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { words: number(value), off: high }, ratio
+        ? (high ? "above rounding" : "within rounding") : ""];
+    });
+    if (lines.some(([, value]) => value.off)) nodes.push(text("p",
+      "Do not trust this fit: a residual exceeds rounding.", "failure"));
+    checks.push(div("", table(["check of the numbers", "value", ""], lines),
+      note("residuals are in units of the rounding error of a stable method, which leaves about 1 or less")));
+  }
+  nodes.push(div("beside", facts(pairs), ...checks));
+  const steps = sweep?.excess_by_step;
+  if (Array.isArray(steps) && steps.length && steps.every((value) => value > 0)) {
+    const floor = Math.min(...steps, sweep.tol ?? 1), logs = steps.map((value) => Math.log10(value / floor) + 0.2);
+    nodes.push(text("h3", "Steps of conjugate gradients"),
+      columns("fit", logs, { role: "accent", names: steps.map((value, i) => `step ${i + 1}: ${number(value)}`),
+      show: (value) => (floor * 10 ** (value - 0.2)).toExponential(0), axis: ["step 1", `step ${steps.length}`],
+      marks: isNumber(sweep.tol) ? [{ value: Math.log10(sweep.tol / floor) + 0.2, role: "mark", dashed: true }] : [] }),
+    note("objective above its least value, as a share of it; dashed: the tolerance"));
+  }
+  return nodes;
+}
+
+function plan(job) {
+  const header = ["sweep", "state", "rows", "segments", "arithmetic", "read", "memory", "time", "rate", "workers",
+    "incidents"];
+  const lines = job.sweeps.map((sweep) => {
+    const peak = Math.max(0, ...Object.values(sweep.workers).map((worker) => worker.peak_bytes));
+    const rows = rowsDone(sweep), planned = sweep.announced_bytes, found = sweep.resumed.length;
+    const trouble = Object.entries(sweep.incidents).map(([kind, times]) => `${count(times)} ${kind}`).join(", ");
+    return [
+      sweep.what,
+      sweep.state,
+      { words: count(rows), note: rows === sweep.rows ? "" : `of ${count(sweep.rows)}` },
+      { words: count(sweep.segments.merged + sweep.segments.published), note: found ? `${count(found)} found` : "" },
+      measure(sweep.plan.flops, "FLOP"),
+      size(sweep.plan.bytes_read),
+      { words: peak ? size(peak) : MISSING, note: planned ? `of ${size(planned)}` : "", off: 0 < planned
+        && planned < peak },
+      duration(sweep.elapsed_seconds),
+      rate(sweep.flops_per_second),
+      count(Object.keys(sweep.workers).length),
+      trouble || MISSING,
+    ];
+  });
+  return [text("h2", "Sweeps"), table(header, lines), note("memory: highest of a worker process, of what was planned")];
+}
+
+function repeat(run) {
+  const nodes = [text("h2", "Command and settings")];
+  if (run.command) nodes.push(text("pre", run.command));
+  for (const sweep of run.sweeps) {
+    const pairs = Object.entries(sweep.settings);
+    if (!pairs.length) continue;
+    const kept = `${count(sweep.segments_done)} of ${count(sweep.segments)} segments kept`;
+    const summary = `${sweep.name}: ${sweep.state}, ${kept}, ${pairs.length} settings that change its result`;
+    nodes.push(make("details", {}, text("summary", summary), facts(pairs)));
+  }
+  if (run.gaps.length) nodes.push(text("h3", "What this page could not read"),
+    ...run.gaps.map((gap) => text("p", gap)));
+  return [...nodes, text("div", `written by bigkernel ${run.version} at ${moment(state.time)}`, "note")];
+}
