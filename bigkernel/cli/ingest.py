@@ -96,7 +96,7 @@ def ingest(
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
-    from bigkernel.data.convert import ingest as ingest_sources
+    from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.split import Split
     from bigkernel.data.targets import require_apart, require_target
     from bigkernel.monitor.terminal.bar import bar

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.convert import ingest
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at

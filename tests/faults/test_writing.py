@@ -27,8 +27,8 @@ from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.cli import main
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.check import walk
-from bigkernel.data.convert import ingest
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
+from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.data.run_status import survey
 from bigkernel.engine.store_filler import require_owned
