@@ -25,7 +25,7 @@ from bigkernel.errors import ConfigError, DataError
 USPS_FEATURES = 256
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _LOOK_LINES = 50
-_READ_BYTES = 2**20
+_READ_BYTES = 2**18
 _FAULT = re.compile(r"(?:In CSV column #(\d+)|CSV parse error): Row #(\d+): (.*)", re.DOTALL)
 
 
