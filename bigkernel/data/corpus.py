@@ -199,14 +199,12 @@ class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
     It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
-    without an error; after an error nothing of it is left, and what stood at the target is as it was. Rows come either
-    in order through `append`, any number at a time, or, when `n_rows` is given, as whole chunks through `write_chunk`,
-    in any order and from several processes (which call the function `write_chunk` with the writer's `path`).
+    without an error; after an error nothing of it is left. Rows come in order through `append`, or, when `n_rows` is
+    given, as whole chunks through `write_chunk`, in any order and from several processes.
 
-    With `keep`, an error or an interruption leaves the chunks where they are, and a writer of the same rows and the
-    same token goes on with them under `resume`: `append` is given all rows again and passes over those of the leading
-    chunks that read back through their checksums (`kept_rows`); whoever calls `write_chunk` reads back what it relies
-    on.
+    With `keep`, an error leaves the chunks where they are, and a writer of the same rows and token goes on with them
+    under `resume`: `append` is given all rows again and passes over those of the leading chunks that read back
+    (`kept_rows`); whoever calls `write_chunk` reads back what it relies on.
 
     Parameters
     ----------
@@ -215,11 +213,9 @@ class CorpusWriter:
     dtype : of the stored rows
     columns : mapping of column name to dtype; with `KEPT_LABELS` in the place of "y", `store_labels` makes it of them
     info : CorpusInfo (its `complete` is ours to set)
-    n_rows : int or None
-        Total when known beforehand.
-    chunk_rows : int or None
-        None: `chunk_rows_for`.
-    keep, resume : see `disk.publishing`
+    n_rows : total when known beforehand, or None
+    chunk_rows : None: `chunk_rows_for`
+    keep, resume : see `atomic_write.publishing`
 
     Raises
     ------

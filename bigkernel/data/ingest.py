@@ -6,7 +6,6 @@ keeps its chunks and goes on with them.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -55,41 +54,24 @@ def ingest(
 
     Parameters
     ----------
-    source : Source, or a sequence of them
-        From `readers.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images; their
-        classes are joined, and the column `domain` is 0, 1, … by file.
-    target_path : path
-        Must not exist, unless `overwrite`; nor may the corpora beside it that a split makes.
-    name : str or None
-        Of the corpus; None: the first file's.
-    overwrite : bool
-        Replace a corpus at `target_path`; anything else there is left alone.
+    source : Source, or a sequence of them that agree in features, dtype and images
+        Their classes are joined, and the column `domain` is 0, 1, … by file.
+    target_path : must not exist, unless `overwrite` (then only a corpus is replaced), nor what a split makes beside it
+    name : of the corpus; None: the first file's
     classes : whether integer labels are classes; see `Labelling`
-    split : Split or None
-        Named shares of the rows that go to corpora of their own, in the same pass: train.corpus and train-test.corpus.
-    chunk_rows : int or None
-        None: `chunk_rows_for`.
-    progress : callable or None
-        Called after each batch with the rows done and the rows in all (None: not known).
-    run : directory or None
-        Notes there what the job is. When it dies, its chunks stay beside `target_path`, hidden.
-    resume : bool
-        Go on with the job in `run`: chunks that read back through their checksums are kept, the source is read again
-        and the rest of it written. The corpus is, byte for byte, that of an ingest that was not interrupted. Where the
-        job was finished and what it made is there, nothing is written.
-
-    Returns
-    -------
-    Corpus
-        Opened for reading: of a split, what stays. Its `source` is each file's name and sha256, in the order of the
-        domains.
+    split : named shares of the rows that go to corpora of their own: train.corpus and train-test.corpus
+    chunk_rows : None: `chunk_rows_for`
+    progress : called after each batch with the rows done and the rows in all (None: not known)
+    run : directory where it is noted what the job is; when it dies, its chunks stay beside `target_path`, hidden
+    resume : go on with the job in `run`
+        Chunks that read back are kept, and the rest is written: the corpus is, byte for byte, that of an ingest that
+        was not interrupted. Where the job was finished and what it made is there, nothing is written.
 
     Raises
     ------
     DataError
-        Anything wrong with a file, no rows, values that are not finite (names the first rows), files that do not agree
-        (names the first and both values), a share without rows, or a target that exists or cannot be written. Nothing
-        new is left at `target_path` then.
+        Anything wrong with a file, files that do not agree (names the first and both values), a share without rows, or
+        a target that exists or cannot be written. Nothing new is left at `target_path` then.
     ResumeMismatch, RunLocked
         `run` belongs to another job (names what differs), or to a process that is at work.
 
@@ -148,7 +130,7 @@ class _Reader:
         self._sources = sources
         self.failed = False
         counts = [source.n_rows for source in sources]
-        self.n_rows = None if None in counts else sum(count or 0 for count in counts)
+        self.n_rows = None if None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[Batch]:
         for file, source in enumerate(self._sources):
@@ -160,9 +142,10 @@ class _Reader:
                         values["domain"] = np.full(count, file, np.int64)
                     yield Batch(source.path, start, values, file)
                     start += count
-                if start != (start or 1 if source.n_rows is None else source.n_rows):
-                    expected = "at least one" if source.n_rows is None else f"{source.n_rows} of them"
-                    raise DataError(f"{source.path}: {start or 'no'} rows, expected {expected}")
+                if not start:
+                    raise DataError(f"{source.path}: no rows; expected one at least")
+                if source.n_rows not in (None, start):
+                    raise DataError(f"{source.path}: {start} rows, expected {source.n_rows} of them")
             except DataError:
                 self.failed = True
                 raise
@@ -214,19 +197,12 @@ def _parts(
     info = CorpusInfo(name, origin, image_shape=first.image_shape, scale=first.scale)
     parts = []
     for share in _shares(split):
-        most = _most_rows(n_rows, 1.0 if split is None else split.share_of(share))
+        most = n_rows if n_rows is None or split is None else 1 + round(n_rows * split.share_of(share))
         step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
         what = f"share {share} of a split" if share else "what stays of a split"
         here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}") if split else info
         parts.append(_Part(share, split_path(target, share), here, step))
     return parts
-
-
-def _most_rows(n_rows: int | None, share: float) -> int | None:
-    """Rows that a share of independent rows all but surely stays below: four standard deviations above its mean."""
-    if n_rows is None or share == 1:
-        return n_rows
-    return min(n_rows, 1 + round(n_rows * share + 4 * math.sqrt(n_rows * share * (1 - share))))
 
 
 def _require_alike(sources: Sequence[Source], classes: Literal["auto"] | bool, split: Split | None) -> None:

@@ -167,13 +167,6 @@ def test_other_content_of_the_same_name_is_left_alone(mirror, tmp_path, content)
     assert (mirror.asked, (tmp_path / "d.gz").read_bytes()) == ([], content)
 
 
-def test_progress_counts_the_bytes_received(mirror, tmp_path):
-    counts: list[int] = []
-    fetch_file(mirror.file("right"), tmp_path, progress=lambda done, total: counts.append(done))
-    assert counts == sorted(counts)
-    assert counts[-1] == len(PACKED)
-
-
 def test_every_data_set_has_two_mirrors_a_file_and_says_what_comes_next():
     for dataset in DATASETS.values():
         names = {file.name for file in dataset.files}
@@ -209,19 +202,3 @@ def test_the_command_says_where_the_file_came_from_and_what_to_ingest_next(run, 
     assert f"bigkernel ingest '{tmp_path}/new dir'/d.gz d.corpus" in result.stdout
     again = json.loads(run(tmp_path / "new dir", "--json").stdout)
     assert (again["files"][0]["name"], again["files"][0]["mirror"]) == ("d.gz", "")
-
-
-def test_a_dry_run_asks_nobody_and_makes_nothing(run, mirror, tmp_path):
-    told = json.loads(run(tmp_path / "new", "--dry-run", "--json").stdout)
-    assert not told["files"][0]["there"]
-    assert [urlsplit(url).path for url in told["files"][0]["mirrors"]] == ["/missing", "/right"]
-    assert f"{len(CONTENT):,} bytes from 127.0.0.1" in run(tmp_path / "new", "--dry-run").stdout
-    assert (mirror.asked, list(tmp_path.iterdir())) == ([], [])
-
-
-def test_the_command_ends_with_3_where_no_mirror_has_it(run, mirror, monkeypatch, tmp_path):
-    dataset = Dataset("a file", (mirror.file("missing"),), ())
-    monkeypatch.setattr("bigkernel.cli.fetch.DATASETS", {"wine": dataset})
-    result = run(tmp_path)
-    assert (result.exit_code, list(tmp_path.iterdir())) == (3, [])
-    assert result.stderr.startswith("DataError: d.gz: no mirror gave it: http://127.0.0.1:")

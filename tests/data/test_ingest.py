@@ -163,20 +163,10 @@ def test_rows_follow_file_after_file_with_their_domain(archive, tmp_path):
     assert corpus.info.source == f"domain 0: a.npz sha256:{digests[0]}, domain 1: b.npz sha256:{digests[1]}"
 
 
-def test_one_file_has_no_domains_whether_alone_or_in_a_list(archive, tmp_path):
-    assert ingest([archive("a")], tmp_path / "c").columns == ("y",)
-    assert ingest(archive("a"), tmp_path / "d").info == open_corpus(tmp_path / "c").info
-
-
 def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
     sources = [archive("a", X[:3], np.array(["b", "d", "b"])), archive("b", X[:2], np.array(["c", "a"]))]
     corpus = ingest(sources, tmp_path / "c")
     assert (corpus.info.classes, corpus.column("y").tolist()) == (("a", "b", "c", "d"), [1, 3, 1, 2, 0])
-
-
-def test_an_unlabelled_file_among_classes_is_told_from_all_of_them(archive, tmp_path):
-    corpus = ingest([archive("a"), archive("b", X[:5], np.full(5, -1))], tmp_path / "c")
-    assert (corpus.info.classes, corpus.column("y")[-5:].tolist()) == ((0, 1, 2), [-1] * 5)
 
 
 @pytest.mark.parametrize(
@@ -194,12 +184,6 @@ def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path
     assert not (tmp_path / "c").exists()
 
 
-def test_names_beside_numbers_are_refused(archive, tmp_path):
-    with pytest.raises(DataError, match=r"b.npz: row 0: its labels are names, those before are not"):
-        ingest([archive("a"), archive("b", y=Y.astype(str))], tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-
-
 def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
     bad = X.copy()
     bad[7, 1] = np.nan
@@ -210,11 +194,6 @@ def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
     with pytest.raises(DataError, match=r"b.npz: 1000 rows, expected 999 of them"):
         ingest([archive("a"), replace(archive("b"), n_rows=999)], tmp_path / "c")
     assert list(tmp_path.glob("*c*")) == []
-
-
-def test_nothing_at_all_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no source"):
-        ingest([], tmp_path / "c")
 
 
 # ---- label maps
@@ -287,17 +266,6 @@ def test_a_map_that_is_none_is_refused(text, expected):
         label_map(text)
 
 
-def test_a_map_that_does_not_fit_is_refused_with_its_line_or_labels(tmp_path, archive):
-    (tmp_path / "map.csv").write_text("a,0\nb,1,2\n")
-    with pytest.raises(ConfigError, match=r"pair 2: .* found \['b', '1', '2'\]"):
-        label_map(str(tmp_path / "map.csv"))
-    (tmp_path / "map.csv").write_text("")
-    with pytest.raises(ConfigError, match=r"no pairs in .*map.csv"):
-        label_map(str(tmp_path / "map.csv"))
-    with pytest.raises(DataError, match="a label map, but the rows carry no labels"):
-        relabelled(archive("a", y=None), {"a": "0"})
-
-
 # ---- splits
 
 
@@ -314,21 +282,6 @@ def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tm
     assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
 
 
-def test_the_chunks_of_a_split_are_whole_ones_whatever_its_luck(archive, tmp_path):
-    for seed in range(5):
-        split = Split({"test": 0.5}, seed=seed)
-        rest = ingest(archive("a"), tmp_path / f"{seed}", split=split)
-        test = open_corpus(tmp_path / f"{seed}-test")
-        assert [corpus.array("x").nchunks for corpus in (rest, test)] == [1, 1]
-
-
-def test_several_shares_are_disjoint_and_cover_all_rows(archive, tmp_path):
-    ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.2, "valid": 0.3}))
-    parts = [open_corpus(tmp_path / name).array("x")[:] for name in ("c", "c-test", "c-valid")]
-    assert sum(map(len, parts)) == 1000
-    assert np.array_equal(np.sort(np.concatenate(parts)[:, 0]), np.sort(X[:, 0]))
-
-
 def test_a_row_stays_on_its_side_whatever_follows_it(archive, tmp_path):
     split = Split({"test": 0.3})
     one = split.sides(0, 100)
@@ -341,17 +294,6 @@ def test_a_row_stays_on_its_side_whatever_follows_it(archive, tmp_path):
         found = [open_corpus(split_path(tmp_path / name, side)) for name in "cd"]
         second = [corpus.array("x")[:][corpus.column("domain") == 1] for corpus in found]
         assert np.array_equal(*second)
-
-
-def test_groups_are_never_cut_by_a_split(tmp_path):
-    (tmp_path / "t.csv").write_text("".join(f"{row},g{row // 5}\n" for row in range(500)))
-    source = open_source(tmp_path / "t.csv", target="none", group=1)
-    rest = ingest(source, tmp_path / "c", split=Split({"test": 0.3}, by="group"))
-    test = open_corpus(tmp_path / "c-test")
-    groups = [set(corpus.column("group").tolist()) for corpus in (rest, test)]
-    assert groups[0].isdisjoint(groups[1])
-    assert [len(group) * 5 for group in groups] == [rest.n_rows, test.n_rows]
-    assert 90 < test.n_rows < 210
 
 
 def test_a_split_that_dies_is_gone_on_with_to_the_same_bytes(archive, tmp_path):
@@ -440,14 +382,6 @@ def test_another_corpus_in_the_place_of_a_finished_job_is_left_alone(archive, tm
     with pytest.raises(DataError, match="c: already exists"):
         ingest(archive("a"), tmp_path / "c", run=tmp_path / "run", resume=True)
     assert open_corpus(tmp_path / "c").info.name == "b"
-
-
-def test_damage_leaves_neither_side_of_a_split(archive, tmp_path):
-    bad = X.copy()
-    bad[900] = np.inf
-    with pytest.raises(DataError, match=r"the first are \[900\]"):
-        ingest(archive("a", bad), tmp_path / "c", split=Split({"test": 0.3}), chunk_rows=50)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
 
 
 def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):

@@ -8,8 +8,6 @@ import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-import aiohttp
-import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -135,14 +133,6 @@ def test_a_store_is_copied_over_http(store, served, tmp_path):
     assert corpus.info.source.startswith(f"{served.url}/store.zarr (metadata) sha256:")
 
 
-def test_a_store_is_copied_from_memory(store, tmp_path):
-    store("memory://bucket/store.zarr")
-    try:
-        assert np.array_equal(ingest(open_source("memory://bucket/store.zarr"), tmp_path / "c").array("x")[:], X)
-    finally:
-        fsspec.filesystem("memory").store.clear()
-
-
 @pytest.mark.parametrize("over_http", [False, True])
 def test_a_missing_chunk_is_an_error_and_not_zeros(store, served, tmp_path, over_http):
     path = store()
@@ -240,16 +230,6 @@ def test_chunks_and_metadata_too_large_to_hold_are_refused(store, monkeypatch, m
 def test_labels_that_do_not_fit_the_rows_are_refused(store):
     with pytest.raises(DataError, match=r"y: expected 250 labels to go with .*x, found int64 of shape \(249,\)"):
         open_source(store(y=Y[:-1]))
-
-
-def test_http_waits_are_bounded_at_every_stage(monkeypatch):
-    made: list[aiohttp.ClientTimeout] = []
-    monkeypatch.setattr(
-        "bigkernel.data.readers.stores.FsspecStore.from_url",
-        lambda url, storage_options, read_only: made.append(storage_options["client_kwargs"]["timeout"]),
-    )
-    stores._store("https://host/x")
-    assert (made[0].total, made[0].sock_connect, made[0].sock_read) == (300, 10, 30)
 
 
 def test_without_s3fs_the_package_to_install_is_named(monkeypatch):
