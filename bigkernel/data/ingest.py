@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -23,7 +23,7 @@ from bigkernel.data.atomic_write import remove_at_once, scratch_path, token_of, 
 from bigkernel.data.batches import Batch
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.data.fingerprint import fingerprint
-from bigkernel.data.labels import Labelling
+from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.readers.source import Source, origin_of
 from bigkernel.data.run_directory import Receipt, Run
 from bigkernel.data.split import Split, split_path
@@ -43,7 +43,7 @@ def ingest(
     *,
     name: str | None = None,
     overwrite: bool = False,
-    classes: Literal["auto"] | bool = "auto",
+    classes: Classes = "auto",
     split: Split | None = None,
     chunk_rows: int | None = None,
     progress: Progress | None = None,
@@ -205,7 +205,7 @@ def _parts(
     return parts
 
 
-def _require_alike(sources: Sequence[Source], classes: Literal["auto"] | bool, split: Split | None) -> None:
+def _require_alike(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
     """Refuse sources that do not make one corpus, by the first property that differs."""
     if not sources:
         raise DataError("no source to ingest; give one at least")
@@ -249,7 +249,7 @@ def _is_finished(store: Run, parts: Sequence[_Part]) -> bool:
 
 
 def _identity(
-    sources: Sequence[Source], parts: Sequence[_Part], classes: Literal["auto"] | bool, split: Split | None
+    sources: Sequence[Source], parts: Sequence[_Part], classes: Classes, split: Split | None
 ) -> dict[str, str]:
     """Every field that changes a byte of the corpus, each as a short text."""
     # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell

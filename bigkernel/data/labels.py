@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from bigkernel.data.readers.source import Block, Source, origin_of
 from bigkernel.errors import ConfigError, DataError
 
-Classes = Literal["auto"] | bool | Sequence[int | str]
-Wanted = Literal["auto"] | bool | tuple[int | str, ...]  # as checked
+Classes = Literal["auto"] | bool
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
@@ -55,10 +54,10 @@ class Labelling:
     """What the labels of rows are, found block by block.
 
     Names are always classes. Integers are classes when `classes` is True, or "auto" and at most 1,000 are distinct; −1
-    among either means unlabelled. Anything else is numbers, of which NaN means unlabelled. A tuple lists all classes.
+    among either means unlabelled. Anything else is numbers, of which NaN means unlabelled.
     """
 
-    def __init__(self, classes: Wanted = "auto") -> None:
+    def __init__(self, classes: Classes = "auto") -> None:
         self._wanted = classes
         self._named: bool | None = None
         self._whole = classes is not False
@@ -87,7 +86,6 @@ class Labelling:
         distinct, places = np.unique(y, return_inverse=True)
         if self._wanted is False and len(y):
             raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")
-        self._require_listed(distinct.tolist(), name)
         codes = [self._names.setdefault(label, len(self._names)) for label in distinct.tolist()]
         self._require_few(self._names, name)
         return np.array(codes, np.float64)[places]
@@ -106,14 +104,9 @@ class Labelling:
             self._whole = False
         elif self._wanted != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: perhaps −1 is one of them
             distinct = np.unique(values).astype(np.int64).tolist()
-            self._require_listed(distinct, name)
             self._numbers.update(distinct)
             self._require_few(self._numbers, name)
         return values
-
-    def _require_listed(self, found: list[Any], name: str) -> None:
-        if isinstance(self._wanted, tuple) and (other := sorted(set(found) - {*self._wanted, *_MISSING})):
-            raise DataError(f"y: {other[:5]} are none of the classes {list(self._wanted)[:20]} (in {name})")
 
     def _require_few(self, found: Iterable[Any], name: str) -> None:
         if len(set(found) - _MISSING) > MOST_CLASSES:
@@ -127,12 +120,11 @@ class Labelling:
         DataError
             −1 beside fewer than two classes, where it may be a class itself, unless classes were asked for.
         """
-        listed = isinstance(self._wanted, tuple)
-        distinct: set[Any] = set(self._wanted if isinstance(self._wanted, tuple) else self._names or self._numbers)
+        distinct: set[Any] = set(self._names or self._numbers)
         classes = tuple(sorted(distinct - _MISSING))
         if not self._named and not (self._whole and (self._wanted != "auto" or len(classes) <= AUTO_CLASSES)):
             return Labels(())
-        if not listed and distinct & _MISSING and len(classes) < (1 if self._wanted is True else 2):
+        if distinct & _MISSING and len(classes) < (1 if self._wanted is True else 2):
             raise DataError(
                 f"{name}: its labels are {', '.join(map(str, (-1, *classes)))}, and −1 among classes means unlabelled; "
                 "if it is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; "
@@ -152,20 +144,6 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str]) -> NDArray[Any]:
 
 
 # ---- what people give
-
-
-def checked_classes(classes: Any) -> Wanted:
-    """Return `classes` of `write_corpus`, "auto", True, False, or all labels in a list; a DataError for all else."""
-    if isinstance(classes, bool) or (isinstance(classes, str) and classes == "auto"):
-        return "auto" if isinstance(classes, str) else classes
-    plain = isinstance(classes, Iterable) and not isinstance(classes, str | bytes | Mapping)
-    if not plain or getattr(classes, "ndim", 1) != 1:
-        raise DataError(f"classes: expected 'auto', True, False or the labels in a list, found {classes!r}")
-    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
-    kinds = {type(label) for label in labels if not (isinstance(label, int | str) and label in _MISSING)}
-    if kinds not in ({int}, {str}):
-        raise DataError(f"classes: expected whole numbers or names, all of one kind, found {labels[:8]}")
-    return tuple(labels)
 
 
 def checked_labels(values: Any) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from bigkernel.data.batches import Batch, batches_of
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.data.corpus_arguments import checked_attributes, require_count
 from bigkernel.data.corpus_arrays import KEPT_LABELS
-from bigkernel.data.labels import Classes, Labelling, checked_classes
+from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.split import Split
 from bigkernel.data.targets import require_target
 from bigkernel.errors import DataError
@@ -51,7 +51,7 @@ def write_corpus(
     y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, −1 and "-1" among them meaning
         unlabelled; all else is numbers, NaN where there is none.
     weight, domain, group : (n,), or None
-    classes : "auto", True, False, or the labels in a sequence
+    classes : "auto", True or False
         "auto": whole numbers are classes where at most 1,000 differ.
     name : of the corpus; None: that of its directory
     image_shape : (h, w) of a row, where rows are pictures
@@ -84,9 +84,10 @@ def write_corpus(
     given = {column: values for column, values in given.items() if values is not None}
     named = os.path.basename(os.path.abspath(path)) if name in (None, "") else name
     attributes, chunk_rows = checked_attributes(named, image_shape, scale), require_count("chunk_rows", chunk_rows)
-    wanted = checked_classes(classes)
-    if wanted == "auto" and y is None and hasattr(X, "batches"):
-        wanted = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
+    if not (isinstance(classes, bool) or (isinstance(classes, str) and classes == "auto")):
+        raise DataError(f"classes: expected 'auto', True or False, found {classes!r}")
+    if classes == "auto" and y is None and hasattr(X, "batches"):
+        classes = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
     require_target(path, "the corpus", needed_bytes=_size_bytes(X))
     first, batches = peek(batches_of(X, given), os.fspath(path))
     info = CorpusInfo(**attributes, source="Python")
@@ -97,7 +98,7 @@ def write_corpus(
         height, breadth = info.image_shape
         raise DataError(f"image_shape: pictures of {height} by {breadth} have {height * breadth} pixels, rows {width}")
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
-        fill([writer], batches, Labelling(wanted))
+        fill([writer], batches, Labelling(classes))
     return open_corpus(path)
 
 

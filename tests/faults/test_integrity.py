@@ -457,18 +457,3 @@ def test_a_store_that_may_only_be_read_is_not_written_to(corpus):
 # ---------------------------------------------------------------- F37: files of earlier versions
 
 
-def test_a_corpus_of_format_1_is_refused_with_advice():
-    with pytest.raises(DataError, match=r"without a seal \(format 1\).*ingest its source again"):
-        open_corpus(FORMAT1 / "corpus")
-
-
-def test_a_model_of_format_1_is_refused_with_advice():
-    with pytest.raises(ModelRejected, match=r"without a seal \(format 1\).*fit it again"):
-        load_model(FORMAT1 / "model")
-
-
-def test_a_run_of_format_1_is_not_gone_on_with(tmp_path):
-    shutil.copytree(FORMAT1 / "run", tmp_path / "run")
-    with pytest.raises(ResumeMismatch, match="start a new run"):
-        sweep(as_rows(np.arange(48.0).reshape(12, 4)), Sums(4), client="serial", run=tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "partials" / "0-0").is_dir()
