@@ -237,7 +237,7 @@ def test_lines_of_logs(caplog):
 def test_only_these_modules_write_to_a_terminal_or_a_log():
     """What is said passes through `visible`: nobody else has a logger, echoes, or prints plain text."""
     allowed = {
-        "getLogger": {"storage/visible.py"},
+        "getLogger": {"data/visible.py"},
         "echo": {"cli/said.py", "cli/follow.py"},  # the latter JSON alone, and `say` where it is a log
         "print": {"monitor/terminal/figures.py", "cluster/ssh_remote.py"},  # JSON alone
     }

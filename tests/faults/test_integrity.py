@@ -40,7 +40,6 @@ from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 N, D, CHUNK_ROWS = 300, 6, 20
-FORMAT1 = Path(__file__).parents[1] / "data" / "format1"
 rng = np.random.default_rng(3)
 X = rng.integers(0, 256, (N, D), dtype=np.uint8)
 Y = rng.integers(0, 3, N)
@@ -455,5 +454,3 @@ def test_a_store_that_may_only_be_read_is_not_written_to(corpus):
 
 
 # ---------------------------------------------------------------- F37: files of earlier versions
-
-
