@@ -20,8 +20,6 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "labels": ("labels.command", "Few labels and many rows without one: five ways to learn, errors against labels."),
     "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
-    "chaos": ("chaos.command", "Faults: workers and drivers killed and frozen at random; the model identical."),
-    "soak": ("soak", "Endurance: a thousand fits, a hundred of them killed; nothing piles up."),
     "scaling": ("scaling.command", "Scaling: one and two workers measured, up to 1,000 by a model."),
     "bench": ("bench.command", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }

@@ -34,12 +34,13 @@ def job_of(*inputs: str | os.PathLike[str]) -> str:
 
 def note_finished(run: str | None, job: str, made: str | None, figures: Mapping[str, Any]) -> None:
     """Note in a run, if there is one, that a job has finished: what it made (None: nothing) and what it told."""
-    from bigkernel.data.atomic_write import write_json
+    from bigkernel.data.atomic_write import clear_orphans, write_json
     from bigkernel.events.messages import plain
 
     if run is not None:
         # a note only: without it, the same command finds its segments finished
         with suppress(BigKernelError, OSError):
+            clear_orphans(Path(run, NAME))
             write_json(Path(run, NAME), {"job": job, "made": made and seal_of(made), "figures": plain(figures)})
 
 

@@ -7,6 +7,7 @@ chunk.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,6 @@ from bigkernel.engine.sources import (
     Source,
     SparseSource,
     ZarrSource,
-    row_bytes,
     state_of,
 )
 from bigkernel.errors import DataError
@@ -94,7 +94,7 @@ class Rows:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row as it is read."""
-        return row_bytes(self.x)
+        return math.prod(self.x.shape[1:]) * self.x.dtype.itemsize
 
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""

@@ -5,7 +5,6 @@ A source is plain picklable data; a task reads only the rows that it needs. Row 
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -334,8 +333,3 @@ def state_of(source: Source) -> Any:
     except OSError:
         return "it was removed"
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def row_bytes(source: Source) -> int:
-    """Bytes of a row as it is read."""
-    return math.prod(source.shape[1:]) * source.dtype.itemsize

@@ -80,8 +80,11 @@ class PredictingEstimator(StatefulEstimator):
             return make().values(Chunk(X))
         rows = input_rows(self, X, reset=False)
         if isinstance(rows.x, SparseSource):
-            pieces = pairwise(rows.bounds(settings()))
-            return np.concatenate([_part_values(make(), rows, *piece) for piece in pieces])
+            predictor, n = make(), len(rows)
+            # the blocks of dense rows, where these are no larger than a chunk: the same bits
+            parts = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
+            bounds = [n * i // parts for i in range(parts + 1)]
+            return np.concatenate([_part_values(predictor, rows, *piece) for piece in pairwise(bounds)])
         return _part_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
 
     def _from_values(self, values: Any) -> Any:

@@ -96,10 +96,6 @@ class Bound:
         """Of a row as `load` gives it."""
         return self.columns * self.dtype.itemsize
 
-    def products_per_row(self, width: int) -> float:
-        """Products of two numbers that a row takes with `width` landmarks, all that there are."""
-        return float(width * self.n_features)
-
     @property
     def nbytes(self) -> int:
         """Of all that was prepared."""

@@ -9,7 +9,7 @@ slice follows from the dtype alone: who computes, and in how much memory, change
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,12 @@ class LandmarkSlices:
     bound : Z prepared for blocks
     width : m
     slice_width : s, of every slice but the last
-    whole : what it was made of, where it was made: it does not travel
     """
 
     kernel: Kernel
     bound: Bound
     width: int
     slice_width: int
-    whole: LandmarkMap | None = field(default=None, metadata={"identity": False}, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "whole": None}
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -56,7 +51,7 @@ class LandmarkSlices:
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations to make one row of all slices."""
-        return 2.0 * self.bound.products_per_row(self.width) * self.kernel.leaves
+        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
 
     @property
     def row_bytes(self) -> int:
@@ -103,4 +98,4 @@ def in_slices(features: Any) -> Any:
     if slices == 1 and features.landmarks.nbytes <= PREPARED_BYTES:
         return features
     width = -(-features.width // slices)
-    return LandmarkSlices(features.kernel, features.bound, features.width, width, features)
+    return LandmarkSlices(features.kernel, features.bound, features.width, width)

@@ -9,7 +9,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from drivers import SEGMENTS, D, Driver, N
+from drivers import SEGMENTS, SLOW, D, Driver, N
 from probes import Sums
 
 from bigkernel import sweep
@@ -66,6 +66,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     yield begin
     for driver in drivers:
         driver.end()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(fault_corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of `fit --landmarks 300 --seed 1`, made on threads."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    twin = Driver(["fit", fault_corpus.path, "twin.model", "--landmarks", "300", "--seed", "1"], place, **SLOW)
+    assert twin.wait() == 0, twin.errors()
+    return place / "twin.model"
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from bigkernel import (
     KernelRidgeClassifier,
     LinearRegression,
     Ridge,
-    SSSLClassifier,
     Standardizer,
     SweepSearchCV,
     UnitNormalizer,
@@ -27,9 +26,7 @@ from bigkernel import (
 )
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import DataError, RankDeficient
-from bigkernel.kernels import uniform_landmarks as choice
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.errors import DataError
 
 rng = np.random.default_rng(18)
 N, D, M = 160, 4, 12
@@ -158,16 +155,6 @@ def test_the_result_is_that_of_the_cleaned_data(make, weight):
 
 
 @every_kind
-@pytest.mark.parametrize("form", ["krr exact", "sssl exact"])
-def test_the_exact_forms_skip_them_in_every_kind_of_input(build, kind, form):
-    model = fitted(NUMBERS[form], build(kind, DIRTY, y=Y).skip_bad_rows())
-    wanted = fitted(NUMBERS[form], as_rows(X[GOOD], Y[GOOD]))
-    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
-    assert len(model.landmarks_) == len(GOOD)
-    assert model.skipped_rows_ == len(BAD)
-
-
-@every_kind
 @pytest.mark.parametrize("kind_of_target", ["numbers", "classes"])
 def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
     if kind_of_target == "numbers":
@@ -181,16 +168,6 @@ def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
     assert model.fit_report()["rows"] == len(GOOD)
 
 
-@pytest.mark.parametrize("form", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
-def test_semi_supervised_rows_without_a_label_are_kept_and_bad_ones_are_not(form):
-    y = np.where(np.arange(N) % 3 == 0, LABELS, -1)
-    make = lambda: SSSLClassifier(Gaussian(1.5), n_components=6, **form)  # noqa: E731
-    model = make().fit(as_rows(DIRTY).skip_bad_rows(), y)
-    wanted = make().fit(X[GOOD], y[GOOD])
-    assert_allclose(model.decision_function(NEW), wanted.decision_function(NEW), atol=1e-10)
-    assert model.skipped_rows_ == len(BAD)
-
-
 @pytest.mark.parametrize(
     "make", [NUMBERS[name] for name in ("krr", "krr with an intercept", "krr exact", "sssl", "sssl exact", "ridge")]
 )
@@ -201,11 +178,6 @@ def test_bad_targets_and_weights_make_a_row_bad_whatever_its_x(make):
     wanted = fitted(make, as_rows(X[keep], Y[keep], weight=WEIGHT[keep]))
     assert model.skipped_rows_ == 3
     assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
-
-
-def test_a_negative_weight_is_wrong_and_not_merely_bad():
-    with pytest.raises(DataError, match="weight: row 7"):
-        KernelRidge(landmarks=Z).fit(as_rows(DIRTY, Y, weight=spoilt(WEIGHT, 7, -1.0)).skip_bad_rows())
 
 
 @pytest.mark.parametrize("make", [NUMBERS["krr"], NUMBERS["ridge"]])
@@ -230,43 +202,6 @@ def test_a_search_over_rows_that_skip_is_that_of_rows_without_weight():
     assert search.best_params_["alpha"] == wanted.best_params_["alpha"]
 
 
-@pytest.mark.parametrize("make", [Ridge, LinearRegression, lambda: make_pipeline(Standardizer(), Ridge())])
-def test_bad_rows_at_the_start_cost_rows_far_from_zero_no_digits(make):
-    far, y = 1e6 + X, Y.copy()
-    bad = np.arange(0, 140, 2)
-    dirty, keep = spoilt(far, bad, np.nan), np.setdiff1d(np.arange(N), bad)
-    model, wanted = fitted(make, as_rows(dirty, y).skip_bad_rows()), fitted(make, as_rows(X[keep], y[keep]))
-    assert_allclose(model.predict(1e6 + NEW), wanted.predict(NEW), atol=1e-7)
-
-
-def test_rows_keep_their_places_and_sound_chunks_stay_as_they_are():
-    rows = as_rows(DIRTY, Y).skip_bad_rows()
-    chunk, skipped = rows.validate_or_mask(rows.read(40, 80))
-    assert (skipped, chunk.start, len(chunk)) == (3, 40, 40)
-    assert_array_equal(np.flatnonzero(chunk.weight == 0) + 40, [57, 58, 59])
-    assert_array_equal(chunk.x, np.where(np.isin(np.arange(40, 80), BAD)[:, None], 0, X[40:80]))
-    assert_array_equal(chunk.y, Y[40:80])
-    whole = rows.read(60, 100)
-    assert rows.validate_or_mask(whole) == (whole, 0)
-    assert np.isnan(DIRTY[3, 0])  # what the caller holds is never written
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool])
-def test_rows_of_whole_numbers_are_never_looked_at(dtype):
-    class Untouched(np.ndarray):
-        def sum(self, *args, **kwargs):
-            raise AssertionError("looked at")
-
-        def __array_ufunc__(self, *args, **kwargs):
-            raise AssertionError("looked at")
-
-    x = np.zeros((5, 2), dtype).view(Untouched)
-    rows = as_rows(np.zeros((5, 2), dtype), np.arange(5))
-    chunk = Chunk(x, y=np.arange(5))
-    assert rows.validate_or_mask(chunk) == (chunk, 0)
-    assert not rows.skip_bad_rows().validate_or_mask(chunk)[1]
-
-
 # ---------------------------------------------------------------- landmarks
 
 
@@ -285,53 +220,10 @@ def test_no_landmark_is_a_bad_row_and_a_seed_fixes_the_draw(build, kind, m):
     assert_allclose(fitted(lambda: models[0], rows).predict(NEW), wanted.predict(NEW), atol=1e-8)
 
 
-def test_without_a_bad_row_the_draw_is_as_if_none_had_been_skipped():
-    for m in (M, 100):
-        models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=4).fit(rows) for rows in (X_ROWS, X_SKIP)]
-        assert_array_equal(models[0].landmarks_, models[1].landmarks_)
-        assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
-
-
-X_ROWS = as_rows(X, Y)
-X_SKIP = X_ROWS.skip_bad_rows()
-
-
-def test_every_sound_row_is_equally_likely():
-    draws, counts = 3000, np.zeros(10)
-    sound = np.arange(10) % 3 != 0  # 6 of 10
-    state = np.random.RandomState(3)
-    for _ in range(draws):
-        counts[choice.uniform(10, 2, state, sound=lambda ids: sound[ids])] += 1
-    assert not counts[~sound].any()
-    # each is drawn 1,000 times on the average, give or take 26
-    assert np.abs(counts[sound] - draws / 3).max() < 130
-
-
-def test_few_sound_rows_among_very_many_are_found_in_few_looks():
-    looks = []
-
-    def sound(ids):
-        looks.append(len(ids))
-        return ids % 1000 == 7
-
-    chosen = choice.uniform(100_000, 40, np.random.RandomState(0), sound=sound)
-    assert len(np.unique(chosen)) == 40
-    assert (chosen % 1000 == 7).all()
-    assert len(looks) < 14
-
-
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 def test_when_every_row_is_bad_nothing_is_fitted(make):
     with pytest.raises(DataError, match=r"(?i)(every|only 0 of|weights of all rows)"):
         fitted(make, as_rows(np.full((N, D), np.nan), Y).skip_bad_rows())
-
-
-@pytest.mark.parametrize("choice", ["uniform", "k-means", "rpcholesky", "leverage"])
-def test_where_landmarks_are_more_than_sound_rows_these_are_taken(choice):
-    with pytest.warns(RankDeficient, match=f"{len(GOOD)} landmarks are taken, {N - 2} were asked for"):
-        model = KernelRidge(n_landmarks=N - 2, landmarks=choice).fit(as_rows(DIRTY, Y).skip_bad_rows())
-    assert model.n_landmarks_ == len(GOOD)
-    assert np.isfinite(model.landmarks_).all()
 
 
 # ---------------------------------------------------------------- cluster and command line

@@ -7,7 +7,6 @@ import random
 import time
 from dataclasses import replace
 
-import changing_moments
 import numpy as np
 import pytest
 import zarr
@@ -15,7 +14,6 @@ from probes import CHANGES, Both, Change, Hold, Sums
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.data import zarr_arrays
-from bigkernel.engine.context import processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
@@ -24,7 +22,6 @@ from bigkernel.events.scope import observe
 
 N, D, CHUNK_ROWS = 640, 8, 20
 CHUNKS = N // CHUNK_ROWS
-WORKERS = max(2, processors())  # of the cluster, or of this process
 rng = np.random.default_rng(41)
 X, OTHER = rng.integers(0, 256, (2, N, D), dtype=np.uint8)  # both of one size on disk
 Y = X[:, 0] / 255.0
@@ -169,16 +166,3 @@ def test_F41_a_model_that_is_exchanged_while_it_is_read_is_refused(tmp_path, mon
         zarr_arrays.read_group(tmp_path / "a", "model")
     (tmp_path / "a" / "values" / ".DS_Store").touch()  # what lies beside the chunks is nobody's chunk
     assert zarr_arrays.read_group(tmp_path / "a", "model")[1]["value"] == 2.0
-
-
-@pytest.mark.endurance
-@pytest.mark.cluster
-@pytest.mark.parametrize("where", ["threads", "processes"])
-def test_F41_at_50_moments_no_fit_gives_a_wrong_model(tmp_path, request, where):
-    """Moments of the clock, whatever the fit is at; `python tests/support/changing_moments.py` tries more of them."""
-    client = request.getfixturevalue("client") if where == "processes" else "threads"
-    tallies = changing_moments.run(tmp_path, client, moments=9)
-    assert {what: tally.wrong for what, tally in tallies.items()} == {what: [] for what in CHANGES}
-    assert sum(tally.told for tally in tallies.values()) >= 10  # the others came too late
-    # the next read of a store that is gone is an error: what a worker is at may still end
-    assert max([0, *tallies["the store is removed"].later, *tallies["the store is exchanged"].later]) <= 2 * WORKERS

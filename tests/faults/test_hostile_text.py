@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from page_reader import read as read_page
 from rich.console import Console
 from simulated import messages
 
-from bigkernel.cli import main
 from bigkernel.cli.said import say
 from bigkernel.data.visible import MOST_LETTERS, all_visible, log_of, visible
 from bigkernel.events.board import Board
@@ -65,14 +63,6 @@ def test_what_is_obeyed_becomes_the_letters_of_its_escape():
     assert visible("a\nb\r", lines=True) == "a\nb\\r"
     assert visible("één\u00a0% … 漢字 🙂") == "één\u00a0% … 漢字 🙂"  # what is text stays text
     require_letters(visible(HOSTILE))
-
-
-def test_every_character_is_shown_or_spelt():
-    everything = "".join(map(chr, range(0x3000))) + "\U000e0001\U0010ffff\ud800"
-    shown = visible(everything)
-    require_letters(shown)
-    assert all(letter.isprintable() or letter.isspace() for letter in shown)
-    assert not {letter for letter in shown if letter.isspace()} & set("\n\r\t\x0b\x0c\x85\u2028\u2029")
 
 
 def test_ten_million_letters_are_cut_and_counted():
@@ -140,13 +130,6 @@ def test_figures_and_tables(capsys):
     assert said.out.replace("\n", "").count("\\u202e") >= 3
 
 
-def test_json_is_letters_whatever_it_holds(capsys):
-    show({"name": HOSTILE}, as_json=True)
-    said = capsys.readouterr().out
-    require_letters(said)
-    assert json.loads(said) == {"name": HOSTILE}
-
-
 # ---------------------------------------------------------------- commands
 
 
@@ -201,18 +184,6 @@ def test_errors_of_commands(run, tmp_path, named):
         found = run(*words, code=code)
         assert found.output
         require_letters(found.output)
-
-
-def test_warnings_of_commands(capsys, monkeypatch):
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    with pytest.raises(SystemExit), warnings.catch_warnings():
-        main(["runs", "none"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        from bigkernel.cli import _show_warning
-
-        _show_warning(HOSTILE, UserWarning)
-    require_letters(capsys.readouterr().err)
 
 
 # ---------------------------------------------------------------- logs
@@ -322,9 +293,3 @@ def texts_of(value: Any) -> list[str]:
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [text for item in inner for text in texts_of(item)]
-
-
-def test_the_state_as_json_is_ascii():
-    text = json.dumps(job_of(HOSTILE), allow_nan=False)  # as `dashboard.server.State` writes it
-    assert text.isascii()
-    assert "\x1b" not in text

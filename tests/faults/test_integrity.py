@@ -1,8 +1,8 @@
 """What is stored and then damaged, lost, exchanged or old: seen and named, never computed with.
 
 F9 (a flipped bit of the input), F10 (a damaged partial result), F11 (a lost chunk), F12 (zeros are no loss), F17 (a
-store that fails now and then), F36 (odd paths, links, read-only stores), F37 (files of earlier versions), and single
-flipped bits over all files of a corpus, a run and a model, metadata and seals included.
+store that fails now and then), F36 (odd paths, links, read-only stores), and single flipped bits over all files of a
+corpus, a run and a model, metadata and seals included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.check import kind_at, walk
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.data.run_directory import Run
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
@@ -300,24 +299,6 @@ def test_check_names_all_that_is_damaged_in_a_run(corpus, interrupted):
     assert "partials/0-2" in found[1]
 
 
-def test_check_misses_a_partial_result_that_nothing_contains(interrupted):
-    shutil.rmtree(interrupted / "partials" / "1-0")
-    found = [str(looked.damage) for looked in walk(interrupted, "run") if looked.damage]
-    assert len(found) == 1
-    assert "partials/1-0: the partial result of rows 0:" in found[0]
-
-
-def test_check_reads_the_arrays_of_a_run(tmp_path):
-    run = Run(str(tmp_path / "run"))
-    run.begin({"what": "test"}, resume=False)
-    digests = [run.keep(np.arange(count, dtype=float)).digest for count in (20_000, 30_000)]
-    assert [looked.damage for looked in walk(tmp_path / "run", "run")] == [None, None, None]
-    os.rename(tmp_path / "run/arrays" / digests[0], tmp_path / "run/arrays/spare")
-    shutil.copytree(tmp_path / "run/arrays" / digests[1], tmp_path / "run/arrays" / digests[0])
-    (damage,) = [looked.damage for looked in walk(tmp_path / "run", "run") if looked.damage]
-    assert f"its content has the digest {digests[1][:12]}" in str(damage)
-
-
 def run_check(*arguments: Any) -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and errors of the command."""
     result = CliRunner().invoke(main, ["check", *map(str, arguments), "--json"])
@@ -451,6 +432,3 @@ def test_a_store_that_may_only_be_read_is_not_written_to(corpus):
     finally:
         for path in (root, *root.rglob("*")):
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
-
-
-# ---------------------------------------------------------------- F37: files of earlier versions

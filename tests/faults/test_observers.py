@@ -6,25 +6,17 @@ That a job runs without bokeh, and where the dashboard's port is taken, is in `t
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
-import warnings
-from pathlib import Path
 
-import dask
 import pytest
 from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
-from probes import Hold, Sleep, Sums, local_cluster
+from probes import Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.engine.sweep import plan_sweep
-from bigkernel.events.kinds import Incident, Merged, Pulse, SegmentDone
+from bigkernel.events.kinds import Merged, Pulse, SegmentDone
 from bigkernel.events.messages import TOPIC
 from bigkernel.events.plugin import NAME, state_of
 from bigkernel.events.scope import observe
@@ -80,81 +72,12 @@ def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows,
     assert [event.done for event in events if isinstance(event, SegmentDone)] == list(range(1, SEGMENTS + 1))
 
 
-def of_workers(events):
-    """The incidents among events that tell of a lost worker."""
-    return [event for event in events if isinstance(event, Incident) and event.kind == "worker"]
-
-
-def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean, tmp_path):
-    # neither ends before both have heard: their last segments wait for it
-    gate = tmp_path / "both have heard"
-    statistic = Sums(D, Hold(plan_sweep(rows, SLEEPY).segments[-1].start, str(gate)))
-    with local_cluster(2) as cluster, Client(cluster) as client:
-        heard, found = {0: [], 1: []}, {}
-        victims = list(client.run(os.getpid).values())
-
-        def drive(number):
-            with observe(heard[number].append):
-                found[number] = sweep(rows, statistic, client=client)
-
-        threads = [threading.Thread(target=drive, args=(number,), daemon=True) for number in heard]
-        for thread in threads:
-            thread.start()
-        try:
-            wait_until(
-                lambda: all(any(isinstance(event, SegmentDone) for event in events) for events in heard.values())
-            )
-            os.kill(victims[0], signal.SIGKILL)
-            wait_until(lambda: all(map(of_workers, heard.values())), what="both sweeps to hear of it")
-        finally:
-            gate.touch()
-            for thread in threads:
-                thread.join(60)
-        for number, events in heard.items():
-            assert zarr_arrays.digest(found[number].total) == clean
-            (lost,) = of_workers(events)
-            assert lost.worker
-            assert found[number].report()["lost_workers"] == 1
-
-
-def test_somebody_replicating_meanwhile_breaks_no_connection(rows, clean, client):
-    with Client(client.scheduler.address) as other:
-        data = other.scatter([b"x" * 1000])
-        found = []
-        thread = threading.Thread(target=lambda: found.append(sweep(rows, SLEEPY, client=client)))
-        thread.start()
-        for _ in range(3):
-            other.replicate(data)
-            time.sleep(0.2)
-        thread.join(60)
-    assert zarr_arrays.digest(found[0].total) == clean
-    assert client.status == "running"
-
-
 def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, client):
     install_monitor(client)
     for message in ({"messages": [{"kind": "segment", "job": "?", "sweep": "?"}, 7]}, {"no": "messages"}, "text"):
         client.log_event(TOPIC, message)
     assert zarr_arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean
     assert NAME in client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
-
-
-def test_a_scheduler_that_refuses_the_plugin_costs_one_warning(rows, clean, monkeypatch, caplog):
-    register = Client.register_plugin
-
-    def refuse(client, plugin, *_):
-        if plugin.name == NAME:
-            raise RuntimeError("plugins are off")
-        return register(client, plugin)
-
-    with local_cluster(1) as cluster, Client(cluster) as client:
-        monkeypatch.setattr(Client, "register_plugin", refuse)
-        with caplog.at_level(logging.WARNING, "bigkernel"):
-            assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
-            assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")] == [
-        "no monitoring: the scheduler refuses its plugin (RuntimeError: plugins are off)"
-    ]
 
 
 def test_a_driver_that_dies_has_lost_its_job_and_one_that_ends_has_not(rows, client, fault_corpus, tmp_path):
@@ -178,24 +101,6 @@ with Client({client.scheduler.address!r}) as client, executing(client, command=[
     assert job(client, "doomed")["state"] == "lost"
 
 
-@pytest.mark.slow
-def test_without_prometheus_client_a_job_runs_on(fault_corpus):
-    code = f"""
-import sys
-sys.modules["prometheus_client"] = None
-sys.path[:0] = {sys.path!r}
-from probes import Sums
-from bigkernel import connect, open_corpus, sweep
-from bigkernel.engine.rows import as_rows
-if __name__ == "__main__":
-    with connect("local", workers=1, dashboard=0) as client:
-        print(int(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=client).total["rows"][0]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
-    assert done.stdout.split() == [str(N)], done.stderr
-    assert done.stderr == ""
-
-
 def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypatch, caplog):
     import bigkernel.monitor.dashboard.server as server
 
@@ -207,30 +112,3 @@ def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypa
         assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
     texts = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
     assert texts == ["bigkernel.monitor.dashboard.server: not shown (ValueError: no such template)"]
-
-
-def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean, tmp_path):
-    hold = Hold(plan_sweep(rows, SLEEPY).segments[-1].start, str(tmp_path / "killed"))
-    with (
-        dask.config.set({"bigkernel.monitor": False}),
-        warnings.catch_warnings(),
-        local_cluster(2) as cluster,
-        Client(cluster) as client,
-    ):
-        warnings.simplefilter("error")
-        events = []
-
-        def kill():
-            wait_until(hold.holding)
-            os.kill(hold.holding()[0], signal.SIGKILL)
-            Path(hold.gate).touch()
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        with observe(events.append):
-            swept = sweep(rows, Sums(D, hold), client=client)
-        killer.join(10)
-        assert zarr_arrays.digest(swept.total) == clean
-        assert swept.report()["lost_workers"] == 1
-        assert not any(isinstance(event, Pulse) for event in events)
-        assert state(client)["jobs"] == []

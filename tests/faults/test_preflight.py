@@ -17,10 +17,8 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from drivers import wait_until
 from probes import Sums, Touch, local_cluster
 
-from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
@@ -150,13 +148,6 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
     assert touch.starts() == []
 
 
-def test_a_sound_cluster_passes_and_nothing_of_the_examination_is_left(joined, rows, tmp_path):
-    client = joined()
-    swept = sweep(rows, Sums(D), client=client, run=tmp_path / "run")
-    assert zarr_arrays.digest(swept.total) == zarr_arrays.digest(sweep(rows, Sums(D), client="serial").total)
-    assert list((tmp_path / "run").glob(".preflight*")) == []
-
-
 def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monkeypatch):
     monkeypatch.setattr("bigkernel.engine.preflight.processor", lambda: "abacus")
     with pytest.warns(RuntimeWarning, match=r"computes on .*, the driver on abacus: .* last bits"):
@@ -181,28 +172,3 @@ print(len(model.dual_coef_) == 9)
     driver = start(code, TMPDIR="/proc", TEMP="/proc", TMP="/proc")
     assert driver.wait() == 0, driver.errors()
     assert driver.out.read_text() == "True\n"
-
-
-def test_F36_a_run_and_a_corpus_with_spaces_and_letters_of_any_alphabet(client, tmp_path):
-    data = corpus(tmp_path / "ziffern – 数字 🙂")
-    (tmp_path / "link").symlink_to(tmp_path / "ziffern – 数字 🙂")
-    wanted = zarr_arrays.digest(sweep(as_rows(data), Sums(D), client="serial").total)
-    for path in (data.path, tmp_path / "link"):
-        run = tmp_path / f"läuft {Path(path).name}"
-        swept = sweep(as_rows(open_corpus(path)), Sums(D), client=client, run=run)
-        assert zarr_arrays.digest(swept.total) == wanted
-
-
-def test_a_worker_lost_between_wait_and_examination_is_no_error(rows):
-    with (
-        dask.config.set({"bigkernel.stall-seconds": 20}),
-        local_cluster(2) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        # Dask's own books of a cluster cannot lose a worker before they have it
-        wait_until(lambda: len(cluster.scheduler_info["workers"]) == 2)
-        pid = next(iter(client.run(os.getpid).values()))
-        os.kill(pid, 9)
-        swept = sweep(rows, Sums(D), client=client)
-        wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
-    assert swept.total["rows"] == N

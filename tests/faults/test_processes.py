@@ -12,24 +12,20 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import dask
-import numpy as np
 import psutil
 import pytest
-from distributed import Client, wait
-from drivers import HELD, SEGMENTS, SLOW, D, Driver, N, leftovers, published, wait_until
+from distributed import Client
+from drivers import HELD, SEGMENTS, SLOW, D, leftovers, published, same_model, wait_until
 from machines import free_port
-from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sums, Touch, local_cluster
+from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import connect
 from bigkernel.data import zarr_arrays
-from bigkernel.data.run_directory import Run
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.run_status import survey
-from bigkernel.engine.context import executing
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
@@ -37,7 +33,6 @@ from bigkernel.events.kinds import Incident
 from bigkernel.events.scope import observe
 
 pytestmark = pytest.mark.cluster
-FROZEN_SECONDS = 40  # connections of Dask are given 30
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
 
 
@@ -46,11 +41,6 @@ def patience(fault_segments):
     """A stall is told before the time of a test runs out, and long after a machine that is slow has done its part."""
     with dask.config.set({"bigkernel.stall-seconds": 90}):
         yield
-
-
-def pids(client):
-    """Of the worker processes, by address."""
-    return client.run(os.getpid)
 
 
 @pytest.fixture
@@ -83,48 +73,33 @@ def bits(swept):
 # ---------------------------------------------------------------- workers
 
 
-@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with a run", "without"])
-def test_F1_a_killed_worker_costs_no_bit_and_is_reported(rows, clean, tmp_path, hold, kept):
+@pytest.mark.parametrize(
+    "kept, both",
+    [(True, False), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, True)))],
+    ids=["with a run", "without", "both workers"],
+)
+def test_F1_F2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path, hold, kept, both):
     run = tmp_path / "run" if kept else None
     touch = Touch(str(tmp_path / "touched"))
 
     def kill():
-        os.kill(hold.holding()[0], signal.SIGKILL)  # in the midst of a segment
+        for victim in workers if both else hold.holding()[:1]:  # in the midst of a segment
+            os.kill(victim, signal.SIGKILL)
         let_on(hold)
 
     with connect("local", workers=2, dashboard=0) as client:
+        workers = list(client.run(os.getpid).values())
         thread = hit(lambda: len(touch.starts()) >= 8 and hold.holding(), kill)
         swept = sweep(rows, Sums(D, Both((touch, hold))), client=client, run=run)
         thread.join(10)
     assert bits(swept) == clean
     report = swept.report()
-    assert report["lost_workers"] == 1
+    assert report["lost_workers"] == 1 + both
     assert any("its process ended" in text for text in report["incidents"])
     if kept:
         assert report["repeated_segments"] >= 1
         assert leftovers(run) == []
         assert survey(run)[0].repeats >= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [True, False], ids=["with a run", "without"])
-def test_F2_both_workers_killed_at_once_cost_no_bit(rows, clean, tmp_path, hold, kept):
-    run = tmp_path / "run" if kept else None
-    touch = Touch(str(tmp_path / "touched"))
-
-    def kill():
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        let_on(hold)
-
-    with connect("local", workers=2, dashboard=0) as client:
-        victims = list(pids(client).values())
-        thread = hit(lambda: len(touch.starts()) >= 10, kill)
-        swept = sweep(rows, Sums(D, Both((touch, hold))), client=client, run=run)
-        thread.join(10)
-    assert bits(swept) == clean
-    assert swept.report()["lost_workers"] == 2
-    assert run is None or leftovers(run) == []
 
 
 @pytest.mark.slow
@@ -204,26 +179,6 @@ def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_pa
         sweep(rows, Sums(D, Devour(10**9)), client=client, run=tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_F14_a_full_spill_disk_ends_in_a_named_error_with_the_workers_states(rows, tmpfs):
-    disk = tmpfs("40M")
-    piece, limit = 10**7, 10**9
-    with connect("local", workers=1, memory_limit=str(limit), directory=str(disk), dashboard=0) as client:
-        (disk / "full").write_bytes(bytes(38 * 10**6))
-        sweep(rows, Sums(D), client=client)  # the libraries are loaded, and may take their time
-        # results that cannot be spilled (beyond 70 %); then the sweep takes what makes the worker pause (at 80 %), and
-        # stays below what makes its nanny end it (95 %)
-        (before,) = client.run(lambda: psutil.Process().memory_info().rss).values()
-        held = client.map(np.ones, [piece] * int((0.75 * limit - before) / piece), dtype=np.uint8, pure=False)
-        wait(held, timeout=90)
-        with (
-            dask.config.set({"bigkernel.stall-seconds": 5}),
-            pytest.raises(Stalled, match=r"not finished within 5 s .* paused, .* MB, .* \d MB of disk free"),
-        ):
-            sweep(rows, Sums(D, Both((Keep(int(0.13 * limit)), Sleep(0.2)))), client=client)
-        del held
-
-
 # ---------------------------------------------------------------- scheduler and driver
 
 
@@ -275,69 +230,6 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     assert same_model(tmp_path / "a.model", undisturbed)
 
 
-@pytest.mark.endurance
-def test_F6_a_scheduler_that_is_frozen_longer_than_its_connections_last_costs_no_bit(
-    fault_corpus, undisturbed, start, tmp_path
-):
-    here = f"tcp://127.0.0.1:{free_port()}"
-    words = ["--host", "127.0.0.1", "--no-dashboard"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *words, "--port", here.rpartition(":")[2]]
-    scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", here, *words, "--nthreads", "1"]
-    workers = [
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment, start_new_session=True)
-        for _ in range(2)
-    ]
-    words = [
-        "fit",
-        fault_corpus.path,
-        "a.model",
-        "--landmarks",
-        "300",
-        "--seed",
-        "1",
-        "--cluster",
-        here,
-        "--run",
-        "run",
-    ]
-    try:
-        driver = start(words, **HELD)
-        driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
-        scheduler.send_signal(signal.SIGSTOP)
-        (tmp_path / "go").touch()
-        time.sleep(FROZEN_SECONDS)
-        scheduler.send_signal(signal.SIGCONT)
-        code = driver.wait(200)
-        assert code in (0, 6), driver.errors()
-        if code == 6:  # its connections did not last
-            assert "Stalled" in driver.errors()
-            again = start([*words, "--resume"], **SLOW)
-            assert again.wait() == 0, again.errors()
-    finally:
-        for process in (scheduler, *workers):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if process in workers else process.kill()
-            process.wait()
-    assert same_model(tmp_path / "a.model", undisturbed)
-    assert leftovers(tmp_path / "run") == []
-
-
-@pytest.fixture(scope="module")
-def undisturbed(fault_corpus, tmp_path_factory):
-    """The model of the fits below, made on threads."""
-    place = tmp_path_factory.mktemp("undisturbed")
-    twin = Driver(["fit", fault_corpus.path, "twin.model", "--landmarks", "300", "--seed", "1"], place, **SLOW)
-    assert twin.wait() == 0, twin.errors()
-    return place / "twin.model"
-
-
-def same_model(a, b):
-    one, two = (zarr_arrays.read_group(path, "model")[0] for path in (a, b))
-    return zarr_arrays.digest(one) == zarr_arrays.digest(two)
-
-
 @pytest.mark.parametrize(
     "signal_, code, where",
     [
@@ -387,26 +279,6 @@ def alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize(
-    "signal_, code, said",
-    [(signal.SIGTERM, 75, r", for up to 4 s\n"), (signal.SIGINT, 75, r"; Ctrl-C again to stop\n")],
-)
-def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path, signal_, code, said):
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
-    driver = start(words, **HELD)
-    driver.until((tmp_path / "held").exists, "a segment under way")
-    driver.process.send_signal(signal_)
-    assert driver.wait() == code
-    assert re.search(rf"finishing \d segments?{said}", driver.errors())
-    listing = start(["runs", "run"], COLUMNS="80")
-    assert listing.wait() == 0, listing.errors()
-    text = listing.out.read_text()
-    assert re.search(rf"moments +interrupted +\d+ of {SEGMENTS} ", text)
-    assert "to go on: " in text
-    assert text.rstrip().endswith("--run run --resume")
-    assert max(map(len, text.splitlines()[:2])) <= 80
-
-
 DEAF = """
 import signal, time
 from bigkernel.engine import interrupts
@@ -429,35 +301,6 @@ def test_F7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times)
         driver.until(lambda i=i: driver.out.read_text().count("at it") > i, "a signal that was heard")
         driver.process.send_signal(signal_)
     assert driver.wait(30) == 75
-
-
-@pytest.mark.parametrize("k", [6, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 11, 16, 21, 26, 31))])
-def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
-    # every step of every publish is enumerated in tests/data/test_run_directory.py; here the process really ends
-    code = f"""
-import os
-import dask
-from probes import Sums
-from bigkernel.data.corpus import open_corpus
-from bigkernel.data.run_directory import Run
-from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import sweep
-steps, publish = 0, Run.publish
-def counted(self, *args):
-    global steps
-    steps += 1
-    if steps == {k}:
-        os._exit(17)
-    return publish(self, *args)
-Run.publish = counted
-dask.config.set({{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}})
-sweep(as_rows(open_corpus({str(rows.x.path)!r})), Sums({D}), client="serial", run="run")
-"""
-    assert start(code).wait() == 17
-    assert published(tmp_path / "run") < SEGMENTS or k > SEGMENTS
-    resumed = sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)
-    assert bits(resumed) == clean
-    assert leftovers(tmp_path / "run") == []
 
 
 # ---------------------------------------------------------------- two drivers
@@ -571,15 +414,6 @@ def test_F36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
         monkeypatch.setattr(time, "time", lambda: 4e9)
         with pytest.raises(RunLocked):
             Lock(tmp_path).acquire()
-
-
-def test_executing_holds_the_run_for_its_block(tmp_path):
-    with executing("threads", run=tmp_path / "run"):
-        with pytest.raises(RunLocked), executing("threads", run=tmp_path / "run"):
-            pass
-        assert Run(str(tmp_path / "run")).root.exists()
-    with executing("threads", run=tmp_path / "run"):
-        pass
 
 
 @pytest.mark.slow

@@ -44,7 +44,6 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Stalled
 
-SUPPORT = Path(__file__).parents[1] / "support"
 CLUSTER = Path(__file__).parents[2] / "cluster"
 HIDDEN = [
     "/info/main/logs.html",
@@ -204,16 +203,6 @@ def status(url):
 
 
 @pytest.mark.cluster
-def test_a_tls_cluster_started_by_hand_gives_the_bits_of_threads(secured, tls, write, corpus, expected):
-    address, *_ = secured
-    with connect(write("kind: address", f"address: {address}", f"tls: {tls}")) as client:
-        assert client.scheduler.address == address
-        model = fitted(corpus)
-        assert model.sweep_["executor"] == "dask"
-    np.testing.assert_array_equal(model.dual_coef_, expected)
-
-
-@pytest.mark.cluster
 def test_certs_then_fit_on_the_command_line_gives_the_bits_of_threads(tmp_path, write, corpus, expected):
     runner = CliRunner()
     assert runner.invoke(main, ["certs", str(tmp_path / "keys")]).exit_code == 0
@@ -288,34 +277,6 @@ def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(
     assert sum(receipt.rows for receipt in results[0].receipts) == 300
 
 
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_workers_and_nannies_with_other_or_expired_certificates_do_not_join(secured, tls, others, expired, tmp_path):
-    address, *_ = secured
-    keys = {"another authority": (others, others), "the right one trusted": (tls, others), "expired": (tls, expired)}
-    started = {}
-    for name, (authority, own_keys) in keys.items():
-        for nanny in ("--nanny", "--no-nanny"):
-            words = [address, nanny, "--host", "127.0.0.1", "--nthreads", 1, "--no-dashboard", "--death-timeout", 5]
-            words += ["--tls-ca-file", authority / "ca.pem", "--tls-cert", own_keys / "worker.pem"]
-            words += ["--local-directory", tmp_path / f"{name}{nanny}"]
-            log = (tmp_path / f"{name}{nanny}.log").open("w")
-            command = [sys.executable, "-m", "distributed.cli.dask_worker", *map(str, words)]
-            with log:
-                process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
-            started[name, nanny] = process
-    try:
-        assert 0 not in [process.wait(100) for process in started.values()]
-        with connect(address, tls=tls) as client:
-            assert len(client.scheduler_info()["workers"]) == 1
-    finally:
-        for process in started.values():
-            for each in tree(process.pid) if process.poll() is None else []:
-                each.kill()
-            process.wait(30)
-    assert not [log.name for log in tmp_path.glob("*.log") if "Registered to" in log.read_text()]
-
-
 def speak(address, words):
     """Say something that is not TLS, and hear at most an alert."""
     host, port = address.removeprefix("tls://").split(":")
@@ -380,35 +341,6 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
         default_client()
 
 
-@pytest.mark.cluster
-def test_a_running_cluster_goes_on_when_its_certificates_are_renewed(tls, tmp_path, corpus, expected):
-    keys = tmp_path / "keys"
-    shutil.copytree(tls, keys)
-    with connect("local", workers=1, dashboard=0, tls=keys) as client:
-        before = client.submit(os.getpid, pure=False).result(timeout=90)
-        renew_certificates(keys)
-        client.restart(timeout=90)  # the new worker process reads the new files
-        assert client.submit(os.getpid, pure=False).result(timeout=90) != before
-        np.testing.assert_array_equal(fitted(corpus).dual_coef_, expected)
-        for directory in (keys, tls):
-            with connect(client.scheduler.address, tls=directory) as second:
-                assert second.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
-
-
-def test_tls_to_a_scheduler_without_it_is_named(cluster, tls):
-    with (
-        pytest.raises(ConfigError, match=r"no encrypted connection comes about.*a tcp:// scheduler"),
-        connect(cluster.scheduler_address.replace("tcp", "tls"), tls=tls),
-    ):
-        pass
-
-
-def test_a_workers_address_is_not_taken_for_a_schedulers(cluster):
-    worker = next(iter(cluster.scheduler_info["workers"]))
-    with pytest.raises(ConfigError, match="expected a scheduler, found a Worker"), connect(worker):
-        pass
-
-
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
 def test_a_listener_that_never_speaks_is_stalled_in_the_time_that_is_set(scheme, tls):
     """A bare distributed.Client waits for such a one for ever."""
@@ -444,15 +376,6 @@ def test_one_that_is_asked_for_is_tried_with_one_warning(write, caplog):
     warned = [record for record in caplog.records if record.name.startswith("bigkernel")]
     assert [record.levelno for record in warned] == [logging.WARNING]
     assert "not encrypted (insecure: true)" in warned[0].getMessage()
-
-
-def test_dasks_own_demand_for_encryption_is_kept(cluster):
-    with (
-        dask.config.set({"distributed.comm.require-encryption": True}),
-        pytest.raises(ConfigError, match=r"Dask's own configuration refuses.*encryption required"),
-        connect(cluster.scheduler_address),
-    ):
-        pass
 
 
 # F32, F33 -------------------------------------------------------------------------------------------------------------
@@ -506,20 +429,6 @@ def quiet(port):
             answers[path] = None
             break
     return answers
-
-
-@pytest.mark.cluster
-def test_settings_bound_what_a_local_cluster_waits_for():
-    wanted = {"worker-ttl-seconds": 41, "allowed-failures": 7, "stall-seconds": 43}
-    with (
-        dask.config.set({f"bigkernel.{key}": value for key, value in wanted.items()}),
-        connect("local", workers=1, dashboard=0) as client,
-    ):
-        scheduler = client.cluster.scheduler
-        assert (scheduler.worker_ttl, scheduler.allowed_failures, scheduler.no_workers_timeout) == (41, 7, 43)
-        found = client.submit(dask.config.get, "distributed.comm", pure=False).result(timeout=90)
-        assert found["retry"]["count"] == 3
-        assert found["timeouts"] == {"connect": "30s", "tcp": "30s"}
 
 
 def origin(port, name):
@@ -585,21 +494,6 @@ def test_beyond_loopback_is_asked_for_encrypted_and_logged(tls, caplog, corpus, 
     assert warned == [f"the cluster listens on 0.0.0.0, beyond this machine; it lets in who holds a key of {tls}"]
 
 
-@pytest.mark.cluster
-def test_the_loopback_of_ipv6_is_loopback(caplog):
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError as error:
-        pytest.skip(f"no IPv6 here: {error}")
-    before = listening()
-    with connect("local", workers=1, dashboard=0, host="::1") as client:
-        assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
-        assert {ip for _, ip, _ in listening() - before} == {"::1", "127.0.0.1"}
-        with connect(client.scheduler.address) as second:
-            assert second.scheduler.address == client.scheduler.address
-    assert not [record for record in caplog.records if record.name.startswith("bigkernel")]
-
-
 @pytest.mark.parametrize("host", ["192.0.2.77", "no such host", "x" * 300])
 def test_a_host_that_is_no_address_of_this_machine_is_refused(host, tls):
     with (
@@ -640,43 +534,7 @@ def test_a_worker_without_nanny_is_held_to_one_blas_thread(tmp_path, corpus, exp
             assert set(threads.values()) == {1}
 
 
-@pytest.mark.cluster
-def test_the_environment_of_the_driver_does_not_reach_the_blas_of_its_workers(monkeypatch):
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, "2")
-    with connect("local", workers=1, dashboard=0) as client:
-        assert client.submit(os.environ.get, "OPENBLAS_NUM_THREADS", pure=False).result(timeout=90) == "1"
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
-
-
 # F38 ------------------------------------------------------------------------------------------------------------------
-
-WITHOUT_BOKEH = """
-import sys, urllib.request
-import numpy as np
-sys.modules["bokeh"] = None
-from bigkernel import Gaussian, KernelRidge, connect, open_corpus
-
-if __name__ == "__main__":
-    with connect("local", workers=1, dashboard=0) as client:
-        model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0).fit(open_corpus(sys.argv[1]))
-        page = urllib.request.urlopen(client.dashboard_link, timeout=60).read().decode()
-    np.save(sys.argv[2], model.dual_coef_)
-    print(model.sweep_["executor"], "bokeh" in page)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_without_bokeh_the_job_runs_with_one_warning(tmp_path, corpus, expected):
-    script, result = tmp_path / "job.py", tmp_path / "weights.npy"
-    script.write_text(WITHOUT_BOKEH)
-    words = [sys.executable, str(script), str(corpus.path), str(result)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["dask", "True"]
-    assert len(re.findall("no dashboard: it cannot be loaded", done.stderr)) == 1
-    np.testing.assert_array_equal(np.load(result), expected)
 
 
 @pytest.mark.cluster
@@ -690,10 +548,3 @@ def test_where_the_port_is_taken_the_job_runs_on_another_with_one_warning(caplog
     warned = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
     assert warned == [f"port {port} is in use: the dashboard is at {link}"]
     assert f":{port}/" not in link
-
-
-@pytest.mark.cluster
-def test_metrics_are_served_where_prometheus_is_installed():
-    with connect("local", workers=1, dashboard=0) as client:
-        found = status(client.dashboard_link.replace("/bigkernel", "/metrics"))
-    assert found == (200 if find_spec("prometheus_client") else 404)

@@ -1,13 +1,9 @@
-"""What surrounds a job: containers, clocks, disks, accounts, homes, masks of modes, and how processes begin."""
+"""What surrounds a job: clocks, disks, homes, masks of modes, and forks."""
 
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -29,70 +25,10 @@ from bigkernel.events import journal
 from bigkernel.events.board import Board
 
 pytestmark = pytest.mark.usefixtures("fault_segments")
-ROOT = Path(__file__).parents[2]
 
 
 def bits(swept):
     return zarr_arrays.digest(swept.total)
-
-
-# ---------------------------------------------------------------- containers
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from bigkernel.data.run_lock import locked
-from bigkernel.errors import RunLocked
-try:
-    with locked("run"):
-        Path(sys.argv[1]).touch()
-        while not Path("go").exists():
-            time.sleep(0.05)
-except RunLocked as error:
-    print(error)
-    sys.exit(9)
-"""
-
-
-@pytest.fixture
-def container(tmp_path):
-    """The words before a command that runs in PID and mount namespaces of its own."""
-    words = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
-    tried = shutil.which("unshare") and subprocess.run([*words, "true"], capture_output=True, check=False)
-    if not tried or tried.returncode:
-        pytest.skip("namespaces cannot be made here")
-    started = []
-
-    def start(name, *before):
-        code = [sys.executable, "-c", HOLDER, name]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen([*before, *code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment)
-        started.append(process)
-        return process
-
-    yield words, start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
-@pytest.mark.namespaces
-def test_F29_drivers_in_two_containers_on_one_host_do_not_share_a_run(container, tmp_path):
-    """Neither sees the other's processes; numbers of them are alike in both, and so is the name of the host."""
-    words, start = container
-    (tmp_path / "run").mkdir()
-    first = start("first", *words)
-    wait_until(lambda: (tmp_path / "first").exists(), what="the lock in a container")
-    for before in ([], words):
-        second = start("second", *before)
-        told = second.communicate(timeout=60)[0]
-        assert second.returncode == 9
-        assert "in use by process" in told
-    (tmp_path / "go").touch()
-    assert first.wait(60) == 0
-    with locked(tmp_path / "run"):
-        pass
 
 
 # ---------------------------------------------------------------- clocks
@@ -173,7 +109,7 @@ def remount(disk, how):
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], capture_output=True, check=True)
 
 
-# ---------------------------------------------------------------- accounts
+# ---------------------------------------------------------------- homes
 
 
 @pytest.fixture(scope="module")
@@ -220,65 +156,7 @@ def test_F36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_pa
         assert found == {0}
 
 
-@pytest.fixture
-def nobody():
-    """The account, the words before a command of it, its environment, and a Python that it may run; or a skip."""
-    account = pwd.getpwnam("nobody")
-    words = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-    libraries = os.pathsep.join([str(ROOT), str(Path(dask.__file__).parents[1])])
-    environment = {"PYTHONPATH": libraries, "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    environment |= {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
-    environment["DASK_BIGKERNEL__MIN_SEGMENTS"] = str(SEGMENTS)
-    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}") if shutil.which("setpriv") else ():
-        command = [*words, "sh", "-c", f"exec {python} -B -c 'import bigkernel.engine.sweep'"]
-        if not subprocess.run(command, env=environment, cwd="/", capture_output=True, check=False).returncode:
-            return account, words, environment, python
-    pytest.skip("nobody cannot run this Python with these libraries here")
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_F36_another_account_fits_what_it_may_read_and_is_told_what_it_may_not(fault_corpus, by_root, nobody):
-    """As `nobody`, without a home: a corpus of root, a directory of its own, and one of root."""
-    account, words, environment, python = nobody
-    with tempfile.TemporaryDirectory() as place:
-        shutil.copytree(fault_corpus.path, Path(place) / "train.corpus")
-        Path(place).chmod(0o755)
-        own = Path(place, "own")
-        own.mkdir()
-        os.chown(own, account.pw_uid, account.pw_gid)
-        code = "from bigkernel.cli import main; main()"
-
-        def fit(target, *more):
-            command = [*words, python, "-B", "-c", code, "fit", f"{place}/train.corpus", target, *FIT, *more]
-            return subprocess.run(
-                command, cwd=own, env=environment, capture_output=True, text=True, timeout=120, check=False
-            )
-
-        done = fit("a.model", *LOCAL)
-        assert done.returncode == 0, done.stderr
-        assert digest(own / "a.model") == by_root
-        for more, said in (
-            ([f"{place}/b.model"], "b.model: the model cannot be written there"),
-            (["b.model", "--run", f"{place}/run"], "run directory cannot be written: Permission denied"),
-        ):
-            refused = fit(*more)
-            assert refused.returncode == 3
-            assert said in " ".join(refused.stderr.split())
-
-
 # ---------------------------------------------------------------- how processes begin
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_workers_that_begin_by_any_method_give_the_same_bits(rows, clean, method):
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": method}),
-        connect("local", workers=1, dashboard=0) as client,
-    ):
-        assert bits(sweep(rows, Sums(D), client=client)) == clean
 
 
 @pytest.mark.slow

@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
-from bigkernel import KernelRidge, executing, load_model, save_model
-from bigkernel.cli import main
+from bigkernel import KernelRidge, executing, save_model
 from bigkernel.data import atomic_write, run_lock
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.data.targets import claimed, require_apart, require_outside_stores, require_target
-from bigkernel.errors import DataError, PlanTooLarge, RunLocked
+from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.errors import DataError, RunLocked
 from bigkernel.events.kinds import SegmentDone, SweepStarted
 from bigkernel.events.scope import observe
-from bigkernel.monitor.report import write
 
 rng = np.random.default_rng(44)
 X = rng.normal(size=(60, 3))
@@ -82,17 +79,6 @@ def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
     assert content(Path(corpus.path)) == before
 
 
-def test_nor_through_a_link_nor_into_a_model_or_a_foreign_store(corpus, model, tmp_path, no_segment):
-    save_model(model, tmp_path / "a.model")
-    zarr.create_array(tmp_path / "foreign", shape=(3,), dtype="f8", chunks=(3,))
-    (tmp_path / "link").symlink_to(corpus.path)
-    for place, kind in (("link", "corpus of ours"), ("a.model", "model of ours"), ("foreign", "zarr store")):
-        for job in ways(model, corpus, tmp_path / place / "b").values():
-            with pytest.raises(DataError, match=f"which is a {kind}"):
-                job()
-    assert load_model(tmp_path / "a.model").predict(X).shape == (60,)
-
-
 def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     before = content(Path(corpus.path))
     inside = Path(corpus.path) / "job.run"
@@ -125,15 +111,6 @@ def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
         assert "would lie inside" in said
         assert "choose a place outside it" in said
     assert content(Path(corpus.path)) == before
-
-
-def test_no_report_is_written_into_a_store(corpus, tmp_path, run):
-    with executing("serial", run=tmp_path / "job.run"):
-        KernelRidge(n_landmarks=10, random_state=0).fit(corpus)
-    with pytest.raises(DataError, match="the report would lie inside"):
-        write(tmp_path / "job.run", Path(corpus.path) / "page.html")
-    assert "would lie inside" in run("report", tmp_path / "job.run", "--out", f"{corpus.path}/a.html", code=3).stderr
-    assert write(tmp_path / "job.run", tmp_path / "page.html").exists()
 
 
 # ---------------------------------------------------------------- in one another
@@ -182,20 +159,6 @@ def test_a_model_that_does_not_fit_on_its_disk_is_refused_before_work(corpus, tm
     assert "the model takes up to" in said
     assert "free some space or choose another place" in said
     assert not (tmp_path / "m").exists()
-
-
-def test_a_model_that_does_not_fit_is_not_begun(model, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(".")._replace(free=500)
-    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(PlanTooLarge, match=r"m: the model takes up to .* free some space"):
-        save_model(model, tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_below_a_file_is_refused(model, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="Not a directory; choose another place"):
-        save_model(model, tmp_path / "file" / "m")
 
 
 # ---------------------------------------------------------------- two drivers
@@ -250,12 +213,6 @@ def test_a_driver_holds_its_target_until_it_ends(model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_place_that_is_free_is_let_be(tmp_path):
-    require_target(tmp_path / "deep" / "er" / "m", "the model", needed_bytes=1)
-    require_outside_stores(tmp_path / "m", "the model")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -300,16 +257,3 @@ def test_a_standard_output_that_is_full_is_one_line_and_an_exit_code(corpus, wor
         )
     assert done.returncode == 3
     assert done.stderr == "DataError: standard output: cannot be written: No space left on device\n"
-
-
-def test_a_reader_of_standard_output_that_has_gone_is_no_word(corpus, monkeypatch, capsys):
-    reader, written = os.pipe()
-    os.close(reader)
-    with open(written, "w") as file:
-        monkeypatch.setattr(sys, "stdout", file)
-        with pytest.raises(SystemExit) as ended:
-            main(["info", corpus.path])
-        os.dup2(os.open(os.devnull, os.O_WRONLY), written)
-        monkeypatch.undo()
-    assert ended.value.code == 1
-    assert capsys.readouterr().err == ""

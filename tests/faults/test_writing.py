@@ -31,11 +31,9 @@ from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.data.run_status import survey
-from bigkernel.engine.store_filler import require_owned
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.events.kinds import Event, Incident
 from bigkernel.events.scope import observe
-from bigkernel.images.deform_corpus import deform_corpus
 from bigkernel.streaming.plan import Plan
 
 N, D, CHUNK_ROWS = 210, 5, 20
@@ -170,27 +168,6 @@ def test_an_ingest_of_other_rows_or_settings_is_another_job(source, tmp_path, pu
         write(source, tmp_path, run=tmp_path / "run")
     assert content(tmp_path / left(tmp_path)[0]) == kept
     assert_array_equal(write(source, tmp_path, run=tmp_path / "run", resume=True).array("x")[:], X)
-
-
-def test_another_matrix_of_the_same_file_is_another_job(tmp_path, puts):
-    np.savez(tmp_path / "two.npz", a=X, b=X + 1)
-    puts.fail_at = 3
-    with pytest.raises(Crash):
-        ingest(
-            open_source(tmp_path / "two.npz", x="a", y="none"),
-            tmp_path / "c",
-            chunk_rows=CHUNK_ROWS,
-            run=tmp_path / "run",
-        )
-    puts.fail_at = None
-    with pytest.raises(ResumeMismatch, match="start_of_rows"):
-        ingest(
-            open_source(tmp_path / "two.npz", x="b", y="none"),
-            tmp_path / "c",
-            chunk_rows=CHUNK_ROWS,
-            run=tmp_path / "run",
-            resume=True,
-        )
 
 
 def test_without_a_run_a_dying_ingest_leaves_nothing(source, tmp_path, puts):
@@ -332,48 +309,6 @@ def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, cor
     assert_array_equal(zarr_arrays.open_group(tmp_path / "p", "predictions")[0]["prediction"][:].shape, (N,))
 
 
-def test_a_new_run_takes_nothing_from_what_an_older_one_left(model, corpus, make_corpus, tmp_path, interrupted):
-    shutil.rmtree(tmp_path / "run")
-    small = make_corpus(X[:50], name="small", chunk_rows=CHUNK_ROWS)
-    predict(model, small, tmp_path / "p", tmp_path / "run")
-    predict(model, small, tmp_path / "undisturbed")
-    assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
-
-
-@pytest.mark.cluster
-def test_predictions_of_worker_processes_are_gone_on_with_in_this_one(client, model, corpus, tmp_path, interrupted):
-    with executing(client, run=tmp_path / "run", resume=True):
-        model.predict_to(corpus, tmp_path / "p", decision=True)
-    predict(model, corpus, tmp_path / "undisturbed")
-    assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
-    assert left(tmp_path) == []
-
-
-def test_a_corpus_that_a_sweep_fills_is_gone_on_with_to_the_same_bytes(tmp_path, puts):
-    info = CorpusInfo("images", image_shape=(4, 4))
-    with CorpusWriter(tmp_path / "images", n_features=16, dtype=np.uint8, columns={}, info=info) as writer:
-        writer.append(x=np.arange(800, dtype=np.uint8).reshape(50, 16))
-    images = open_corpus(tmp_path / "images")
-
-    def make(name: str, run: Path | None = None, *, resume: bool = False) -> Path:
-        with executing("serial", run=run, resume=resume):
-            deform_corpus(images, tmp_path / name, 200, chunk_rows=8)
-        return tmp_path / name
-
-    expected = content(make("undisturbed"))
-    total = sum(name.startswith(("x/c/", "group/c/")) for name in expected)
-    assert total == 50
-    for k in (total // 2, total - 1):
-        puts.done, puts.fail_at = 0, k
-        with pytest.raises(Crash):
-            make(f"out{k}", tmp_path / f"run{k}")
-        puts.done, puts.fail_at = 0, None
-        assert content(make(f"out{k}", tmp_path / f"run{k}", resume=True)) == expected
-        assert left(tmp_path) == []
-        assert puts.done < total  # what finished segments wrote is not written again
-    assert puts.done <= total / 3
-
-
 # ---------------------------------------------------------------- F39: one task, one chunk
 
 
@@ -397,13 +332,6 @@ def test_a_boundary_inside_a_chunk_is_refused_before_anything_is_written(model, 
             assert not (tmp_path / "p").exists()
 
 
-def test_steps_may_join_chunks_but_not_cut_them():
-    require_owned((0, 40, 60, 75), 20)
-    require_owned((0, 75), 20)
-    with pytest.raises(DataError, match="row 30, inside a chunk of 20 rows"):
-        require_owned((0, 30, 60), 20)
-
-
 # ---------------------------------------------------------------- F13: a full disk
 
 
@@ -425,21 +353,6 @@ def full_writer(folder: Path) -> CorpusWriter:
     return CorpusWriter(folder / "c", n_features=D, dtype="f8", columns={}, info=info, n_rows=N, chunk_rows=CHUNK_ROWS)
 
 
-def test_what_is_written_already_needs_no_room(tmp_path, monkeypatch):
-    (tmp_path / "kept").write_bytes(bytes(3000))
-    free_of(monkeypatch, 1000)
-    atomic_write.require_free(tmp_path, 4000, "a store")
-    with pytest.raises(PlanTooLarge, match="a store takes up to"):
-        atomic_write.require_free(tmp_path, 4001, "a store")
-
-
-def test_the_place_of_a_store_need_not_exist_to_be_measured(tmp_path):
-    atomic_write.require_free(tmp_path / "deep" / "er" / "c", 1, "a store")
-    assert atomic_write.free_bytes(tmp_path / "deep" / "er") > 2**20
-    with pytest.raises(PlanTooLarge, match="a store takes up to"):
-        atomic_write.require_free(tmp_path / "deep", 2**80, "a store")
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get)
 def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_nothing(
     model, corpus, source, tmp_path, puts, number
@@ -458,43 +371,6 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_a_disk_without_inodes_is_not_called_full(tmp_path, puts, monkeypatch):
-    there = os.statvfs(tmp_path)
-    without = os.statvfs_result((*there[:5], 40, 0, 0, *there[8:]))  # files: 40 at most, none free
-    puts.error, puts.fail_at = lambda: OSError(errno.ENOSPC, "No space left on device"), 0
-
-    def publish() -> None:
-        zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
-
-    monkeypatch.setattr(atomic_write.os, "statvfs", lambda path: without)
-    with pytest.raises(
-        DataError, match=r"device: its file system has no inodes left for more files \(.*; remove some files"
-    ):
-        publish()
-    uncounted = os.statvfs_result((*there[:5], 0, 0, 0, *there[8:]))
-    monkeypatch.setattr(atomic_write.os, "statvfs", lambda path: uncounted)
-    with pytest.raises(DataError, match=r"No space left on device \(.* MB are free there\)"):
-        publish()
-
-
-def test_what_is_free_is_measured_before_what_was_begun_is_removed(tmp_path, puts, monkeypatch):
-    found = []
-    usage = shutil.disk_usage(".")
-    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: (found.append(left(Path(path))), usage)[1])
-    puts.error, puts.fail_at = lambda: OSError(errno.ENOSPC, "No space left on device"), 0
-    with pytest.raises(DataError, match="No space left"):
-        zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
-    assert len(found[-1]) == 1
-    assert left(tmp_path) == []
-
-
-def test_a_directory_in_the_place_of_a_file_is_named(tmp_path):
-    (tmp_path / "command.json").mkdir()
-    with pytest.raises(DataError, match=r"command\.json: cannot be written: Is a directory"):
-        atomic_write.write_json(tmp_path / "command.json", {})
-    assert os.listdir(tmp_path) == ["command.json"]
-
-
 def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_again(tmp_path, puts):
     puts.error, puts.fail_at = lambda: OSError(errno.EIO, "Input/output error"), 0
     with pytest.raises(OSError, match="Input/output error"):
@@ -511,32 +387,3 @@ def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_agai
         for index in range(11):
             writer.write_chunk(index, x=X[index * CHUNK_ROWS : (index + 1) * CHUNK_ROWS])
     assert_array_equal(open_corpus(tmp_path / "c").array("x")[:], X)
-
-
-def test_predictions_on_a_disk_that_fills_up_are_gone_on_with_when_there_is_room(model, make_corpus, tmpfs, tmp_path):
-    """F13 on a real file system of 1 MB: float64 predictions of noise do not compress."""
-    place = tmpfs("1m")
-    rows = np.random.default_rng(0).normal(size=(30_000, D))
-    corpus = make_corpus(rows, name="large", chunk_rows=3000)
-    (place / "filler").write_bytes(bytes(700_000))
-    disk_usage = atomic_write.shutil.disk_usage
-    with pytest.MonkeyPatch.context() as patch:
-        usage = disk_usage(place)._replace(free=2**30)  # it was free when the job began
-        patch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(DataError, match="cannot be written: No space left on device"):
-            predict(model, corpus, place / "p", tmp_path / "run")
-    assert not (place / "p").exists()
-    assert len(left(place)) == 1
-    (place / "filler").unlink()
-    predict(model, corpus, place / "p", tmp_path / "run", resume=True)
-    predict(model, corpus, tmp_path / "undisturbed")
-    assert content(place / "p") == content(tmp_path / "undisturbed")
-
-
-def test_an_ingest_onto_a_small_disk_leaves_nothing_but_room(tmpfs, tmp_path):
-    place = tmpfs("1m")
-    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(60_000, D)))
-    with pytest.raises(DataError, match=r"cannot be written: No space left on device \(.* MB are free there\)"):
-        ingest(open_source(tmp_path / "rows.npy"), place / "c", chunk_rows=2000)
-    assert list(place.iterdir()) == []
-    assert shutil.disk_usage(place).used == 0

@@ -7,7 +7,6 @@ its last fsync, of a directory the names of its last fsync; all that came later 
 from __future__ import annotations
 
 import builtins
-import fcntl
 import io
 import json
 import os
@@ -25,7 +24,7 @@ import pytest
 Image = dict[str, bytes | None]  # a path below the root and its content; None: a directory
 _HIDDEN, _INSIDE = re.compile(r"\.(partial|old)$"), re.compile(r"\.(partial|old)/")
 _OPEN, _REAL = builtins.open, {name: getattr(os, name) for name in ("mkdir", "open", "replace", "rmdir", "unlink")}
-_FSYNC, _FLOCK, _LINK = os.fsync, fcntl.flock, os.link
+_LINK = os.link
 
 
 @dataclass(eq=False)
@@ -231,14 +230,6 @@ class Disk:
         with suppress(KeyError):  # it may have been renamed or removed meanwhile
             self._note(path)
 
-    def _locked(self, file: Any, operation: int) -> None:
-        """`fcntl.flock`; to find it held is a step, so that whoever holds it can go on."""
-        try:
-            _FLOCK(file, operation)
-        except BlockingIOError:
-            self.step("wait", "")
-            raise
-
     @contextmanager
     def watched(self) -> Iterator[Disk]:
         """Let the writes of this process below the root be steps, for a block."""
@@ -252,7 +243,6 @@ class Disk:
             patch.setattr(builtins, "open", self._opened)
             patch.setattr(io, "open", self._opened)
             patch.setattr(shutil, "rmtree", self._cleared)
-            patch.setattr(fcntl, "flock", self._locked)
             yield self
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from bigkernel.data import zarr_arrays
+
 N, D, SEGMENTS = 10_240, 32, 16
 # what starts in the background of a shell has Ctrl-C ignored, and so would all that it starts
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -100,6 +102,12 @@ class Driver:
 def published(run: Path) -> int:
     """Segments that a run has published, in all of its sweeps."""
     return len(list(run.glob("*/receipts/0-*.json"))) + len(list(run.glob("receipts/0-*.json")))
+
+
+def same_model(a: Path, b: Path) -> bool:
+    """Tell if two models are the same to the last bit."""
+    one, two = (zarr_arrays.digest(zarr_arrays.read_group(path, "model")[0]) for path in (a, b))
+    return one == two
 
 
 def leftovers(run: Path) -> list[Path]:

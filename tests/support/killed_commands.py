@@ -1,4 +1,4 @@
-"""Commands that are killed at publishes and gone on with: `python killed_commands.py DIRECTORY ingest=99 tune=6 …`.
+"""Commands that are killed at publishes and gone on with.
 
 Every attempt is a fork of this process, which has imported all that a command needs and done nothing: it takes a tenth
 of a start. A publish is a rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it. Prints of
@@ -21,16 +21,14 @@ from typing import Any
 import dask
 import numpy as np
 
-import pipelines.corpus.command
 from bigkernel import Gaussian, KernelRidge, cli, save_model
 from bigkernel.cli import ingest, models, tune
 from bigkernel.data import atomic_write, run_directory, zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.models import persistence
 from bigkernel.search import sweep_search
-from pipelines.__main__ import main as pipelines_main
 
-IMPORTED = (ingest, models, tune, persistence, sweep_search, pipelines.corpus.command)
+IMPORTED = (ingest, models, tune, persistence, sweep_search)
 PUBLISHERS = {atomic_write.__name__, run_directory.__name__}
 SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkernel.block-rows": 64}
 
@@ -50,7 +48,6 @@ class Job:
     make: Callable[[Path], None]
     result: Callable[[Path], Any]
     over: str = ""
-    main: Callable[..., Any] = cli.main
 
 
 def _rows() -> tuple[np.ndarray, np.ndarray]:
@@ -108,12 +105,6 @@ JOBS = {
         "holds the results of a search already",
     ),
     "score": Job(("score", "m.model", "train", "--run", "run", "--json"), _corpus_and_model, _told),
-    "corpus": Job(
-        ("corpus", "--rows", "2400", "--landmarks", "20", "--run", "run"),
-        lambda place: None,
-        lambda place: (_arrays(place / "run/model"), (place / "run/results/errors.csv").read_text()),
-        main=pipelines_main,
-    ),
 }
 
 
@@ -140,7 +131,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
         code = 1
         try:
             with dask.config.set(SETTINGS):
-                job.main([*job.words, *more])
+                cli.main([*job.words, *more])
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
@@ -172,20 +163,19 @@ def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
     return "" if job.result(place) == wanted else "another result"
 
 
-def main(place: Path, name: str, most: int) -> dict[str, Any]:
-    """Kill a job at each of its publishes, or at so many of them that are spread evenly."""
-    job, clean = JOBS[name], place / "clean"
+def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
+    """Kill a job at so many of its publishes, spread evenly: how many were tried, and what was wrong."""
+    clean = place / "clean"
     clean.mkdir(parents=True)
     job.make(clean)
     code, publishes = attempt(job, clean)
     if code:
-        return {"publishes": 0, "tried": 0, "wrong": {"0": (clean / "err").read_text()[-2000:]}}
+        return 0, {0: (clean / "err").read_text()[-2000:]}
     wanted = job.result(clean)
     moments = sorted({1 + round(i * (publishes - 1) / max(1, most - 1)) for i in range(min(most, publishes))})
-    wrong = {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
-    return {"publishes": publishes, "tried": len(moments), "wrong": wrong}
+    return len(moments), {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
 
 
-if __name__ == "__main__":
-    asked = dict(word.split("=") for word in sys.argv[2:])
-    print(json.dumps({name: main(Path(sys.argv[1], name), name, int(most)) for name, most in asked.items()}))
+def main(place: str, asked: dict[str, int]) -> None:
+    """Print, as JSON, what `kill` says of each job."""
+    print(json.dumps({name: kill(Path(place, name), JOBS[name], most) for name, most in asked.items()}))

@@ -143,20 +143,6 @@ class Devour:
         time.sleep(60)  # whoever watches the memory may be late
 
 
-_kept: list[np.ndarray] = []  # by `Keep`, as long as the process lives
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Takes memory at the first chunk of a process, and never gives it back."""
-
-    n_bytes: int
-
-    def __call__(self, chunk: Chunk) -> None:
-        if not _kept:
-            _kept.append(np.full(self.n_bytes, 1, np.uint8))
-
-
 @dataclass(frozen=True)
 class Change:
     """Changes the corpus at `path` at the chunk that begins with row `at`: see `CHANGES`.

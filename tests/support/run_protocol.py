@@ -1,4 +1,4 @@
-"""The protocol of runs on a `crashing_disk`: sweeps that die at any step, workers that die, and workers that come late.
+"""The protocol of runs on a `crashing_disk`: sweeps that die at any step, and workers that die.
 
 Driver, schedule, receipts, tasks, locks and the writing of files are the real ones. Only the codec of arrays is a plain
 one (zarr takes 5 ms for a partial result), and a process is a thread or a call: it dies by an exception that is raised
@@ -8,10 +8,9 @@ again at each further step, so that nothing tidies up behind it.
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,7 +220,7 @@ def explore(world: World, *, power: bool, most: int | None = None) -> int:
     return done
 
 
-# ---------------------------------------------------------------- workers that die, and workers that come late
+# ---------------------------------------------------------------- workers that die
 
 
 @contextmanager
@@ -261,100 +260,3 @@ def mortal_workers(world: World, dies_at: Collection[int]) -> Iterator[list[int]
             patch.setattr(local_executor, name, surviving(getattr(local_executor, name)))
         yield deaths
     world.disk.hook = lambda step, path: None
-
-
-class Late:
-    """A worker that freezes at one step of its task, and goes on at a later step of another driver or of its own.
-
-    Parameters
-    ----------
-    world : World
-    freezes_at : the step of the tasks
-    wakes_at : the step of all others after that, or the end of the driver
-    dies : its driver ends when it freezes, and another one resumes
-    """
-
-    def __init__(self, world: World, freezes_at: int, wakes_at: int, *, dies: bool) -> None:
-        self._world, self._freezes_at, self._wakes_at, self._dies = world, freezes_at, wakes_at, dies
-        self._frozen, self._go, self._over = threading.Event(), threading.Event(), threading.Event()
-        self._late: threading.Thread | None = None
-        self._steps = self._after = 0
-        self._dead: set[int] = set()  # threads
-
-    def _hook(self, step: str, path: str) -> None:
-        me = threading.get_ident()
-        if me in self._dead:
-            raise Ended
-        if self._late is not None and me == self._late.ident:
-            if not self._frozen.is_set():
-                self._steps += 1
-                if self._steps == self._freezes_at:
-                    self._frozen.set()
-                    self._go.wait(60)
-        elif self._frozen.is_set():
-            self._after += 1
-            if self._after == self._wakes_at:
-                self._wake()
-
-    def _wake(self) -> None:
-        if not self._go.is_set():
-            self._go.set()
-            assert self._late is not None
-            self._late.join(60)
-
-    def _on_a_worker(self, task: Callable[..., Any]) -> Callable[..., Any]:
-        """A task on a worker of its own; on another one, where that freezes."""
-
-        def run(*arguments: Any) -> Any:
-            if self._frozen.is_set():
-                return task(*arguments)
-            result: list[Any] = []
-
-            def work() -> None:
-                try:
-                    result.append(task(*arguments))
-                except BaseException as error:
-                    result.append(error)
-                finally:
-                    self._over.set()
-
-            self._over.clear()
-            self._late = threading.Thread(target=work, daemon=True)
-            self._late.start()
-            while not self._over.wait(0.0002) and not self._frozen.is_set():
-                pass
-            if self._frozen.is_set():
-                if self._dies:
-                    self._dead.add(threading.get_ident())
-                    raise Ended
-                return task(*arguments)
-            self._late.join(60)
-            if isinstance(result[0], BaseException):
-                raise result[0]
-            return result[0]
-
-        return run
-
-    def run(self) -> tuple[str, str]:
-        """The bits of the last driver, and of one more that resumes when all is over; "" where none froze."""
-        world = self._world
-        world.disk.hook = self._hook
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("_task", "merge"):
-                patch.setattr(local_executor, name, self._on_a_worker(getattr(local_executor, name)))
-            try:
-                bits = world.drive()
-            except Ended:
-                self._dead.clear()
-                bits = self._told_or(world.drive)
-            if not self._frozen.is_set():
-                return "", ""
-            self._wake()
-        world.disk.hook = lambda step, path: None
-        return bits, world.drive()
-
-    @staticmethod
-    def _told_or(drive: Callable[[], str]) -> str:
-        with suppress(DataError):
-            return drive()
-        return "a named error"

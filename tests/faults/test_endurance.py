@@ -1,0 +1,73 @@
+"""Long runs: processes that are killed at random moments, and a thousand fits in one process."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import numpy as np
+import psutil
+import pytest
+from drivers import HELD, SEGMENTS, SLOW, leftovers, published, same_model, wait_until
+
+from bigkernel.data.run_status import survey
+
+
+@pytest.mark.endurance
+@pytest.mark.cluster
+@pytest.mark.parametrize("seed", range(3))
+def test_F54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corpus, undisturbed, start, tmp_path, seed):
+    rng, run = np.random.default_rng(seed), tmp_path / "run"
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--run", "run"]
+    words += ["--cluster", "local", "--workers", "2", "--dashboard-port", "0"]
+    counts = np.sort(rng.choice(np.arange(2, SEGMENTS - 3), 3, replace=False))
+    killed = 0
+    for count, death in zip(counts, rng.permutation([signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]), strict=True):
+        driver = start([*words, *(["--resume"] if run.exists() else [])], **HELD)
+        begun = published(run)
+        driver.until(lambda begun=begun: published(run) > begun, "a segment")
+        workers = driver.workers()
+        workers[rng.integers(len(workers))].kill()
+        killed += 1
+        driver.until(lambda count=count: published(run) >= count, f"{count} segments")
+        finished = {path.name for path in run.glob("moments/receipts/0-*.json")}
+        workers = driver.workers()
+        driver.process.send_signal(int(death))
+        assert driver.wait() == {signal.SIGKILL: -9, signal.SIGTERM: 75}[signal.Signals(int(death))], driver.errors()
+        wait_until(lambda workers=workers: not any(map(alive, workers)), what="workers that end with their driver")
+        assert finished <= {path.name for path in run.glob("moments/receipts/0-*.json")}
+    last = start([*words, "--resume"], **SLOW)
+    assert last.wait() == 0, last.errors()
+    assert same_model(tmp_path / "a.model", undisturbed)
+    assert leftovers(tmp_path) == []
+    (state,) = survey(run)
+    assert (state.state, state.segments_done) == ("finished", SEGMENTS)
+    assert state.repeats <= 2 * (killed + len(counts))  # no more than what was under way at a death
+
+
+def alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+# bytes a fit: a scheduler in the same process keeps logs of every transition, up to a length that is not reached here
+@pytest.mark.parametrize(
+    "where, fits, kills, most",
+    [
+        pytest.param("serial", 100, 10, 40_000, marks=pytest.mark.slow),
+        pytest.param("dask", 100, 0, 300_000, marks=[pytest.mark.slow, pytest.mark.cluster]),
+        pytest.param("serial", 1000, 100, 20_000, marks=pytest.mark.endurance),
+    ],
+)
+def test_F40_many_fits_of_which_some_are_killed_leave_nothing_behind(start, where, fits, kills, most):
+    driver = start(
+        f"import many_fits\nif __name__ == '__main__': many_fits.main({where!r}, {fits}, {kills})", TMPDIR="."
+    )
+    assert driver.wait(230) == 0, driver.errors()
+    found = json.loads(driver.out.read_text())
+    assert found["wrong"] == 0
+    memory, files, threads, strays = np.array(found["marks"]).T
+    half = len(memory) // 2  # until then caches and pools fill
+    slope = np.polyfit(np.arange(half) * found["every"], memory[-half:], 1)[0]
+    assert slope < most, f"{slope / 1e3:.0f} kB a fit; {memory[0] / 1e6:.0f} to {memory[-1] / 1e6:.0f} MB"
+    for counted in (files, threads, strays):
+        assert counted[half:].max() <= counted[:half].max() + (where == "dask")

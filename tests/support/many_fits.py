@@ -1,0 +1,86 @@
+"""Many small fits in one process, some of which are killed in a fork and gone on with: what the process holds."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import psutil
+from distributed import Client
+from probes import local_cluster, threads_kept
+
+from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.run_directory import Run
+
+MARKS, PUBLISHES = 20, 5  # looks at the process; of a fit: its segments and their merges
+
+
+def fit(corpus: Corpus, where: Any, run: Path | None = None, *, resume: bool = False) -> bytes:
+    """The coefficients of one fit."""
+    with executing(where, run=run, resume=resume):
+        model = KernelRidge(Gaussian(2.0), n_landmarks=6, random_state=0).fit(corpus)
+    return model.dual_coef_.tobytes()
+
+
+def fit_killed(corpus: Corpus, run: Path, at: int) -> None:
+    """Fit in a fork of this process, which SIGKILL ends as it publishes for the `at`-th time."""
+    child = os.fork()
+    if not child:
+        publish, done = Run.publish, 0
+
+        def counted(self: Run, *arguments: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return publish(self, *arguments)
+
+        Run.publish = counted  # type: ignore[method-assign]
+        fit(corpus, "serial", run)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def held() -> tuple[int, int, int, int]:
+    """Resident bytes, open files, threads and files in the directory of temporary files."""
+    gc.collect()
+    process = psutil.Process()
+    strays = sum(1 for path in Path().iterdir() if path.name.startswith("tmp"))
+    return process.memory_info().rss, process.num_fds(), threads_kept(), strays
+
+
+def main(where: str, fits: int, kills: int) -> None:
+    """Print, as JSON, how many fits were wrong, and what was held after every `every` fits."""
+    dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
+    X, run = np.random.default_rng(0).normal(size=(60, 8)), Path("run")
+    with CorpusWriter(
+        "corpus", n_features=8, dtype=X.dtype, columns={"y": X.dtype}, info=CorpusInfo("many"), chunk_rows=20
+    ) as writer:
+        writer.append(x=X, y=X[:, 0].copy())
+    corpus, wrong, every, marks = open_corpus("corpus"), 0, fits // MARKS, []
+    struck = {fits * part // kills: 1 + part % PUBLISHES for part in range(kills)}  # fit: publish
+    with ExitStack() as stack:
+        client: Any = where
+        if where == "dask":
+            client = stack.enter_context(Client(stack.enter_context(local_cluster(2)), set_as_default=False))
+        clean = fit(corpus, client)
+        for number in range(fits):
+            if number in struck:
+                fit_killed(corpus, run, struck[number])
+                wrong += fit(corpus, client, run, resume=True) != clean
+                wrong += any(path.name.endswith((".partial", ".old")) for path in run.rglob("*"))
+                shutil.rmtree(run)
+            else:
+                wrong += fit(corpus, client) != clean
+            if number % every == every - 1:
+                marks.append(held())
+    print(json.dumps({"wrong": wrong, "every": every, "marks": marks}))
