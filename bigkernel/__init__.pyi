@@ -6,10 +6,10 @@ from .cli.plots import plot_band as plot_band
 from .cli.plots import plot_confusion as plot_confusion
 from .cli.plots import plot_landmarks as plot_landmarks
 from .cli.plots import plot_search as plot_search
-from .cli.write_corpus import write_corpus as write_corpus
 from .cluster.connect import connect as connect
 from .data.corpus import Corpus as Corpus
 from .data.corpus import open_corpus as open_corpus
+from .data.write_corpus import write_corpus as write_corpus
 from .engine.context import executing as executing
 from .engine.sweep import sweep as sweep
 from .estimators import DICA as DICA

@@ -63,7 +63,7 @@ def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
 
 
 def test_imports_from_modules_that_have_become_packages_go_on_to_work():
-    from bigkernel.data.convert import ingest
+    from bigkernel.data.ingest import ingest
     from bigkernel.estimators import KernelRidge
     from bigkernel.events import observe
     from bigkernel.images import MomentNormalise
@@ -72,7 +72,7 @@ def test_imports_from_modules_that_have_become_packages_go_on_to_work():
     from bigkernel.statistics import MomentStatistic
 
     found = (KernelRidge, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
-    homes = ("estimators.ridge", "images.pose_and_strokes", "data.convert")
+    homes = ("estimators.ridge", "images.pose_and_strokes", "data.ingest")
     homes += ("kernels.functions", "events.scope", "search.sweep_search", "statistics.moments")
     assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
 

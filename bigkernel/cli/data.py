@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
 
 
-_NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
+_NAMES = {"predictions": "prediction store", "run": "run directory", "partial": "partial result"}
 
 
 @click.command()
@@ -58,12 +58,12 @@ def info(path: str, as_json: bool) -> None:
 def check(path: str, every: bool, as_json: bool) -> None:
     """Read all of what is at PATH: every chunk, every checksum, every value.
 
-    PATH is a corpus, a model, a prediction store, a run directory (every partial result of every sweep, against its
-    receipt) or any zarr array or group on a local disk. The line `protection` says what damage can be seen at all.
+    PATH is a corpus, a model, a prediction store or a run directory (every partial result of every sweep, against its
+    receipt).
 
     Ends with 0 if all is sound; with 3 (7 for a model) otherwise, and the first damage is named.
     """
-    from bigkernel.data.check import kind_at, protections, walk
+    from bigkernel.data.check import kind_at, walk
     from bigkernel.models.file import is_model
     from bigkernel.monitor.terminal.bar import bar
 
@@ -95,7 +95,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
     figures = {
         "kind": _NAMES.get(kind, kind),
         "sound": not damaged,
-        "protection": protections(path, kind),
+        "protection": "a checksum in every chunk; metadata and the set of chunks are sealed",
         "arrays": names,
         "chunks_read": parts,
         "damaged": [str(error) for error in damaged] if as_json else len(damaged),

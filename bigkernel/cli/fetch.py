@@ -10,7 +10,7 @@ import click
 
 from bigkernel.cli.options import json_option
 from bigkernel.cli.said import say
-from bigkernel.data.download import DATASETS, fetch_file, is_there
+from bigkernel.data.download import DATASETS, fetch_file
 from bigkernel.monitor.terminal.figures import show
 
 _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())
@@ -19,9 +19,8 @@ _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for na
 @click.command(epilog=_EPILOG)
 @click.argument("dataset", type=click.Choice(list(DATASETS)))
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option("--dry-run", is_flag=True, help="Say what would be fetched, and from where. Nothing is changed.")
 @json_option
-def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
+def fetch(dataset: str, directory: str, as_json: bool) -> None:
     """Fetch a public data set into DIRECTORY.
 
     Each file is taken from the first mirror that sends it with the right SHA-256, which is that of its content after
@@ -36,10 +35,6 @@ def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
     files: list[dict[str, Any]] = []
     for file in chosen.files:
         stated = {"name": file.name, "content_bytes": file.content_bytes, "sha256": file.sha256}
-        if dry_run:
-            there = is_there(file, directory)
-            files.append({**stated, "there": there, "mirrors": list(file.mirrors)})
-            continue
         with bar(f"fetch {file.name}", enabled=not as_json, unit="bytes") as update:
             fetched = fetch_file(file, directory, progress=update)
         files.append({**stated, "mirror": fetched.mirror, "failures": list(fetched.failures)})
@@ -47,12 +42,8 @@ def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
         show({**figures, "files": files, "next": following}, as_json=True)
         return
     for entry in files:
-        if dry_run:
-            hosts = ", ".join(urlsplit(url).netloc for url in entry["mirrors"])
-            figures[entry["name"]] = "is there" if entry["there"] else f"{entry['content_bytes']:,} bytes from {hosts}"
-        else:
-            figures[entry["name"]] = f"from {urlsplit(entry['mirror']).netloc}" if entry["mirror"] else "was there"
+        figures[entry["name"]] = f"from {urlsplit(entry['mirror']).netloc}" if entry["mirror"] else "was there"
     show(figures, as_json=False, title=directory)
-    say("next:" if not dry_run else "then:")
+    say("next:")
     for command in following:
         say(f"  {command}")

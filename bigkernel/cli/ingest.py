@@ -92,11 +92,11 @@ def ingest(
     """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
 
     Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
-    the byte, line or row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
+    the file and the row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
-    from bigkernel.data.convert import ingest as ingest_sources
+    from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.split import Split
     from bigkernel.data.targets import require_apart, require_target
     from bigkernel.monitor.terminal.bar import bar

@@ -1,4 +1,4 @@
-"""`bigkernel check` walks every chunk of a corpus, prediction store, run directory, or foreign zarr store.
+"""`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
 
 Everything is read through its checksums and compared with its seal (stores) or its receipts (runs); the first damage
 does not end the walk. Whoever wants that stops at the first `Looked` that carries one.
@@ -10,23 +10,20 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import zarr
 
 from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.chunk_check import Looked, look, protection
+from bigkernel.data.chunk_check import Looked, look
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed
 from bigkernel.errors import BigKernelError, DataError
 
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
-_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
+_EXPECTED = "expected a corpus, model, prediction store or run directory"
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """The store at `path`: "corpus", "predictions", "run", "partial", "array" or "zarr" (not of ours).
+    """The store at `path`: "corpus", "predictions", "run", "partial" or "array".
 
     Raises
     ------
@@ -37,22 +34,16 @@ def kind_at(path: str | os.PathLike[str]) -> str:
     if not os.path.exists(root):
         raise DataError(f"{path}: the path does not exist")
     if not os.path.isdir(root):
-        raise DataError(
-            f"{path}: expected a corpus, model, prediction store, run directory or zarr store, found a file"
-        )
+        raise DataError(f"{path}: {_EXPECTED}, found a file")
     kind = zarr_arrays.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
     if seals.is_sealed(root):
         seals.verify(root)
         raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
-    if any(root.joinpath(name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
-        return "zarr"
     if _sweeps(root):
         return "run"
-    raise DataError(
-        f"{path}: expected a corpus, model, prediction store, run directory or zarr store, found none of them"
-    )
+    raise DataError(f"{path}: {_EXPECTED}, found none of them")
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
@@ -69,23 +60,8 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     elif kind == "run":
         for sweep in _sweeps(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
-    elif kind == "zarr":
-        for name, array in _foreign_arrays(root):
-            yield from look(array, name)
     else:
         yield from _look_group(root, kind)
-
-
-def protections(path: str | os.PathLike[str], kind: str) -> list[str]:
-    """The extent to which damage at `path` can be seen: one sentence for each way in which its arrays are stored."""
-    root = Path(os.path.abspath(path))
-    if kind == "run":
-        return ["every partial result is sealed and has its SHA-256 in a receipt"]
-    if kind == "zarr":
-        return sorted({protection(array) for _, array in _foreign_arrays(root)})
-    group, _ = zarr_arrays.open_group(root, kind)
-    found = {protection(zarr_arrays.open_array(group, name)) for name in zarr_arrays.array_names(group)}
-    return [f"{text}; metadata and the set of chunks are sealed" for text in sorted(found)]
 
 
 def _look_group(root: Path, kind: str) -> Iterator[Looked]:
@@ -100,17 +76,6 @@ def _look_group(root: Path, kind: str) -> Iterator[Looked]:
     for name, text in seals.changed_arrays(root, seal):
         if name not in damaged:
             yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
-
-
-def _foreign_arrays(root: Path) -> list[tuple[str, zarr.Array]]:
-    try:
-        node: Any = zarr.open(str(root), mode="r")
-        if isinstance(node, zarr.Array):
-            return [(root.name, node)]
-        found = [(name, array) for name, array in node.members(max_depth=None) if isinstance(array, zarr.Array)]
-    except _UNREADABLE as error:
-        raise DataError(f"{root}: its zarr metadata cannot be read: {error}") from error
-    return sorted(found, key=lambda item: item[0])
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Looking at every chunk of a stored array: is it there, does it decode, are its values what they may be.
-
-Works on arrays of ours and on any zarr array of a local store (formats 2 and 3, sharded or not).
-"""
+"""Looking at every chunk of a stored array: is it there, does it decode, are its values what they may be."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 _CHUNK_BYTES = 2**34  # most that is decoded at once
 _AHEAD_BYTES = 2**27  # of the chunks that are decoded side by side; a larger chunk is decoded alone
 _MOST_READERS = 8
-_CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3")
 
 Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: what is wrong with them, or ""
 
@@ -58,7 +54,7 @@ def finite(start: int, values: NDArray[Any]) -> str:
 
 
 def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked]:
-    """Read every chunk (shard) of an array through its codecs, and look at its values; on all processors.
+    """Read every chunk of an array through its codecs, and look at its values; on all processors.
 
     Yields
     ------
@@ -66,7 +62,7 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
         After each chunk, in order of rows. A chunk that is missing, does not decode, or holds values that `judge`
         objects to carries its error.
     """
-    steps = array.shards or array.chunks
+    steps = array.chunks
     grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
     together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
     readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
@@ -84,14 +80,14 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
 
 
 def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
-    """One chunk (shard), by its place in the grid of chunks.
+    """One chunk, by its place in the grid of chunks.
 
     Raises
     ------
     OSError
         The store fails; the chunk may be sound.
     """
-    steps = array.shards or array.chunks
+    steps = array.chunks
     place = tuple(
         slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
     )
@@ -101,8 +97,7 @@ def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge)
     damage: DataError | None = None
     if not (root / key).is_file():
         damage = ChunkMissing(
-            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again "
-            "(a foreign array may have left it out on purpose: write_empty_chunks=False)"
+            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again"
         )
     elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
         damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
@@ -116,46 +111,6 @@ def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge)
         else:
             damage = DataError(f"{where} has {wrong}") if wrong else None
     return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
-
-
-def protection(array: zarr.Array) -> str:
-    """The extent to which damage to the chunks of an array can be seen, told from its codecs.
-
-    Examples
-    --------
-    >>> protection(zarr.create_array({}, shape=8, dtype="f4", compressors=zarr.codecs.BloscCodec()))
-    'a flipped bit may pass unseen (bytes, blosc: no checksum); a missing chunk is named'
-    """
-    codecs, sharded = _codecs(array)
-    names = [str(codec.get("name", "?")).removeprefix("numcodecs.") for codec in codecs]
-    checks = [name for name in names if name in _CHECKSUMS]
-    if any(name == "zstd" and _configuration(codec).get("checksum") for name, codec in zip(names, codecs, strict=True)):
-        checks.append("zstd with its checksum")
-    checks.extend(name for name in names if name in ("gzip", "zlib"))
-    if checks:
-        text = f"a flipped bit is seen ({', '.join(checks)})"
-    else:
-        text = f"a flipped bit may pass unseen ({', '.join(names) or 'no codec'}: no checksum)"
-    end = "sharded: missing inner chunks read as fill values" if sharded else "a missing chunk is named"
-    return f"{text}; {end}"
-
-
-def _codecs(array: zarr.Array) -> tuple[list[dict[str, Any]], bool]:
-    """Codecs that the bytes of a chunk pass, as {name, configuration}, those inside a shard; and whether it is one."""
-    described: dict[str, Any] = array.metadata.to_dict()
-    if array.metadata.zarr_format == 2:
-        found: list[Any] = [*(described.get("filters") or ()), described.get("compressor")]
-        plain = [codec if isinstance(codec, dict) else codec.get_config() for codec in found if codec]
-        return [{"name": codec["id"], "configuration": codec} for codec in plain], False
-    codecs: list[dict[str, Any]] = list(described["codecs"])
-    for codec in codecs:
-        if codec.get("name") == "sharding_indexed":
-            return list(_configuration(codec)["codecs"]), True
-    return codecs, False
-
-
-def _configuration(codec: dict[str, Any]) -> dict[str, Any]:
-    return codec.get("configuration") or {}
 
 
 def labels_of(classes: Sequence[int | str]) -> Judge:

@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 
 from bigkernel.config import settings
 from bigkernel.data import atomic_write, seals, zarr_arrays
+from bigkernel.data.batches import COLUMNS
 from bigkernel.data.chunk_check import Looked, finite, labels_of, look
 from bigkernel.data.corpus_arguments import checked_attributes, require_count
-from bigkernel.data.corpus_arrays import CorpusArrays, fitting, joined
+from bigkernel.data.corpus_arrays import KEPT_LABELS, CorpusArrays, fitting, joined
 from bigkernel.data.corpus_rows import CorpusRows
 from bigkernel.data.targets import claimed, require_target
 from bigkernel.errors import DataError
 
 FORMAT = 2
 _PAUSES_SECONDS = [0.01 * 2**i for i in range(8)]  # after attempts to open what was exchanged meanwhile
-COLUMNS = ("y", "weight", "domain", "group")
 
 
 @dataclass(frozen=True)
@@ -199,27 +199,23 @@ class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
     It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
-    without an error; after an error nothing of it is left, and what stood at the target is as it was. Rows come either
-    in order through `append`, any number at a time, or, when `n_rows` is given, as whole chunks through `write_chunk`,
-    in any order and from several processes (which call the function `write_chunk` with the writer's `path`).
+    without an error; after an error nothing of it is left. Rows come in order through `append`, or, when `n_rows` is
+    given, as whole chunks through `write_chunk`, in any order and from several processes.
 
-    With `keep`, an error or an interruption leaves the chunks where they are, and a writer of the same rows and the
-    same token goes on with them under `resume`: `append` is given all rows again and passes over those of the leading
-    chunks that read back through their checksums (`kept_rows`); whoever calls `write_chunk` reads back what it relies
-    on.
+    With `keep`, an error leaves the chunks where they are, and a writer of the same rows and token goes on with them
+    under `resume`: `append` is given all rows again and passes over those of the leading chunks that read back
+    (`kept_rows`); whoever calls `write_chunk` reads back what it relies on.
 
     Parameters
     ----------
     target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
     n_features : int
     dtype : of the stored rows
-    columns : mapping of column name to dtype
+    columns : mapping of column name to dtype; with `KEPT_LABELS` in the place of "y", `store_labels` makes it of them
     info : CorpusInfo (its `complete` is ours to set)
-    n_rows : int or None
-        Total when known beforehand.
-    chunk_rows : int or None
-        None: `chunk_rows_for`.
-    keep, resume : see `disk.publishing`
+    n_rows : total when known beforehand, or None
+    chunk_rows : None: `chunk_rows_for`
+    keep, resume : see `atomic_write.publishing`
 
     Raises
     ------
@@ -245,7 +241,7 @@ class CorpusWriter:
         keep: str = "",
         resume: bool = False,
     ) -> None:
-        unknown = sorted(set(columns) - set(COLUMNS))
+        unknown = sorted(set(columns) - {*COLUMNS, KEPT_LABELS})
         if unknown:
             raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
         self.target = self.path = Path(target)
@@ -294,11 +290,7 @@ class CorpusWriter:
         with self._stack:
             if error is not None:
                 raise error
-            self._flush(everything=True)
-            self._await_writing()
-            if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
-                self._arrays.resize(self._seen_rows)
-                self.n_rows = self._seen_rows
+            self._write_rest()
             self._arrays.finish()
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
@@ -322,6 +314,20 @@ class CorpusWriter:
         self._pending_rows += count - passed
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
+
+    def store_labels(self, labels: Any) -> None:
+        """Store the column `y`, once all rows are there, from the labels that were kept with them; see `Labels`."""
+        self._write_rest()
+        with atomic_write.writing(self.target, passing=False):
+            self._arrays.store_labels(labels, self.n_rows)
+        self.info = replace(self.info, classes=labels.classes)
+
+    def _write_rest(self) -> None:
+        self._flush(everything=True)
+        self._await_writing()
+        if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
+            self._arrays.resize(self._seen_rows)
+            self.n_rows = self.kept_rows = self._seen_rows
 
     def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
         """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""

@@ -6,6 +6,7 @@ leading chunks that are whole.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
 from bigkernel.errors import DataError
+
+KEPT_LABELS = "labels"  # labels as they came, until it is known what they are; see `labels`
 
 Array = NDArray[Any]
 Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -32,7 +35,7 @@ class CorpusArrays:
     """
 
     def __init__(self, group: zarr.Group, shapes: Shapes, n_rows: int, chunk_rows: int) -> None:
-        self._shapes, self._step = shapes, chunk_rows
+        self._group, self._shapes, self._step = group, shapes, chunk_rows
         self._arrays = {
             name: zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
             for name, (tail, dtype) in shapes.items()
@@ -67,6 +70,18 @@ class CorpusArrays:
             part = slice(start, min(count, start + self._step))
             for name, array in self._arrays.items():
                 zarr_arrays.write(array, first + start, fitting(rows[name][part], array.dtype, name))
+
+    def store_labels(self, labels: Any, n_rows: int) -> None:
+        """Write `y` as `Labels` says from those that were kept, which are removed when it is there."""
+        kept = self._arrays[KEPT_LABELS]
+        place = zarr_arrays.directory_of(kept)
+        shutil.rmtree(place.with_name("y"), ignore_errors=True)  # of an interrupted writer
+        y = zarr_arrays.create(self._group, "y", shape=(n_rows,), chunks=(self._step,), dtype=labels.dtype)
+        for start in range(0, n_rows, self._step):
+            found = zarr_arrays.read(kept, start, min(start + self._step, n_rows))
+            zarr_arrays.write(y, start, labels.stored(found))
+        self._arrays = {**{name: array for name, array in self._arrays.items() if name != KEPT_LABELS}, "y": y}
+        shutil.rmtree(place)
 
     def finish(self) -> None:
         """See that every chunk is there."""

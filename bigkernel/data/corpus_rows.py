@@ -16,6 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
+from bigkernel.data.labels import named_labels
 from bigkernel.data.pixels import grey
 from bigkernel.errors import BigKernelError, PlanTooLarge
 from bigkernel.html import columns, pictures, table
@@ -84,6 +85,15 @@ class CorpusRows(ABC):
         for start, stop in pairwise((*range(0, self.n_rows, self.chunk_rows), self.n_rows)):
             for first in range(start, stop, _ROWS):
                 yield from self._read(first, min(first + _ROWS, stop))
+
+    def batches(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the rows and their columns, a chunk at a time; labels that are text as their names."""
+        for start in range(0, self.n_rows, self.chunk_rows):
+            stop = min(start + self.chunk_rows, self.n_rows)
+            found = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
+            if "y" in found:
+                found["y"] = named_labels(found["y"], self.info.classes)
+            yield found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """All rows (n, d) in memory, where they are at most 1 GiB; else `PlanTooLarge`, which says how to go on."""

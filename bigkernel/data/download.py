@@ -1,4 +1,4 @@
-"""Public data sets, fetched once and verified: MNIST, USPS and wine quality.
+"""Public data sets, fetched once by pooch and verified: MNIST, USPS and wine quality.
 
 Every file has several mirrors and one SHA-256, that of its decoded content: mirrors compress differently, and some
 serve without encryption, which is all right only because of this digest. A file appears under its name when it is whole
@@ -7,28 +7,20 @@ and right; a mirror that fails, hangs, sends too much or something else is left 
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import hashlib
 import os
-import shutil
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bigkernel.data.atomic_write import require_free, writing
-from bigkernel.data.readers.source import is_gzip, open_stream
-from bigkernel.data.visible import log_of
+from bigkernel.data.atomic_write import replacing, require_free
+from bigkernel.data.readers.source import open_stream
 from bigkernel.errors import ConfigError, DataError
 
 WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer
-RATE_BYTES = 20_000  # a second: a mirror has WAIT_SECONDS and the time that its file takes at this rate
 _SLACK_BYTES = 2**16  # compressed or decoded content may exceed the stated size by so much
 _PIECE_BYTES = 2**16
-_logger = log_of(__name__)
 
 Progress = Callable[[int, int | None], None]
 
@@ -39,7 +31,7 @@ class RemoteFile:
 
     Attributes
     ----------
-    name : under which it is stored; .gz: gzip
+    name : under which it is stored
     content_bytes : size of the decoded content
     sha256 : of the decoded content
     mirrors : URLs, tried in order
@@ -155,21 +147,18 @@ DATASETS: Mapping[str, Dataset] = {
 
 
 class _Sink:
-    """Takes what a mirror sends, up to a number of bytes and until it is closed."""
+    """Takes what a mirror sends, up to a number of bytes."""
 
     def __init__(self, handle: BinaryIO, most_bytes: int, update: Progress) -> None:
         self._handle, self._most_bytes, self._update = handle, most_bytes, update
-        self.count = 0
-        self.closed = False
+        self._count = 0
 
     def write(self, data: bytes) -> int:
         """Store a piece."""
-        if self.closed:
-            raise DataError("given up")
-        self.count += len(data)
-        if self.count > self._most_bytes:
+        self._count += len(data)
+        if self._count > self._most_bytes:
             raise DataError(f"sent more than {self._most_bytes:,} bytes, so that it is another file")
-        self._update(self.count, None)
+        self._update(self._count, None)
         return self._handle.write(data)
 
     def flush(self) -> None:
@@ -177,18 +166,12 @@ class _Sink:
 
 
 def is_there(file: RemoteFile, folder: str | os.PathLike[str]) -> bool:
-    """Return True where the file lies in `folder` with the right content.
-
-    Raises
-    ------
-    DataError
-        Something of its name is there with other content, which is left alone.
-    """
+    """Return True where the file lies in `folder` with the right content; a DataError where it has another."""
     path = Path(folder, file.name)
     if not os.path.lexists(path):
         return False
     try:
-        right = path.is_file() and _digest(str(path), file.content_bytes) == file.sha256
+        right = path.is_file() and _digest(path, file.content_bytes) == file.sha256
     except DataError:  # damaged, such as a truncated gzip
         right = False
     if not right:
@@ -212,13 +195,8 @@ def fetch_file(
     ----------
     file : RemoteFile
     folder : path
-    progress : callable or None
-        Called with the bytes received, and the size where it is known.
+    progress : called with the bytes received, and the size where it is known
     wait_seconds : bounds the wait for a connection and between two pieces of an answer
-
-    Returns
-    -------
-    Fetched
 
     Raises
     ------
@@ -233,104 +211,44 @@ def fetch_file(
     if is_there(file, folder):
         return Fetched(target, "")
     require_free(folder, 2 * file.content_bytes, file.name)
-    update: Progress = progress or (lambda done, total: None)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     failures: list[str] = []
-    with writing(target, passing=False):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for url in file.mirrors:
-            with _scratch(target) as partial:
-                try:
-                    _download(url, partial, file, update, wait_seconds)
-                    found = _digest(str(partial), file.content_bytes)
-                    if found != file.sha256:
-                        raise DataError(f"sent other content (SHA-256 {found}, expected {file.sha256})")
-                    _publish(partial, target)
-                except DataError as error:
-                    failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
-                    _logger.info("%s", failures[-1])
-                    continue
-            return Fetched(target, url, tuple(failures))
+    for url in file.mirrors:
+        try:
+            with replacing(target) as partial:
+                _download(url, partial, file, progress or (lambda done, total: None), wait_seconds)
+                found = _digest(partial, file.content_bytes)
+                if found != file.sha256:
+                    raise DataError(f"sent other content (SHA-256 {found}, expected {file.sha256})")
+        except DataError as error:
+            failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
+            continue
+        return Fetched(target, url, tuple(failures))
     raise DataError(f"{file.name}: no mirror gave it: " + "; ".join(failures))
 
 
 def _download(url: str, partial: Path, file: RemoteFile, update: Progress, wait_seconds: float) -> None:
-    """One attempt at one mirror, in a thread of its own, so that one that drips is given up as well."""
+    """Make one attempt at one mirror."""
     try:
         import pooch  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigError(f'{error.name} fetches files, and is not installed: pip install "bigkernel[data]"') from None
-    failure: list[str] = []
-    limit_seconds = wait_seconds + file.content_bytes / RATE_BYTES
     with partial.open("wb") as handle:
         sink = _Sink(handle, file.content_bytes + _SLACK_BYTES, update)
-        get = pooch.HTTPDownloader(chunk_size=_PIECE_BYTES, timeout=wait_seconds)
-
-        def attempt() -> None:
-            try:
-                get(url, sink, None)
-            except DataError as error:
-                failure.append(str(error))
-            except Exception as error:  # whatever a thread raised would be lost with it
-                failure.append(_reason(error, wait_seconds))
-
-        thread = threading.Thread(target=attempt, name="bigkernel-fetch", daemon=True)
-        thread.start()
-        thread.join(limit_seconds)
-        if thread.is_alive():
-            sink.closed = True
-            raise DataError(f"not whole after {limit_seconds:,.0f} s ({sink.count:,} bytes)")
-    if failure:
-        raise DataError(failure[0])
+        try:
+            pooch.HTTPDownloader(chunk_size=_PIECE_BYTES, timeout=wait_seconds)(url, sink, None)
+        except DataError:
+            raise
+        except OSError as error:  # of requests, all of them
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            reason = f"{type(error).__name__}: {str(error)[:200]}" if status is None else f"answered {status}"
+            raise DataError(reason) from None
 
 
-def _reason(error: Exception, wait_seconds: float) -> str:
-    """Of what pooch raises (requests' errors)."""
-    text = str(error).split("\n")[0]
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return f"answered {status}"
-    if "timed out" in text.lower() or "Timeout" in type(error).__name__:
-        return f"nothing for {wait_seconds:g} s"
-    for known in ("Connection refused", "Name or service not known", "Network is unreachable", "IncompleteRead"):
-        if known in text:
-            return {"IncompleteRead": "the connection ended early"}.get(known, known.lower())
-    return f"{type(error).__name__}: {text[:200]}"
-
-
-@contextlib.contextmanager
-def _scratch(target: Path) -> Iterator[Path]:
-    """A hidden name beside `target`, of which nothing is left after the block."""
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    try:
-        yield partial
-    finally:
-        for left in (partial, partial.with_suffix(".coded")):
-            left.unlink(missing_ok=True)
-
-
-def _publish(partial: Path, target: Path) -> None:
-    """Give the file its name; one that came decoded is compressed where the name says so, and the reverse."""
-    if is_gzip(str(partial)) != target.name.endswith(".gz"):
-        coded = partial.with_suffix(".coded")
-        with contextlib.ExitStack() as stack:
-            if target.name.endswith(".gz"):
-                read: BinaryIO = stack.enter_context(partial.open("rb"))
-                raw = stack.enter_context(coded.open("wb"))
-                write: BinaryIO = stack.enter_context(gzip.GzipFile("", "wb", 9, raw, mtime=0))  # type: ignore[assignment]
-            else:
-                read = stack.enter_context(gzip.open(partial, "rb"))  # type: ignore[assignment]
-                write = stack.enter_context(coded.open("wb"))
-            shutil.copyfileobj(read, write, _PIECE_BYTES)
-        os.replace(coded, partial)
-    with partial.open("rb+") as handle:
-        os.fsync(handle.fileno())
-    os.replace(partial, target)
-
-
-def _digest(path: str, content_bytes: int) -> str:
-    """SHA-256 of the decoded content, of which no more is read than it should have."""
+def _digest(path: Path, content_bytes: int) -> str:
+    """Return the SHA-256 of the decoded content, of which no more is read than it should have."""
     total, left = hashlib.sha256(), content_bytes + 1
-    with open_stream(path) as stream:
+    with open_stream(str(path)) as stream:
         while left > 0 and (piece := stream.read(min(_PIECE_BYTES, left))):
             total.update(piece)
             left -= len(piece)

@@ -1,7 +1,8 @@
-"""The labels of sources: what they are, decided in one pass over them alone; and label maps, which replace them.
+"""Labels: what they are is found while they pass, row by row; and label maps, which replace them.
 
 Labels are classes (stored as int64, −1 for unlabelled; names as positions in the sorted list of all, among which the
-name "-1" is no class but means unlabelled) or numbers (float64, NaN for unlabelled).
+name "-1" is no class but means unlabelled) or numbers (float64, NaN for unlabelled). Which of them is known when all
+have passed: until then a writer keeps them as float64, names as numbers in the order in which they came.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from bigkernel.data.readers.source import Block, Source, origin_of
 from bigkernel.errors import ConfigError, DataError
 
+Classes = Literal["auto"] | bool
+
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
@@ -32,147 +35,179 @@ _MOST_MAP_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Labels:
-    """The distinct labels and their number, from a pass over them.
-
-    Attributes
-    ----------
-    classes : tuple of int or of str
-        The distinct labels in order, −1 apart; empty: `y` holds numbers.
-    n_rows : int
-    path : str
-        Of the file or files, for messages.
-    """
+    """The distinct labels in order, −1 apart (none: `y` holds numbers), and how those that were kept are stored."""
 
     classes: tuple[int | str, ...]
-    n_rows: int
-    path: str
+    table: NDArray[np.int64] | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the stored column: int64 for classes, float64 for numbers."""
         return np.dtype(np.int64 if self.classes else np.float64)
 
-    def encode(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Labels of a block as they are stored: names become positions in `classes`."""
-        if not self.classes and y.dtype.kind != "U":
-            return y.astype(self.dtype)
-        known = np.array(self.classes)
-        if y.dtype.kind == "U" and known.dtype.kind == "U":
-            positions = np.searchsorted(known, y).clip(max=len(known) - 1)
-            unlabelled = y == _UNLABELLED
-            if (unlabelled | (known[positions] == y)).all():
-                return np.where(unlabelled, -1, positions).astype(self.dtype)
-        elif y.dtype.kind != "U" and known.dtype.kind != "U" and np.isin(y, (-1, *known)).all():
-            return y.astype(self.dtype)
-        raise DataError(f"{self.path}: other labels than in the first pass over them; the file was changed meanwhile")
+    def stored(self, kept: NDArray[Any]) -> NDArray[Any]:
+        """Return labels that `Labelling.encode` gave as they are stored."""
+        return kept.astype(self.dtype) if self.table is None else self.table[kept.astype(np.int64)]
 
 
-def survey(blocks: Iterable[NDArray[Any]], *, path: str, classes: Literal["auto"] | bool = "auto") -> Labels:
-    """Decide what the labels are, from one pass over them.
+class Labelling:
+    """What the labels of rows are, found block by block.
 
     Names are always classes. Integers are classes when `classes` is True, or "auto" and at most 1,000 are distinct; −1
     among either means unlabelled. Anything else is numbers, of which NaN means unlabelled.
-
-    Parameters
-    ----------
-    blocks : iterable of arrays (k,)
-    path : str
-        For messages.
-    classes : "auto" or bool
-
-    Raises
-    ------
-    DataError
-        Infinite labels; classes asked for where labels are not integers; too many names; or −1 beside fewer than two
-        classes, where it may be a class itself, unless `classes` is True.
     """
-    return _decided(((path, y) for y in blocks), path, classes)
 
+    def __init__(self, classes: Classes = "auto") -> None:
+        self._wanted = classes
+        self._named: bool | None = None
+        self._whole = classes is not False
+        self._names: dict[str, int] = {}
+        self._numbers: set[int] = set()
 
-def survey_all(sources: Sequence[Source], *, classes: Literal["auto"] | bool = "auto") -> Labels | None:
-    """`survey` over the labels of several sources, whose classes are the union of theirs; None: they carry none.
+    def encode(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+        """Note the labels of rows `start` and up of `name`, and return what is kept of them, float64 (k,).
 
-    Raises
-    ------
-    DataError
-        As `survey`; or one file has names and another numbers.
-    """
-    if not all(source.targets for source in sources):
-        return None
-    blocks = ((source.path, y) for source in sources if source.targets for y in source.targets())
-    paths = ", ".join(source.path for source in sources[:3]) + (", …" if len(sources) > 3 else "")
-    return _decided(blocks, paths, classes)
-
-
-def _decided(blocks: Iterable[tuple[str, NDArray[Any]]], path: str, classes: Literal["auto"] | bool) -> Labels:
-    distinct: set[Any] = set()
-    names, integral, n_rows = False, classes is not False, 0
-    first = before = ""
-    start = 0  # rows of all files before this one
-    for file, y in blocks:
-        if file != before:
-            before, start = file, n_rows
-        if first and (y.dtype.kind == "U") != names:
-            kinds = ("names", "numbers") if names else ("numbers", "names")
-            raise DataError(f"{file}: its labels are {kinds[1]}, but {first} has {kinds[0]}; map them to one kind")
-        first, names = first or file, y.dtype.kind == "U"
-        if names and classes is False:
+        Raises
+        ------
+        DataError
+            Names after numbers or the reverse, infinite labels, other labels than `classes` asks for, too many names.
+        """
+        y = checked_labels(y)
+        named = y.dtype.kind == "U"
+        if self._named not in (None, named):
             raise DataError(
-                f"{file}: row {n_rows - start}: the label {str(y[0])!r} is a name, but classes=False asks for numbers"
+                f"{name}: row {start}: its labels are {'names' if named else 'numbers'}, those before are not; map "
+                "them to one kind"
             )
-        if not names:
-            odd = ~_is_integral(y)
-            if y.dtype.kind == "f" and np.isinf(y).any():
-                raise DataError(f"{file}: row {n_rows - start + int(np.argmax(np.isinf(y)))}: the label is infinite")
-            if classes is True and odd.any():
+        self._named = named
+        return self._encode_names(y, name, start) if named else self._encode_numbers(y, name, start)
+
+    def _encode_names(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+        distinct, places = np.unique(y, return_inverse=True)
+        if self._wanted is False and len(y):
+            raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")
+        codes = [self._names.setdefault(label, len(self._names)) for label in distinct.tolist()]
+        self._require_few(self._names, name)
+        return np.array(codes, np.float64)[places]
+
+    def _encode_numbers(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+        values = y.astype(np.float64)
+        if np.isinf(values).any():
+            raise DataError(f"{name}: row {start + int(np.argmax(np.isinf(values)))}: the label is infinite")
+        if not self._whole:
+            return values
+        odd = ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))  # NaN is odd
+        if odd.any():
+            if self._wanted != "auto":
                 row = int(np.argmax(odd))
-                raise DataError(
-                    f"{file}: row {n_rows - start + row}: {y[row]} is no class, but classes=True asks for classes"
-                )
-            integral = integral and not odd.any()
-        n_rows += len(y)
-        if names:
-            distinct.update(np.unique(y).tolist())
-        elif integral and (classes is True or len(distinct) <= AUTO_CLASSES + 1):  # + 1: perhaps −1 is one of them
-            distinct.update(int(value) for value in np.unique(y))
-        if len(distinct - _MISSING) > MOST_CLASSES and (names or classes is True):
-            raise DataError(f"{path}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
-    found = tuple(sorted(distinct - _MISSING))
-    if n_rows == 0 or not (names or classes is True or (integral and len(found) <= AUTO_CLASSES)):
-        return Labels((), n_rows, path)
-    if distinct & _MISSING and len(found) < (1 if classes is True else 2):
-        raise DataError(
-            f"{path}: its labels are {', '.join(map(str, (-1, *found)))}, and −1 among classes means unlabelled; if it "
-            "is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled"
-            + ("" if names else "; classes=False: as a number")
-        )
-    return Labels(found, n_rows, path)
+                raise DataError(f"{name}: row {start + row}: {y[row]} is no class, but classes were asked for")
+            self._whole = False
+        elif self._wanted != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: perhaps −1 is one of them
+            distinct = np.unique(values).astype(np.int64).tolist()
+            self._numbers.update(distinct)
+            self._require_few(self._numbers, name)
+        return values
+
+    def _require_few(self, found: Iterable[Any], name: str) -> None:
+        if len(set(found) - _MISSING) > MOST_CLASSES:
+            raise DataError(f"{name}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
+
+    def decide(self, name: str) -> Labels:
+        """Return what the labels are, now that all have passed.
+
+        Raises
+        ------
+        DataError
+            −1 beside fewer than two classes, where it may be a class itself, unless classes were asked for.
+        """
+        distinct: set[Any] = set(self._names or self._numbers)
+        classes = tuple(sorted(distinct - _MISSING))
+        if not self._named and not (self._whole and (self._wanted != "auto" or len(classes) <= AUTO_CLASSES)):
+            return Labels(())
+        if distinct & _MISSING and len(classes) < (1 if self._wanted is True else 2):
+            raise DataError(
+                f"{name}: its labels are {', '.join(map(str, (-1, *classes)))}, and −1 among classes means unlabelled; "
+                "if it is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; "
+                "classes=False: as a number"
+            )
+        if not self._named:
+            return Labels(classes)
+        place = {label: i for i, label in enumerate(classes)}
+        return Labels(classes, np.array([place.get(label, -1) for label in self._names], np.int64))
+
+
+def named_labels(y: NDArray[Any], classes: Sequence[int | str]) -> NDArray[Any]:
+    """Return stored labels as names, where the classes are names; numbers as they are."""
+    if not any(isinstance(label, str) for label in classes):
+        return y
+    return np.array([*map(str, classes), _UNLABELLED])[y.astype(np.int64)]
+
+
+# ---- what people give
+
+
+def checked_labels(values: Any) -> NDArray[Any]:
+    """Return labels (k,) as numbers or as text.
+
+    Objects become what they all are: names, among which None and NaN mean unlabelled ("-1"), or numbers, among which
+    they are NaN.
+
+    Raises
+    ------
+    DataError
+        Dates, complex numbers, bytes; objects of several kinds.
+    """
+    y: NDArray[Any] = np.asarray(values)
+    if y.dtype.kind == "T":
+        return y.astype(np.str_)
+    if y.dtype.kind == "O":
+        return _of_objects(y)
+    if y.dtype.kind not in "biufU":
+        raise DataError(f"y: labels of {y.dtype}; expected whole numbers, numbers or names: convert them with astype")
+    return y
+
+
+def _of_objects(y: NDArray[Any]) -> NDArray[Any]:
+    missing = np.array([label is None or (isinstance(label, float) and label != label) for label in y.flat], bool)
+    kinds = sorted({_kind(label) for label in y[~missing]})
+    if kinds == ["names"]:
+        return np.where(missing, _UNLABELLED, y).astype(np.str_)
+    if set(kinds) <= {"numbers", "whole numbers"}:
+        whole = kinds == ["whole numbers"] and not missing.any()
+        try:
+            return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
+        except OverflowError as error:
+            raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
+    raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+
+
+def _kind(label: Any) -> str:
+    if isinstance(label, str):
+        return "names"
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        return "whole numbers"
+    return "numbers" if isinstance(label, float | np.floating | bool | np.bool_) else type(label).__name__
+
+
+# ---- label maps
 
 
 def label_map(text: str) -> dict[str, str]:
-    """A label map from a text "a:0,b:0,other:-1" or from the file of that name, a csv of two columns without a header.
-
-    Returns
-    -------
-    dict
-        Label as written -> new label as written, for `relabelled`.
+    """Read a label map: a text "a:0,b:0,other:-1", or the csv of two columns without a header that it names.
 
     Raises
     ------
     ConfigError
         Not pairs, a label twice, a file that cannot be read or is larger than 16 MiB; names the line.
     """
-    where = "label map"
     if os.path.isfile(text):
-        where = text
         try:
+            if os.path.getsize(text) > _MOST_MAP_BYTES:
+                raise ConfigError(f"{text}: more than {_MOST_MAP_BYTES:,} bytes for a label map")
             with open(text, encoding="utf-8-sig", newline="") as handle:
-                content = handle.read(_MOST_MAP_BYTES + 1)
+                rows = [row for row in csv.reader(io.StringIO(handle.read())) if row]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{text}: cannot be read as a label map: {error}") from error
-        if len(content) > _MOST_MAP_BYTES:
-            raise ConfigError(f"{text}: more than {_MOST_MAP_BYTES:,} characters for a label map")
-        rows = [row for row in csv.reader(io.StringIO(content)) if row]
     elif ":" in text:
         rows = [part.rsplit(":", 1) for part in text.split(",")]
     else:
@@ -180,18 +215,16 @@ def label_map(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, row in enumerate(rows, 1):
         cells = [cell.strip() for cell in row]
-        if len(cells) != 2 or not all(cells):
-            raise ConfigError(f"{where}: pair {number}: expected a label and its new one, found {','.join(row)!r}")
-        if cells[0] in found:
-            raise ConfigError(f"{where}: pair {number}: the label {cells[0]!r} is there twice")
+        if len(cells) != 2 or not all(cells) or cells[0] in found:
+            raise ConfigError(f"label map: pair {number}: expected a label, once, and its new one, found {row}")
         found[cells[0]] = cells[1]
     if not found:
-        raise ConfigError(f"{where}: no pairs")
+        raise ConfigError(f"label map: no pairs in {text}")
     return found
 
 
 def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
-    """A source whose labels are replaced by `mapping`: label -> new label, both as text; "other" stands for the rest.
+    """Return a source whose labels are replaced: label -> new label, both as text; "other" stands for the rest.
 
     New labels are all whole numbers or all names; −1 means unlabelled among either. Numbers are looked up by their
     value, so that 3 and 3.0 are one.
@@ -203,19 +236,18 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
     DataError
         The rows carry no labels; when they are read: a label that the map lacks, with its row.
     """
-    targets = source.targets
-    if targets is None:
+    if not source.labelled:
         raise DataError(f"{source.path}: a label map, but the rows carry no labels")
-    new, whole = _new_labels(mapping)
-    other = new.pop("other", None)
-    numbers = [key for key in new if _is_number(key)]
-    by_value = {float(key): new[key] for key in numbers}
-    if len(by_value) < len(numbers):
-        raise ConfigError(f"a label map: of {', '.join(numbers)} some are the same number; give each label once")
+    whole = all(map(_is_whole, mapping.values()))
+    if not whole and any(_is_whole(text) and text != _UNLABELLED for text in mapping.values()):
+        raise ConfigError("label map: new labels are all whole numbers or all names (-1 may stand among names)")
+    dtype: Any = np.int64 if whole else np.str_
+    other = mapping.get("other")
+    by_value = {float(key): text for key, text in mapping.items() if _is_number(key)}
 
     def mapped(start: int, y: NDArray[Any]) -> NDArray[Any]:
         distinct, places = np.unique(y, return_inverse=True)
-        known: Mapping[Any, Any] = new if y.dtype.kind == "U" else by_value
+        known: Mapping[Any, str] = mapping if y.dtype.kind == "U" else by_value
         values = [known.get(label, other) for label in distinct.tolist()]
         if None in values:
             lost = values.index(None)
@@ -223,46 +255,19 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
                 f"{source.path}: row {start + int(np.argmax(places == lost))}: the label {distinct[lost]!s} is not in "
                 "the label map; add it, or add other:-1 for all that are not"
             )
-        return np.array(values, np.int64 if whole else np.str_)[places]
-
-    def mapped_targets() -> Iterator[NDArray[Any]]:
-        start = 0
-        for y in targets():
-            yield mapped(start, y)
-            start += len(y)
+        return np.array(values).astype(dtype)[places]
 
     def blocks() -> Iterator[Block]:
         start = 0
-        for x, y in source.blocks():
-            yield x, None if y is None else mapped(start, y)
-            start += x.shape[0]
+        for x, y, *group in source.blocks():
+            yield x, mapped(start, y), *group
+            start += len(x)
 
     digest = hashlib.sha256(json.dumps(dict(mapping), sort_keys=True).encode()).hexdigest()
-    return replace(
-        source,
-        targets=mapped_targets,
-        blocks=blocks,
-        origin=lambda: f"{origin_of(source)}, label map sha256:{digest}",
-    )
+    return replace(source, blocks=blocks, origin=lambda: f"{origin_of(source)}, label map sha256:{digest}")
 
 
-def _new_labels(mapping: Mapping[str, str]) -> tuple[dict[str, int | str], bool]:
-    """The new labels of a map, and whether they are numbers; −1 is a number among numbers and a name among names."""
-    numbers = {key: int(text) for key, text in mapping.items() if _whole(text)}
-    names = {key: text for key, text in mapping.items() if key not in numbers}
-    if not names:
-        return {**numbers}, True
-    classes = [mapping[key] for key, number in numbers.items() if number != -1]
-    if classes:
-        raise ConfigError(
-            f"label map: new labels are all whole numbers or all names, found both: {classes[0]!r} and "
-            f"{next(iter(names.values()))!r}; write all as one kind (-1 for unlabelled may stand among names), and a "
-            "table without a header line"
-        )
-    return {**names, **dict.fromkeys(numbers, _UNLABELLED)}, False
-
-
-def _whole(text: str) -> bool:
+def _is_whole(text: str) -> bool:
     return text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18
 
 
@@ -271,9 +276,3 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _is_integral(y: NDArray[Any]) -> NDArray[np.bool_]:
-    values = y.astype(np.float64)
-    whole: NDArray[np.bool_] = (np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values))  # NaN: neither
-    return whole

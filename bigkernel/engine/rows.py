@@ -19,9 +19,11 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
-from bigkernel.config import Settings
+from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
+from bigkernel.data.batches import COLUMNS
+from bigkernel.data.corpus import Corpus, open_corpus
+from bigkernel.data.labels import named_labels
 from bigkernel.engine.make_sources import source_of, window
 from bigkernel.engine.sources import (
     Changeable,
@@ -218,6 +220,16 @@ class Rows:
         """Rows start … stop as a chunk of their own."""
         columns: dict[str, Any] = {name: source.read(start, stop) for name, source in self.columns.items()}
         return replace(Chunk(self.x.read(start, stop), start, row_maps=self.row_maps), **columns)
+
+    def batches(self) -> Iterator[dict[str, Array]]:
+        """Yield the rows as their maps give them, and the columns, a few MB at a time; labels as their names."""
+        for start, stop in pairwise(self.bounds(settings())):
+            chunk = self.read(start, stop)
+            x = chunk.load(slice(None), self.shape[1], np.float64).copy() if self.row_maps else chunk.x
+            columns = {name: getattr(chunk, name) for name in COLUMNS if name in self.columns}
+            if "y" in columns:
+                columns["y"] = named_labels(columns["y"], self.classes)
+            yield {"x": x, **columns}
 
     def chunks(self, bounds: Sequence[int], block_rows: int, work: Workspace) -> Iterator[Chunk]:
         """The chunks between `bounds`; the next one is read while the caller works on this one."""

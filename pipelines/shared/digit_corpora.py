@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free
-from bigkernel.data.convert import ingest
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.data.fingerprint import fingerprint
+from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows, as_rows

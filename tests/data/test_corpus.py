@@ -73,18 +73,6 @@ def test_a_corpus_says_what_it_is(path):
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
 
-def test_all_columns_are_kept_in_their_dtypes(tmp_path):
-    columns = {"y": "f4", "weight": "f8", "domain": "i2", "group": "i8"}
-    values = {name: rng.integers(0, 9, N).astype(kind) for name, kind in columns.items()}
-    with writer(tmp_path / "c", columns=columns) as w:
-        w.append(x=X, **values)
-    corpus = open_corpus(tmp_path / "c")
-    assert set(corpus.columns) == set(columns)
-    for name, expected in values.items():
-        assert corpus.column(name).dtype == expected.dtype
-        assert_array_equal(corpus.column(name), expected)
-
-
 def test_whole_chunks_may_come_in_any_order(tmp_path):
     with writer(tmp_path / "c", n_rows=N) as w:
         for index in np.random.default_rng(0).permutation(11):
@@ -93,15 +81,6 @@ def test_whole_chunks_may_come_in_any_order(tmp_path):
     corpus = open_corpus(tmp_path / "c")
     assert_array_equal(corpus.array("x")[:], X)
     assert_array_equal(corpus.column("y"), Y)
-
-
-def test_a_chunk_of_zeros_is_stored_like_any_other(tmp_path):
-    with writer(tmp_path / "c", n_rows=20) as w:
-        for index in range(2):
-            w.write_chunk(index, x=np.zeros((10, D), np.uint8), y=np.zeros(10, int))
-    corpus = open_corpus(tmp_path / "c")
-    assert [done for name, done, _ in corpus.check() if name == "x"] == [10, 20]
-    assert_array_equal(corpus.array("x")[:], 0)
 
 
 def test_a_chunk_of_another_size_is_refused(tmp_path):
@@ -140,14 +119,6 @@ def test_a_corpus_is_refused_while_it_is_written(tmp_path):
     assert open_corpus(tmp_path / "c").info.complete
 
 
-def test_an_error_while_overwriting_keeps_the_corpus_that_was_there(tmp_path, path):
-    with pytest.raises(ValueError, match="half"), writer(path, overwrite=True) as w:  # noqa: PT012
-        w.append(x=X[:50], y=Y[:50])
-        raise ValueError("half")
-    assert_array_equal(open_corpus(path).array("x")[:], X)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
-
-
 def test_rows_are_appended_or_written_as_chunks_but_not_both(tmp_path):
     with pytest.raises(DataError, match="use write_chunk"), writer(tmp_path / "c", n_rows=N) as w:
         w.append(x=X, y=Y)
@@ -172,25 +143,6 @@ def test_numbers_that_the_stored_dtype_cannot_hold_are_refused(tmp_path, name, v
     values[name][50] = value
     with pytest.raises(DataError, match=name), writer(tmp_path / "c", columns={"y": "u1"}) as w:
         w.append(**values)
-
-
-def test_an_unknown_column_is_refused(tmp_path):
-    with pytest.raises(DataError, match="unknown corpus column 'label'; the columns are y, weight, domain, group"):
-        writer(tmp_path / "c", columns={"label": "i8"})
-
-
-def test_overwriting_must_be_asked_for_and_removes_only_corpora(tmp_path, path):
-    with pytest.raises(DataError, match="already exists"), writer(path):
-        pass
-    assert open_corpus(path).n_rows == N
-    with writer(path, overwrite=True) as w:
-        w.append(x=X[:7], y=Y[:7])
-    assert open_corpus(path).n_rows == 7
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "thesis.txt").write_text("text")
-    with pytest.raises(DataError, match="expected a corpus"), writer(tmp_path / "precious", overwrite=True):
-        pass
-    assert (tmp_path / "precious" / "thesis.txt").read_text() == "text"
 
 
 @pytest.mark.parametrize("step", ["verify", "array_names"])
@@ -239,13 +191,6 @@ def test_the_moment_between_two_corpora_is_waited_for_and_no_longer(tmp_path, pa
     with pytest.raises(DataError, match="does not exist"):
         open_corpus(path)
     assert len(waits) == 2
-
-
-def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="cannot be written"), writer(tmp_path / "file" / "c"):
-        pass
-    assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_a_corpus_without_rows_is_one(tmp_path):
@@ -301,12 +246,6 @@ def test_arrays_that_do_not_fit_together_are_refused(path):
     seals.write(path)
     with pytest.raises(DataError, match="'x' is missing"):
         open_corpus(path)
-
-
-def test_checking_reads_every_chunk_of_every_array(path):
-    steps = list(open_corpus(path).check())
-    expected = [*range(10, N, 10), N]
-    assert steps == [(name, done, N) for name in ("x", "y") for done in expected]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -444,16 +383,3 @@ def test_a_chunk_has_at_least_a_row_and_at_most_its_bytes(n_features, itemsize, 
     assert rows == 1 or rows * n_features * itemsize <= chunk_bytes
     if n_rows is None:
         assert rows == max(1, chunk_bytes // (n_features * itemsize))
-
-
-@given(n_rows=st.integers(1, 10**7), target=st.integers(1, 10**4), unit=st.integers(1, 16))
-def test_known_rows_are_divided_evenly_among_the_segments(n_rows, target, unit):
-    with dask.config.set({"bigkernel.chunk-bytes": max(1024, 100 * target), "bigkernel.min-segments": unit}):
-        target = max(1024, 100 * target) // 100
-        rows = chunk_rows_for(100, 1, n_rows)
-    chunks = -(-n_rows // rows)
-    if n_rows > 2 * target and rows > unit:
-        # as many chunks for every segment, but for what the last rows spare
-        per_segment = -(-chunks // unit)
-        assert per_segment * unit * rows < n_rows + (unit + per_segment * unit) * max(rows, 1)
-        assert rows >= target / 2 / unit

@@ -66,15 +66,6 @@ class Mirror(BaseHTTPRequestHandler):
     def answer_hanging(self) -> None:
         self.server.leave.wait(20)  # type: ignore[attr-defined]
 
-    def answer_dripping(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(PACKED)))
-        self.end_headers()
-        for byte in PACKED:
-            if self.server.leave.wait(0.05):  # type: ignore[attr-defined]
-                return
-            self.wfile.write(bytes([byte]))
-
     def answer_endless(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -129,7 +120,7 @@ def test_the_first_mirror_with_the_right_content_is_taken(mirror, tmp_path):
         ("missing", "answered 404"),
         ("other", "sent other content"),
         ("page", "sent other content"),
-        ("early-end", "the connection ended early"),
+        ("early-end", "IncompleteRead"),
         ("truncated", "truncated: the compressed data stop"),
         ("bomb", "sent other content"),
         ("endless", "sent more than 81,920 bytes, so that it is another file"),
@@ -145,27 +136,20 @@ def test_a_bad_mirror_is_named_with_what_it_did_and_nothing_is_left(mirror, tmp_
     assert path != "endless" or mirror.broken_off.wait(5)
 
 
-def test_a_mirror_that_hangs_or_drips_is_left_after_a_bounded_wait(mirror, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "RATE_BYTES", 1e6)
-    done = fetch_file(mirror.file("hanging", "dripping", "right"), tmp_path, wait_seconds=0.3)
+def test_a_mirror_that_hangs_or_is_not_there_is_left_after_a_bounded_wait(mirror, tmp_path):
+    file = mirror.file("hanging", "right")
+    away = replace(file, mirrors=("http://127.0.0.1:1/d.gz", *file.mirrors))
+    done = fetch_file(away, tmp_path, wait_seconds=0.3)
     assert urlsplit(done.mirror).path == "/right"
-    assert done.failures[0].endswith("/hanging: nothing for 0.3 s")
-    assert "/dripping: not whole after 0 s (" in done.failures[1]
+    assert "ConnectionError" in done.failures[0]
+    assert "timed out" in done.failures[1]
     assert [path.name for path in tmp_path.iterdir()] == ["d.gz"]
 
 
-def test_an_unreachable_mirror_is_left_for_the_next(mirror, tmp_path):
-    file = mirror.file("right")
-    away = replace(file, mirrors=("http://127.0.0.1:1/d.gz", *file.mirrors))
-    assert "connection refused" in fetch_file(away, tmp_path).failures[0]
-
-
 @pytest.mark.parametrize("path", ["plain", "encoded", "right"])
-@pytest.mark.parametrize("name", ["d.gz", "d.csv"])
-def test_the_file_is_coded_as_its_name_says_however_it_came(mirror, tmp_path, path, name):
-    stored = fetch_file(mirror.file(path, name=name), tmp_path).path.read_bytes()
-    assert (stored[:2] == b"\x1f\x8b") == (name == "d.gz")
-    assert (gzip.decompress(stored) if name == "d.gz" else stored) == CONTENT
+def test_the_content_counts_however_it_came(mirror, tmp_path, path):
+    stored = fetch_file(mirror.file(path), tmp_path).path.read_bytes()
+    assert (gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored) == CONTENT
 
 
 def test_what_is_there_is_kept_and_nobody_is_asked(mirror, tmp_path):
@@ -181,13 +165,6 @@ def test_other_content_of_the_same_name_is_left_alone(mirror, tmp_path, content)
     with pytest.raises(DataError, match="is there with other content"):
         fetch_file(mirror.file("right"), tmp_path)
     assert (mirror.asked, (tmp_path / "d.gz").read_bytes()) == ([], content)
-
-
-def test_progress_counts_the_bytes_received(mirror, tmp_path):
-    counts: list[int] = []
-    fetch_file(mirror.file("right"), tmp_path, progress=lambda done, total: counts.append(done))
-    assert counts == sorted(counts)
-    assert counts[-1] == len(PACKED)
 
 
 def test_every_data_set_has_two_mirrors_a_file_and_says_what_comes_next():
@@ -225,19 +202,3 @@ def test_the_command_says_where_the_file_came_from_and_what_to_ingest_next(run, 
     assert f"bigkernel ingest '{tmp_path}/new dir'/d.gz d.corpus" in result.stdout
     again = json.loads(run(tmp_path / "new dir", "--json").stdout)
     assert (again["files"][0]["name"], again["files"][0]["mirror"]) == ("d.gz", "")
-
-
-def test_a_dry_run_asks_nobody_and_makes_nothing(run, mirror, tmp_path):
-    told = json.loads(run(tmp_path / "new", "--dry-run", "--json").stdout)
-    assert not told["files"][0]["there"]
-    assert [urlsplit(url).path for url in told["files"][0]["mirrors"]] == ["/missing", "/right"]
-    assert f"{len(CONTENT):,} bytes from 127.0.0.1" in run(tmp_path / "new", "--dry-run").stdout
-    assert (mirror.asked, list(tmp_path.iterdir())) == ([], [])
-
-
-def test_the_command_ends_with_3_where_no_mirror_has_it(run, mirror, monkeypatch, tmp_path):
-    dataset = Dataset("a file", (mirror.file("missing"),), ())
-    monkeypatch.setattr("bigkernel.cli.fetch.DATASETS", {"wine": dataset})
-    result = run(tmp_path)
-    assert (result.exit_code, list(tmp_path.iterdir())) == (3, [])
-    assert result.stderr.startswith("DataError: d.gz: no mirror gave it: http://127.0.0.1:")

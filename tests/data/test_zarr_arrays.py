@@ -63,15 +63,6 @@ def test_any_shape_and_dtype_comes_back(value, tmp_path_factory):
     assert back.tobytes() == value.astype(back.dtype).tobytes()
 
 
-def test_every_array_ends_in_crc32c_and_stores_its_zeros(group):
-    opened = zarr.open_group(group, mode="r")
-    for name in VALUES:
-        codecs = [codec["name"] for codec in opened[name].metadata.to_dict()["codecs"]]
-        assert codecs[-1] == "crc32c"
-        assert opened[name].shards is None
-        assert opened[name].nchunks_initialized == opened[name].nchunks
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_one_flipped_bit_in_any_chunk_is_seen(group, seed):
     rng = np.random.default_rng(seed)
@@ -110,21 +101,6 @@ def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
     chunk_files(group / name)[0].unlink()
     with pytest.raises(ChunkMissing, match=rf"{name}: 1 of \d chunks are missing, the first is c/0"):
         zarr_arrays.read_group(group, "test")
-
-
-def test_missing_chunks_are_listed_in_order(tmp_path):
-    with atomic_write.publishing(tmp_path / "g", kind="test") as scratch:
-        made = zarr.create_group(scratch, zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
-        array = zarr_arrays.create(made, "a", shape=(25, 4), chunks=(10, 3), dtype="f4")
-        array[...] = 1
-    array = zarr_arrays.open_array(zarr_arrays.open_group(tmp_path / "g", "test")[0], "a")
-    assert zarr_arrays.missing_chunks(array) == []
-    for key in ("c/1/1", "c/2/0"):
-        (tmp_path / "g" / "a" / key).unlink()
-    assert zarr_arrays.missing_chunks(array) == ["c/1/1", "c/2/0"]
-    assert_array_equal(zarr_arrays.read(array, 0, 10), np.ones((10, 4)))
-    with pytest.raises(ChunkMissing, match="2 of 6 chunks are missing, the first is c/1/1"):
-        zarr_arrays.require_chunks(array)
 
 
 def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
@@ -173,15 +149,6 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_while_overwriting_keeps_what_was_there(tmp_path, group):
-    before = {file: file.read_bytes() for file in chunk_files(group)}
-    with pytest.raises(KeyboardInterrupt), atomic_write.publishing(group, overwrite=True, kind="test") as scratch:  # noqa: PT012
-        (scratch / "part").write_text("half")
-        raise KeyboardInterrupt
-    assert {file: file.read_bytes() for file in chunk_files(group)} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["g"]
-
-
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_failing_rename_keeps_what_was_there(tmp_path, group, monkeypatch, failing):
     rename, calls = os.replace, []
@@ -210,27 +177,11 @@ def test_overwriting_must_be_asked_for_and_replaces_all(tmp_path, group):
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
-def test_nothing_is_there_before_the_end_of_the_block(tmp_path):
-    with atomic_write.publishing(tmp_path / "deep" / "er" / "g", kind="test") as scratch:
-        (scratch / "a").write_text("1")
-        assert not (tmp_path / "deep" / "er" / "g").exists()
-        assert scratch.parent == tmp_path / "deep" / "er"
-    assert (tmp_path / "deep" / "er" / "g" / "a").read_text() == "1"
-
-
 def test_a_group_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
     zarr_arrays.publish(tmp_path / "made", "thing", {"a": np.arange(6.0), "b": np.arange(3)}, {})
     before = synchronised.before_renames[-1]  # zarr renames its chunks, too
     assert {path.stat().st_ino for path in (tmp_path / "made").rglob("*")} <= before
     assert synchronised.after == {tmp_path.stat().st_ino}  # the name itself
-
-
-def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    for path in (tmp_path / "file" / "g", tmp_path / "file" / "deep" / "g"):
-        with pytest.raises(DataError, match="file"):
-            zarr_arrays.publish(path, "test", {"a": np.ones(3)}, {})
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path):

@@ -20,7 +20,7 @@ from probes import FailingDisk, Sums, Touch
 
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.convert import ingest
+from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.data.run_directory import Receipt
 from bigkernel.engine import local_executor, telemetry

@@ -15,7 +15,7 @@ lines._READ_BYTES = int(sys.argv[1])
 
 def read(path):
     source = open_source(path)
-    return sum(x.shape[0] for x, _ in source.blocks()) + sum(len(y) for y in source.targets())
+    return sum(len(block[0]) for block in source.blocks())
 
 def peak(path):
     tracemalloc.start()
@@ -30,7 +30,7 @@ print(json.dumps([peak(path) for path in sys.argv[2:]]))
 
 
 def reading_peaks(*paths: Path, read_bytes: int) -> list[tuple[int, int]]:
-    """(rows of blocks and of targets together, most bytes held) of each text file, read `read_bytes` at once."""
+    """(rows, most bytes held) of each text file, read `read_bytes` at once."""
     done = subprocess.run(
         [sys.executable, "-c", _READ, str(read_bytes), *map(str, paths)],
         capture_output=True,

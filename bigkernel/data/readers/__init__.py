@@ -1,8 +1,8 @@
 """Reading other people's files: one reader a format, found in one table.
 
-`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `ingest.convert.ingest` streams
-sources into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is
-wrong with a file is a `DataError` that names the path and the byte, line or row.
+`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
+into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is wrong
+with a file is a `DataError` that names the path and the row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, remote, text
+from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, stores, text
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
 
@@ -31,54 +31,39 @@ def _never(found: bytes | Sequence[str]) -> bool:
 class _Reader:
     description: str
     read: Callable[..., Source]
-    recognises: Callable[[bytes], bool]
-    endings: tuple[str, ...]
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
+    recognises: Callable[[bytes], bool] = _never
     recognises_folder: Callable[[Sequence[str]], bool] = _never
     files: bool = True  # whether a plain file may be of this format
 
 
+_TABLE = ("target", "group")
+_TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
+_SVM = (".libsvm", ".svm", ".svmlight")
 # The order is the order in which `auto` asks.
 _READERS: dict[str, _Reader] = {
-    "npy": _Reader("NumPy array (n, d) or (n, h, w)", npy.read, npy.recognises, (".npy",), ("labels",)),
-    "npz": _Reader("NumPy archive of x and y", npy.read_npz, npy.recognises_npz, (".npz",), ("x", "y")),
-    "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, mat.recognises, (".mat",), ("x", "y")),
-    "idx": _Reader("IDX images as of MNIST", idx.read, idx.recognises, (".idx", "-ubyte"), ("labels",)),
+    "npy": _Reader("NumPy array (n, d) or (n, h, w)", npy.read, ("labels",), (".npy",), npy.recognises),
+    "npz": _Reader("NumPy archive of x and y", npy.read_npz, ("x", "y"), (".npz",), npy.recognises_npz),
+    "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, ("x", "y"), (".mat",), mat.recognises),
+    "idx": _Reader("IDX images as of MNIST", idx.read, ("labels",), (".idx", "-ubyte"), idx.recognises),
     "parquet": _Reader(
-        "Parquet file, or folder of parts",
-        parquet.read,
-        parquet.recognises,
-        parquet.ENDINGS,
-        ("target", "group"),
-        parquet.recognises_folder,
+        *("Parquet file, or folder of parts", parquet.read, _TABLE, parquet.ENDINGS),
+        *(parquet.recognises, parquet.recognises_folder),
     ),
     "zarr": _Reader(
-        "zarr array or group, folder or URL",
-        remote.read,
-        _never,
-        (),
-        ("x", "y"),
-        remote.recognises_folder,
+        *("zarr array or group, folder or URL", stores.read, ("x", "y")),
+        recognises_folder=stores.recognises_folder,
         files=False,
     ),
     "png": _Reader(
-        "folder of images: LABEL/*.png or *.png", png.read, _never, (), ("grey",), png.recognises_folder, files=False
+        *("folder of images: LABEL/*.png or *.png", png.read, ("grey",)),
+        recognises_folder=png.recognises_folder,
+        files=False,
     ),
-    "usps": _Reader('USPS "zip code" digits, text', text.read_usps, text.recognises_usps, (), ()),
-    "libsvm": _Reader(
-        "text: label index:value …",
-        libsvm.read,
-        libsvm.recognises,
-        (".libsvm", ".svm", ".svmlight"),
-        ("features", "zero_based"),
-    ),
-    "csv": _Reader(
-        "table in text: , ; tab or blank",
-        text.read_csv,
-        _never,
-        (".csv", ".tsv", ".txt", ".dat", ".data"),
-        ("target", "group", "delimiter", "header"),
-    ),
+    "usps": _Reader('USPS "zip code" digits, text', text.read_usps, recognises=text.recognises_usps),
+    "libsvm": _Reader("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
+    "csv": _Reader("table in text: , ; tab or blank", text.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
 }
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
@@ -88,56 +73,26 @@ OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in 
 """Format name -> the options of `open_source` that it takes."""
 
 
-def open_source(
-    path: str | os.PathLike[str],
-    *,
-    format: str = "auto",
-    labels: str | os.PathLike[str] | None = None,
-    target: str | int | None = None,
-    delimiter: str | None = None,
-    header: bool | str = "auto",
-    x: str | None = None,
-    y: str | None = None,
-    group: str | int | None = None,
-    features: int | None = None,
-    zero_based: bool = False,
-    grey: bool = False,
-    dtype: Any = None,
-) -> Source:
+def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: Any = None, **options: Any) -> Source:
     """Look at the head of a file, folder or store and say what it holds.
 
     Parameters
     ----------
     path : path
-        A file, plain or gzip; a folder of PNG images or of Parquet parts; a zarr store, also by URL (http, https, s3,
-        memory).
+        A file, plain or gzip (text and IDX); a folder of PNG images or of Parquet parts; a zarr store, also by URL
+        (http, https, s3, memory).
     format : str
         A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
-    labels : path, "none" or None
-        idx, npy: the file of the labels. None: for idx the one that the MNIST naming convention gives, where it exists.
-    target : str, int or None
-        csv, parquet: the labels' column by name or position (−1: the last); None: the last; "none": no labels.
-    delimiter : str or None
-        csv: "," ";" "tab" or "blank"; None: sniffed.
-    header : bool or "auto"
-        csv: whether line 1 names the columns.
-    x, y : str or None
-        mat, npz, zarr: names of the arrays; y="none": no labels.
-    group : str, int or None
-        csv, parquet: column of the groups, rows that belong together: whole numbers, or names (see `source.group_ids`).
-    features : int or None
-        libsvm: number of features; None: the largest index.
-    zero_based : bool
-        libsvm: indices begin at 0.
-    grey : bool
-        png: convert what is not 8-bit grey.
     dtype : dtype or None
         Of the rows as stored; None: the file's own (text: float64, USPS: float32). A conversion that would lose a row's
         value to an integer dtype, or to infinity, is refused when the row is read.
-
-    Returns
-    -------
-    Source
+    **options : those of the format, see `OPTIONS`; None leaves one out
+        labels : idx, npy: the file of the labels, or "none"
+        target, group : csv, parquet: column of the labels and of the groups, by name or position
+        delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
+        x, y : mat, npz, zarr: names of the arrays; y="none": no labels
+        features, zero_based : libsvm: number of features; indices begin at 0
+        grey : png: convert what is not 8-bit grey
 
     Raises
     ------
@@ -155,42 +110,36 @@ def open_source(
     >>> source = open_source(path)
     >>> source.format, source.n_features, source.labelled
     ('csv', 2, True)
-    >>> [(x.tolist(), y.tolist()) for x, y in source.blocks()]
+    >>> [(batch["x"].tolist(), batch["y"].tolist()) for batch in source.batches()]
     [([[3.0, 8.8], [3.3, 9.5]], [6.0, 5.0])]
     >>> folder.cleanup()
     """
     name = os.fspath(path)
     found = _detect(name) if format == "auto" else format
     if found not in _READERS:
-        raise DataError(f"{remote.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
+        raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
     reader = _READERS[found]
     _require_kind(name, found, reader)
-    given: dict[str, Any] = {
-        "labels": None if labels is None else os.fspath(labels),
-        "target": target,
-        "delimiter": delimiter,
-        "header": None if header == "auto" else header,
-        "x": x,
-        "y": y,
-        "group": group,
-        "features": features,
-        "zero_based": zero_based or None,
-        "grey": grey or None,
-    }
-    options = {key: value for key, value in given.items() if value is not None}
-    foreign = sorted(set(options) - set(reader.options))
+    given = {key: value for key, value in options.items() if not _left_out(key, value)}
+    if given.get("labels") is not None:
+        given["labels"] = os.fspath(given["labels"])
+    foreign = sorted(set(given) - set(reader.options))
     if foreign:
         takes = ", ".join(reader.options) or "no options"
         raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
-    source = reader.read(name, **options)
+    source = reader.read(name, **given)
     return source if dtype is None else _stored_as(source, dtype)
+
+
+def _left_out(key: str, value: Any) -> bool:
+    return value is None or (key == "header" and value == "auto") or (key in ("grey", "zero_based") and not value)
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:
     """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
-    if remote.is_url(path):
+    if stores.is_url(path):
         if name != "zarr":
-            raise DataError(f"{remote.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
+            raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
     elif reader.files and not (os.path.isdir(path) and reader.recognises_folder is not _never):
         require_file(path)
     elif not os.path.isdir(path):
@@ -199,19 +148,19 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
 
 
 def _detect(path: str) -> str:
-    if remote.is_url(path):
+    if stores.is_url(path):
         return "zarr"
     if os.path.isdir(path):
         return _detect_folder(path)
     require_file(path)
     with open_stream(path) as stream:
-        head = _readable_head(stream.read, path)
+        head = stream.read(1024) + stream.read(_HEAD_BYTES)
     for name, reader in _READERS.items():
         if reader.recognises(head):
             return name
     plain = path.lower().removesuffix(".gz")
     for name, reader in _READERS.items():
-        if plain.endswith(reader.endings):
+        if reader.endings and plain.endswith(reader.endings):
             return name
     raise DataError(
         f"{path}: unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
@@ -234,17 +183,6 @@ def _detect_folder(path: str) -> str:
     )
 
 
-def _readable_head(read: Callable[[int], bytes], path: str) -> bytes:
-    pieces: list[bytes] = []
-    try:
-        while len(pieces) < _HEAD_BYTES // 1024 and (piece := read(1024)):
-            pieces.append(piece)
-    except DataError:  # damage further on is the reader's to report, with what it expected there
-        if not pieces:
-            raise
-    return b"".join(pieces)
-
-
 def _stored_as(source: Source, dtype: Any) -> Source:
     try:
         wanted = np.dtype(dtype)
@@ -255,14 +193,14 @@ def _stored_as(source: Source, dtype: Any) -> Source:
 
     def blocks() -> Iterator[Block]:
         start = 0
-        for x, y in source.blocks():
+        for x, *columns in source.blocks():
             with np.errstate(over="ignore", invalid="ignore"):
                 rows = x.astype(wanted)
             lost = rows != x if wanted.kind in "iu" else np.isinf(rows) & np.isfinite(x)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
-            yield rows, y
-            start += x.shape[0]
+            yield rows, *columns
+            start += len(x)
 
     return replace(source, dtype=wanted, blocks=blocks)

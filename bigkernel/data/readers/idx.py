@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,10 @@ from numpy.typing import NDArray
 from bigkernel.data.readers.source import (
     Block,
     Source,
-    aligned,
-    binary_rows,
     block_rows,
     native,
     open_stream,
+    pixel_scale,
     require_features,
     require_file,
     require_size,
@@ -49,7 +49,8 @@ class _Header:
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
         row_shape = (int(np.prod(self.shape[1:], dtype=np.int64)),) if len(self.shape) > 1 else ()
         with open_stream(self.path) as stream:
-            yield from binary_rows(stream, self.size_bytes, self.shape[0], row_shape, self.dtype, step)
+            stream.read_exactly(self.size_bytes, "the header")
+            yield from stream.rows(self.shape[0], row_shape, self.dtype, step)
 
 
 def recognises(head: bytes) -> bool:
@@ -70,8 +71,8 @@ def read(path: str, *, labels: str | None = None) -> Source:
     Raises
     ------
     DataError
-        Names the path and the byte: wrong magic or number of dimensions, sizes that the file cannot hold, truncation,
-        trailing bytes, a number of labels that is not the number of images.
+        Wrong magic or number of dimensions, sizes that the file cannot hold, truncation, trailing bytes, a number of
+        labels that is not the number of images.
     """
     images = _read_header(path, (2, 3), "images (n, h, w) or rows (n, d)")
     n_rows, *tail = images.shape
@@ -79,29 +80,28 @@ def read(path: str, *, labels: str | None = None) -> Source:
     require_features(path, n_features)
     labels = _labels_beside(path) if labels is None else labels
     targets = None
-    if labels not in (None, "none"):
-        assert labels is not None
+    if labels is not None and labels != "none":
         require_file(labels)
         targets = _read_header(labels, (1,), "labels (n,)")
         if targets.shape != (n_rows,):
-            raise DataError(
-                f"{labels}: byte 4: {targets.shape[0]} labels, but {path} has {n_rows} images; they are not a pair"
-            )
+            raise DataError(f"{labels}: {targets.shape[0]} labels, but {path} has {n_rows} images; they are not a pair")
     step = block_rows(n_features * images.dtype.itemsize)
+    image_shape = (tail[0], tail[1]) if len(tail) == 2 else None
 
     def blocks() -> Iterator[Block]:
-        return aligned(images.rows(step), targets.rows(step) if targets else None)
+        y = targets.rows(step) if targets else repeat(None, -(-n_rows // step))
+        yield from zip(images.rows(step), y, strict=True)
 
     return Source(
         format="idx",
         path=path,
-        n_rows=n_rows,
         n_features=n_features,
         dtype=native(images.dtype),
-        image_shape=(tail[0], tail[1]) if len(tail) == 2 else None,
-        scale=255.0 if images.dtype == np.uint8 else 1.0,
         blocks=blocks,
-        targets=(lambda: targets.rows(step)) if targets else None,
+        n_rows=n_rows,
+        labelled=targets is not None,
+        image_shape=image_shape,
+        scale=pixel_scale(image_shape or (1, n_features), images.dtype),
         files=(path, targets.path) if targets else (path,),
     )
 
@@ -111,21 +111,16 @@ def _read_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Heade
         magic = stream.read_exactly(4, "the IDX magic")
         if magic[:2] != b"\0\0" or magic[2] not in TYPES:
             codes = ", ".join(f"{code:02x}" for code in TYPES)
-            raise DataError(
-                f"{path}: byte 0: expected an IDX magic (00 00, a type of {codes}, the number of dimensions), found "
-                f"{magic.hex(' ')}"
-            )
+            raise DataError(f"{path}: expected an IDX magic (00 00, a type of {codes}), found {magic.hex(' ')}")
         if magic[3] not in dimensions:
             wanted = " or ".join(map(str, dimensions))
-            raise DataError(f"{path}: byte 3: expected {wanted} dimensions for {meaning}, found {magic[3]}")
+            raise DataError(f"{path}: expected {wanted} dimensions for {meaning}, found {magic[3]}")
         shape = struct.unpack(f">{magic[3]}I", stream.read_exactly(4 * magic[3], "the IDX header"))
     header = _Header(path, np.dtype(TYPES[magic[2]]), shape)
-    for axis, size in enumerate(shape):
-        if size == 0:
-            raise DataError(f"{path}: byte {4 + 4 * axis}: dimension {axis} is 0; there is nothing to read")
-    count = int(np.prod(shape, dtype=object))
-    claim = " × ".join(map(str, shape)) + f" values of {header.dtype.itemsize} bytes from byte {header.size_bytes} on"
-    require_size(path, header.size_bytes + count * header.dtype.itemsize, claim)
+    if 0 in shape:
+        raise DataError(f"{path}: no rows: its dimensions are {shape}")
+    claim = " × ".join(map(str, shape)) + f" values of {header.dtype.itemsize} bytes"
+    require_size(path, header.size_bytes + int(np.prod(shape, dtype=object)) * header.dtype.itemsize, claim)
     return header
 
 

@@ -9,16 +9,13 @@ format").
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bigkernel.data.readers.lines import lines_of, number_in
+from bigkernel.data.readers.lines import lines_of
 from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows
 from bigkernel.errors import ConfigError, DataError
 
@@ -40,15 +37,6 @@ class _Pairs:
         for numbers, rows in _rows(self.path):
             for start in range(0, len(rows), step):
                 yield self._block(numbers[start : start + step], rows[start : start + step])
-
-    def targets(self) -> Iterator[NDArray[Any]]:
-        for numbers, rows in _rows(self.path):
-            texts = [row.split(None, 1)[0] for row in rows]
-            values = [number_in(text) for text in texts]
-            for number, text, value in zip(numbers, texts, values, strict=True):
-                if value is None or not math.isfinite(value):
-                    raise DataError(f"{self.path}: line {number}: expected a number as the label, found {text!r}")
-            yield np.array(values, np.float64)
 
     def _block(self, numbers: list[int], rows: list[str]) -> Block:
         """Return rows (k, d) and labels (k,) of lines without comments."""
@@ -130,7 +118,7 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         image_shape=None,
         scale=1.0,
         blocks=pairs.blocks,
-        targets=pairs.targets,
+        labelled=True,
         files=(path,),
     )
 

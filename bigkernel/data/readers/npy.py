@@ -1,37 +1,34 @@
 """NumPy's own files: one array (.npy) or several (.npz); never pickle.
 
-x is (n, d), or (n, h, w) as images, or (n,) as a single feature. A plain .npy is memory-mapped by `numpy.load`. Within
-gzip or .npz, of which `numpy.load` would hold all, arrays in C order stream block by block, and those in Fortran order
-are loaded whole. Three-dimensional uint8 is taken as pixels: scale 255. Format: numpy.lib.format.
+x is (n, d), or (n, h, w) as images, or (n,) as a single feature. A plain .npy is memory-mapped. Of an archive, arrays
+in C order stream block by block, and those in Fortran order are loaded whole. Three-dimensional uint8 is taken as
+pixels: scale 255. Format: numpy.lib.format.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.data.readers.source import (
+    AGAIN,
+    DEFLATE_RATIO,
     Block,
     Source,
     Stream,
-    SupportsRead1,
-    aligned,
-    binary_rows,
     block_rows,
-    is_gzip,
+    in_native_order,
     native,
-    open_stream,
+    pixel_scale,
     require_features,
     require_file,
     require_size,
@@ -39,59 +36,57 @@ from bigkernel.data.readers.source import (
 from bigkernel.errors import DataError
 
 MAGIC = b"\x93NUMPY"
+X_NAMES = ("x", "X", "data")
+Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
 # what zipfile raises over damaged directories and headers, encryption and unknown compression included
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
-_X_NAMES = ("x", "X", "data")
-_Y_NAMES = ("y", "labels", "target")
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array in a file: its header, and a function that opens its bytes."""
+    """An array in a file, or in an archive (`member`), as its header says."""
 
-    name: str
-    open: Callable[[], AbstractContextManager[Stream]]
+    path: str
+    member: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
     head_bytes: int
-    mapped: str | None  # the path, when the array is a plain file
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}[{self.member}]" if self.member else self.path
 
     @property
     def size_bytes(self) -> int:
         return self.head_bytes + self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
 
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
-        """Yield blocks (k, the other dimensions in one), in native byte order."""
-        row_shape = (int(np.prod(self.shape[1:], dtype=np.int64)),) if len(self.shape) > 1 else ()
-        if self.mapped is None and not self.fortran:
-            with self.open() as stream:
-                yield from binary_rows(stream, self.head_bytes, self.shape[0], row_shape, self.dtype, step)
+        """Yield blocks (k, …) of `step` rows, in native byte order."""
+        if self.member and not self.fortran:
+            with _opened(self.path, self.member) as stream:
+                stream.read_exactly(self.head_bytes, "the header")
+                yield from stream.rows(self.shape[0], self.shape[1:], self.dtype, step)
             return
-        whole = self._whole() if self.mapped is None else None
+        whole = self._load() if self.member else None
         for start in range(0, self.shape[0], step):
             # mapped anew for each block, so that the pages of those before do not count as this process's memory
-            rows = np.array((self._map() if whole is None else whole)[start : start + step], order="C")
-            rows = rows.reshape(len(rows), *row_shape)
-            yield rows if self.dtype.kind == "U" else rows.astype(native(self.dtype), copy=False)
+            values = self._load() if whole is None else whole
+            yield in_native_order(np.array(values[start : start + step], order="C"))
 
-    def _map(self) -> NDArray[Any]:
-        assert self.mapped is not None
+    def _load(self) -> NDArray[Any]:
         try:
-            found = np.load(self.mapped, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
-            if (found.shape, found.dtype) == (self.shape, self.dtype):
-                return np.asarray(found)
-            reason = f"it has shape {found.shape} of {found.dtype} now"
-        except (OSError, ValueError) as error:
-            reason = str(error)
-        raise DataError(f"{self.name}: cannot be mapped: {reason}; was it changed meanwhile?")
-
-    def _whole(self) -> NDArray[Any]:
-        with self.open() as stream:
-            data = stream.read_exactly(self.size_bytes, "the array")
-            stream.expect_end()
-        return np.frombuffer(data, self.dtype, offset=self.head_bytes).reshape(self.shape, order="F")
+            if self.member:
+                with np.load(self.path, allow_pickle=False, max_header_size=_MOST_HEADER_BYTES) as archive:
+                    found = archive[self.member]
+            else:
+                found = np.load(self.path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
+        except _ZIP_ERRORS as error:
+            raise DataError(f"{self.name}: cannot be read: {error}; {AGAIN}") from error
+        if (found.shape, found.dtype) != (self.shape, self.dtype):
+            raise DataError(f"{self.name}: has shape {found.shape} of {found.dtype} now; it was changed meanwhile")
+        return np.asarray(found)
 
 
 def recognises(head: bytes) -> bool:
@@ -105,24 +100,18 @@ def recognises_npz(head: bytes) -> bool:
 
 
 def read(path: str, *, labels: str | None = None) -> Source:
-    """Open a .npy file of rows.
-
-    Parameters
-    ----------
-    path : str
-    labels : path, "none" or None
-        A .npy file with the labels, (n,) or (n, 1).
+    """Open a .npy file of rows; `labels`: a .npy file with the labels, (n,) or (n, 1), or "none".
 
     Raises
     ------
     DataError
         Not a .npy file, damaged, truncated, of objects, or labels that do not fit the rows.
     """
-    x = _open_plain(path)
+    x = _read_header(path)
     if labels is None or labels == "none":
         return _source("npy", path, x, None, (path,))
     require_file(labels)
-    return _source("npy", path, x, _open_plain(labels), (path, labels))
+    return _source("npy", path, x, _read_header(labels), (path, labels))
 
 
 def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -143,115 +132,99 @@ def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except _ZIP_ERRORS as error:
-        size = os.path.getsize(path)
-        raise DataError(f"{path}: not a whole .npz archive ({error}); it has {size} bytes") from error
-    rows_name = _pick(path, names, x, _X_NAMES, "x")
-    assert rows_name is not None
-    target_name = None if y == "none" else _pick(path, names, y, _Y_NAMES, "y", rows_name)
-    rows = _open_member(path, rows_name)
-    targets = None if target_name is None else _open_member(path, target_name)
-    return _source("npz", path, rows, targets, (path,))
+        raise DataError(f"{path}: not a whole .npz archive ({error}); {AGAIN}") from error
+    rows_name = _pick(path, names, x, X_NAMES, "x")
+    others = [name for name in names if name != rows_name]
+    bare = y == "none" or (y is None and not others)
+    target = None if bare else _read_header(path, _pick(path, names, y, Y_NAMES, "y"))
+    return _source("npz", path, _read_header(path, rows_name), target, (path,))
 
 
-def _pick(
-    path: str, names: list[str], wanted: str | None, usual: tuple[str, ...], option: str, rows: str | None = None
-) -> str | None:
-    found = [name for name in usual if name in names] if wanted is None else [name for name in names if name == wanted]
+def _pick(path: str, names: list[str], wanted: str | None, usual: tuple[str, ...], option: str) -> str:
+    found = [name for name in (usual if wanted is None else (wanted,)) if name in names]
     if len(found) == 1:
         return found[0]
-    if not found and wanted is None and names == [rows]:
-        return None  # an archive of rows alone
     expected = " or ".join(usual) if wanted is None else repr(wanted)
-    what = f"no array {expected}" if not found else f"more than one of {expected}"
-    way_out = f'{option}=NAME, or y="none" to read without labels' if option == "y" else f"{option}=NAME"
+    what = f"more than one of {expected}" if found else f"no array {expected}"
+    way_out = f"{option}=NAME" + (' or y="none"' if option == "y" else "")
     raise DataError(f"{path}: {what} for {option}; it holds {', '.join(names) or 'no arrays'}; give {way_out}")
 
 
-def _open_plain(path: str) -> _Array:
-    array = _read_header(path, lambda: open_stream(path), None if is_gzip(path) else path)
-    require_size(path, array.size_bytes, f"shape {array.shape} of {array.dtype}")
-    return array
-
-
-def _open_member(path: str, name: str) -> _Array:
-    label = f"{path}[{name}]"
-
-    @contextlib.contextmanager
-    def opened() -> Iterator[Stream]:
-        with contextlib.ExitStack() as stack:
-            try:
+@contextlib.contextmanager
+def _opened(path: str, member: str) -> Iterator[Stream]:
+    with contextlib.ExitStack() as stack:
+        name = f"{path}[{member}]" if member else path
+        try:
+            if member:
                 archive = stack.enter_context(zipfile.ZipFile(path))
-                member = cast(SupportsRead1, stack.enter_context(archive.open(name + ".npy")))
-            except _ZIP_ERRORS as error:
-                raise DataError(f"{label}: cannot be read: {error}") from error
-            yield Stream(label, member)
+                handle: Any = stack.enter_context(archive.open(member + ".npy"))
+            else:
+                handle = stack.enter_context(open(path, "rb"))
+        except _ZIP_ERRORS as error:
+            raise DataError(f"{name}: cannot be read: {error}; {AGAIN}") from error
+        yield Stream(name, handle)
 
-    array = _read_header(label, opened, None)
-    with zipfile.ZipFile(path) as archive:
-        held = archive.getinfo(name + ".npy").file_size
-    if held != array.size_bytes:
+
+def _read_header(path: str, member: str = "") -> _Array:
+    with _opened(path, member) as stream:
+        try:
+            version = np.lib.format.read_magic(stream.handle)
+            parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+            shape, fortran, dtype = parse(stream.handle, max_header_size=_MOST_HEADER_BYTES)
+            array = _Array(path, member, shape, dtype, bool(fortran) and len(shape) > 1, stream.handle.tell())
+        except Exception as error:  # whatever NumPy and zipfile raise over damage
+            raise DataError(f"{stream.name}: its .npy header cannot be read: {error}; {AGAIN}") from error
+    if (
+        dtype.hasobject
+        or dtype.kind not in "biufU"
+        or not dtype.itemsize >= 1
+        or (dtype.kind == "f" and dtype.itemsize > 8)
+    ):
         raise DataError(
-            f"{label}: its header claims shape {array.shape} of {array.dtype}, to end at byte {array.size_bytes}, "
-            f"but the archive holds {held} bytes of it"
+            f"{array.name}: expected an array of numbers, found dtype {dtype}; save it as float64 or integers"
+        )
+    if min(shape, default=0) < 0:
+        raise DataError(f"{array.name}: impossible shape {shape}; {AGAIN}")
+    claim = f"shape {shape} of {dtype}"
+    if not member:
+        require_size(path, array.size_bytes, claim)
+        return array
+    with zipfile.ZipFile(path) as archive:
+        held = archive.getinfo(member + ".npy")
+    if held.file_size != array.size_bytes or held.file_size > DEFLATE_RATIO * held.compress_size:
+        raise DataError(
+            f"{array.name}: its header claims {claim}, {array.size_bytes} bytes, but the archive says {held.file_size} "
+            f"in {held.compress_size} compressed; {AGAIN}"
         )
     return array
-
-
-def _read_header(name: str, opened: Callable[[], AbstractContextManager[Stream]], mapped: str | None) -> _Array:
-    with opened() as stream:
-        head = io.BytesIO(stream.read(_MOST_HEADER_BYTES))
-    start = head.getvalue()[:8]
-    parse = {MAGIC + b"\1\0": np.lib.format.read_array_header_1_0, MAGIC + b"\2\0": np.lib.format.read_array_header_2_0}
-    if start not in parse:
-        raise DataError(f"{name}: byte 0: expected {MAGIC!r} and version 1.0 or 2.0 of a .npy file, found {start!r}")
-    try:
-        np.lib.format.read_magic(head)
-        shape, fortran, dtype = parse[start](head, max_header_size=_MOST_HEADER_BYTES)
-    except Exception as error:
-        raise DataError(f"{name}: byte {head.tell()}: its .npy header cannot be read: {error}") from error
-    if dtype.hasobject or dtype.kind not in "biufU" or dtype.itemsize < 1 or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise DataError(
-            f"{name}: expected an array of numbers, found dtype {dtype}; save it as float32, float64 or integers"
-        )
-    if any(size < 0 for size in shape):
-        raise DataError(f"{name}: byte 10: impossible shape {shape}")
-    return _Array(name, opened, shape, dtype, bool(fortran) and len(shape) > 1, head.tell(), mapped)
 
 
 def _source(kind: str, path: str, x: _Array, y: _Array | None, files: tuple[str, ...]) -> Source:
     if len(x.shape) not in (1, 2, 3) or x.dtype.kind == "U":
-        raise DataError(
-            f"{x.name}: expected numbers of shape (n, d) or (n, height, width), found {x.dtype} of shape {x.shape}"
-        )
-    n_rows = x.shape[0]
+        raise DataError(f"{x.name}: expected numbers (n, d) or (n, height, width), found {x.dtype} of shape {x.shape}")
+    n_rows, n_features = x.shape[0], int(np.prod(x.shape[1:], dtype=object))
     if n_rows == 0:
         raise DataError(f"{x.name}: no rows: its shape is {x.shape}")
-    n_features = int(np.prod(x.shape[1:], dtype=object))
     require_features(x.name, n_features)
     if y is not None and y.shape not in ((n_rows,), (n_rows, 1)):
         raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found shape {y.shape}")
     image_shape = (x.shape[1], x.shape[2]) if len(x.shape) == 3 else None
     step = block_rows(n_features * x.dtype.itemsize)
 
-    def rows() -> Iterator[NDArray[Any]]:
-        return (block.reshape(len(block), n_features) for block in x.rows(step))
-
-    def targets() -> Iterator[NDArray[Any]]:
-        assert y is not None
-        return (block.reshape(len(block)) for block in y.rows(step))
-
     def blocks() -> Iterator[Block]:
-        return aligned(rows(), targets() if y is not None else None)
+        labels: Any = y.rows(step) if y else repeat(None, -(-n_rows // step))
+        for rows, found in zip(x.rows(step), labels, strict=True):
+            yield rows.reshape(len(rows), n_features), None if found is None else found.reshape(len(rows))
 
     return Source(
         format=kind,
         path=path,
-        n_rows=n_rows,
         n_features=n_features,
         dtype=native(x.dtype),
-        image_shape=image_shape,
-        scale=255.0 if image_shape and x.dtype == np.uint8 else 1.0,
         blocks=blocks,
-        targets=targets if y is not None else None,
+        n_rows=n_rows,
+        labelled=y is not None,
+        image_shape=image_shape,
+        scale=pixel_scale(image_shape, x.dtype),
         files=files,
     )

@@ -1,4 +1,4 @@
-"""zarr arrays of others: on disk, over HTTP, in S3, in fsspec's memory.
+"""zarr arrays of others: on disk, or at addresses that fsspec opens (http, https, s3, memory).
 
 x (n, d) or (n, h, w), and y (n,), are an array, or two of a group. Rows are copied chunk by chunk, a bounded number of
 bytes at a time; a chunk that is not there is an error, not zeros. Names with a password in them, or a query, are never
@@ -23,7 +23,17 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
-from bigkernel.data.readers.source import Block, Source, aligned, block_rows, folder_origin, native, require_features
+from bigkernel.data.readers.npy import X_NAMES, Y_NAMES
+from bigkernel.data.readers.source import (
+    Block,
+    Source,
+    block_rows,
+    folder_origin,
+    in_native_order,
+    native,
+    pixel_scale,
+    require_features,
+)
 from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
 
 PROTOCOLS = ("http", "https", "s3", "memory")
@@ -33,23 +43,17 @@ READ_SECONDS = 30.0  # between two pieces of an answer
 ANSWER_SECONDS = 300.0  # for a whole one
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(::|://)")
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-_X_NAMES = ("x", "X", "data")
-_Y_NAMES = ("y", "labels", "target")
 
 
 class _Strict(WrapperStore[Any]):
     """A store in which a chunk that is not there is an error, and so is one that is larger than any values."""
 
-    most_bytes = 2 * MOST_CHUNK_BYTES
-
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         """As of any store."""
         value = await super().get(key, prototype, byte_range)
-        if value is not None and len(value) > self.most_bytes:
-            raise DataError(f"{key} takes {len(value):,} bytes, at most {self.most_bytes:,} are read")
-        if key.rpartition("/")[2] in _METADATA:
-            return value
-        if value is None:
+        if value is not None and len(value) > 2 * MOST_CHUNK_BYTES:
+            raise DataError(f"{key} takes {len(value):,} bytes, at most {2 * MOST_CHUNK_BYTES:,} are read")
+        if value is None and key.rpartition("/")[2] not in _METADATA:
             raise ChunkMissing(
                 f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
                 "alone; copy the store again, or write it with write_empty_chunks=True"
@@ -65,8 +69,12 @@ class _Array:
     array: Any
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self.array.shape))
+
+    @property
     def row_bytes(self) -> int:
-        return int(np.prod(self.array.shape[1:], dtype=object)) * int(self.array.dtype.itemsize)
+        return int(np.prod(self.shape[1:], dtype=object)) * int(self.array.dtype.itemsize)
 
     @property
     def step(self) -> int:
@@ -76,23 +84,11 @@ class _Array:
             rows = int(self.array.chunks[0])
         return rows * max(1, block_rows(self.row_bytes) // rows)
 
-    def rows(self, step: int) -> Iterator[NDArray[Any]]:
-        """Blocks (k, …) of `step` rows, each chunk read once."""
-        held, first = np.empty((0, *self.array.shape[1:]), self.array.dtype), 0
-        for start in range(0, self.array.shape[0], self.step):
-            stop = min(start + self.step, self.array.shape[0])
-            with _reading(self.name, f"rows {start}:{stop}"):
-                piece = np.asarray(self.array[start:stop])
-            held = np.concatenate([held[first:], piece]) if len(held) > first else piece
-            first = 0
-            while len(held) - first >= step:
-                yield self._native(held[first : first + step])
-                first += step
-        if len(held) > first:
-            yield self._native(held[first:])
-
-    def _native(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return rows.reshape(len(rows), *([-1] if rows.ndim > 1 else [])).astype(native(rows.dtype), copy=False)
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start:stop, (k, …) in native byte order."""
+        with _naming(self.name, f"rows {start}:{stop}"):
+            rows = np.asarray(self.array[start:stop])
+        return in_native_order(rows.reshape(len(rows), *([-1] if rows.ndim > 1 else [])))
 
 
 def is_url(path: str) -> bool:
@@ -101,7 +97,7 @@ def is_url(path: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL without user, password, query and fragment, as it may be printed and stored."""
+    """Return a URL without user, password, query and fragment, as it may be printed and stored."""
     if not is_url(url):
         return url
     parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
@@ -121,110 +117,93 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     ----------
     path : str
         A directory, or a URL of http, https, s3 (with s3fs installed) or memory. A corpus of ours keeps its image
-        shape, scale and `group`; names of classes become their numbers. One with `weight` or `domain`, for which a
-        source has no place, is refused unless x is named.
+        shape and scale; names of classes become their numbers. One with more columns than y is refused, unless x is
+        named.
     x, y : str or None
         Names of the arrays of a group. None: "x", "X" or "data" and "y", "labels" or "target"; y="none": no labels.
-        Where x is named, rows and labels are read and nothing else, from a corpus of ours too.
 
     Raises
     ------
     DataError
         Names the array: not there, unreachable (the wait is bounded), of another shape or not of numbers, chunks larger
-        than 256 MiB, a corpus of ours with columns that would be lost; when rows are read, `ChunkMissing` or a chunk
-        that cannot be decoded.
+        than 256 MiB; when rows are read, `ChunkMissing` or a chunk that cannot be decoded.
     ConfigError
         Another protocol, or a package that it needs is not installed.
     """
     name = shown(path)
-    with _reading(name, "its metadata"):
+    with _naming(name, "its metadata"):
         node = zarr.open(store=_Strict(_store(path)), mode="r")
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
             raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
-        return _source(path, name, _Array(name, node), None, None, {})
-    rows = _pick(node, name, x, _X_NAMES, "x")
+        return _source(path, name, _Array(name, node), None, {})
+    rows = _pick(node, name, x, X_NAMES)
     if rows is None:
-        wanted = " or ".join(_X_NAMES) if x is None else x
-        raise DataError(f"{name}: no array {wanted} in this group; name the matrix by x=NAME")
-    labels = None if y == "none" else _pick(node, name, y, _Y_NAMES, "y")
+        raise DataError(f"{name}: no array {x or ' or '.join(X_NAMES)} in this group; name the matrix by x=NAME")
+    labels = None if y == "none" else _pick(node, name, y, Y_NAMES)
     if labels is None and y not in (None, "none"):
         raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
     found = node.attrs.asdict().get("bigkernel")
-    attributes = dict(found) if isinstance(found, dict) else {}
-    groups = _groups_of(node, name) if x is None and attributes.get("kind") == "corpus" else None
-    return _source(path, name, rows, labels, groups, attributes)
-
-
-def _groups_of(corpus: Any, name: str) -> _Array | None:
-    """The column `group` of a corpus of ours; one with columns that a source has no place for is refused."""
-    lost = next((column for column in ("weight", "domain") if _pick(corpus, name, column, (), column)), None)
-    if lost is not None:
+    lost = [column for column in ("weight", "domain", "group") if found and x is None and column in node]
+    if lost:
         raise DataError(
-            f"{name}: a corpus with the column {lost}, which would be lost; ingest what it was made from, or name the "
-            "matrix (x='x', --x x) to take rows and labels alone"
+            f"{name}: a corpus with the column {lost[0]}, which would be lost; copy it by write_corpus, or "
+            "name the matrix (x='x', --x x) to take rows and labels alone"
         )
-    return _pick(corpus, name, "group", (), "group")
+    return _source(path, name, rows, labels, dict(found) if isinstance(found, dict) else {})
 
 
-def _source(
-    path: str, name: str, rows: _Array, labels: _Array | None, groups: _Array | None, attributes: dict[str, Any]
-) -> Source:
-    shape, dtype = tuple(map(int, rows.array.shape)), np.dtype(rows.array.dtype)
+def _source(path: str, name: str, rows: _Array, labels: _Array | None, attributes: dict[str, Any]) -> Source:
+    shape, dtype = rows.shape, np.dtype(rows.array.dtype)
     if len(shape) not in (2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise DataError(f"{rows.name}: expected numbers of shape (n, d) or (n, height, width), found {dtype} {shape}")
     if not shape[0]:
         raise DataError(f"{rows.name}: no rows: its shape is {shape}")
     n_features = int(np.prod(shape[1:], dtype=object))
     require_features(rows.name, n_features)
-    if labels is not None and (
-        tuple(labels.array.shape) not in ((shape[0],), (shape[0], 1)) or labels.array.dtype.kind not in "biuf"
-    ):
+    if labels and (labels.shape not in ((shape[0],), (shape[0], 1)) or labels.array.dtype.kind not in "biuf"):
         raise DataError(
             f"{labels.name}: expected {shape[0]} labels to go with {rows.name}, found {labels.array.dtype} of shape "
-            f"{tuple(labels.array.shape)}"
+            f"{labels.shape}"
         )
-    if groups is not None and (tuple(groups.array.shape) != shape[:1] or groups.array.dtype != np.int64):
-        raise DataError(
-            f"{groups.name}: expected {shape[0]} int64 to go with {rows.name}, found {groups.array.dtype} of shape "
-            f"{tuple(groups.array.shape)}"
-        )
-    for array in filter(None, (rows, labels, groups)):
+    for array in filter(None, (rows, labels)):
         held = min(array.step, shape[0]) * array.row_bytes
         if held > MOST_CHUNK_BYTES:
             raise DataError(
                 f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
                 "write the array in smaller chunks"
             )
-    step = block_rows(rows.row_bytes)
-    images = (shape[1], shape[2]) if len(shape) == 3 else None
-    stated, scale = attributes.get("image_shape"), attributes.get("scale")
-    if isinstance(stated, list) and all(type(size) is int for size in stated) and len(stated) == 2:
-        images = (stated[0], stated[1]) if stated[0] * stated[1] == n_features else images
-    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < np.inf:
-        scale = 255.0 if images and dtype == np.uint8 else 1.0
-
-    def targets() -> Iterator[NDArray[Any]]:
-        assert labels
-        return (block.reshape(len(block)) for block in labels.rows(step))
+    image_shape, scale = _pixels(shape, dtype, attributes)
 
     def blocks() -> Iterator[Block]:
-        return aligned(rows.rows(step), targets() if labels else None)
+        for start in range(0, shape[0], rows.step):
+            stop = min(start + rows.step, shape[0])
+            yield rows.read(start, stop), labels.read(start, stop).reshape(-1) if labels else None
 
     return Source(
         format="zarr",
         path=name,
-        n_rows=shape[0],
         n_features=n_features,
         dtype=native(dtype),
-        image_shape=images,
-        scale=float(scale),
         blocks=blocks,
-        targets=targets if labels else None,
-        files=(),
-        groups=None if groups is None else lambda: groups.rows(step),
+        n_rows=shape[0],
+        labelled=labels is not None,
+        image_shape=image_shape,
+        scale=scale,
         origin=lambda: _origin(path, name, rows, labels),
     )
+
+
+def _pixels(
+    shape: tuple[int, ...], dtype: np.dtype[Any], attributes: dict[str, Any]
+) -> tuple[tuple[int, int] | None, float]:
+    """Return the image shape and the scale of rows, as a corpus says them or as the array is."""
+    image_shape = (shape[1], shape[2]) if len(shape) == 3 else None
+    stated, scale = attributes.get("image_shape"), attributes.get("scale")
+    if isinstance(stated, list) and [type(size) for size in stated] == [int, int]:
+        image_shape = (stated[0], stated[1]) if stated[0] * stated[1] == shape[1] else image_shape
+    plain = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < np.inf
+    return image_shape, float(scale or 1.0) if plain else pixel_scale(image_shape, dtype)
 
 
 def _origin(path: str, name: str, rows: _Array, labels: _Array | None) -> str:
@@ -236,14 +215,14 @@ def _origin(path: str, name: str, rows: _Array, labels: _Array | None) -> str:
     return f"{name} (metadata) sha256:{hashlib.sha256(''.join(metadata).encode()).hexdigest()}"
 
 
-def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...], option: str) -> _Array | None:
+def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> _Array | None:
     for key in usual if wanted is None else (wanted,):
-        with _reading(f"{name}/{key}", "its metadata"):
+        with _naming(f"{name}/{key}", "its metadata"):
             found = group.get(key)
         if isinstance(found, zarr.Array):
             return _Array(f"{name}/{key}", found)
         if found is not None:
-            raise DataError(f"{name}/{key}: a group, expected an array for {option}")
+            raise DataError(f"{name}/{key}: a group, expected an array")
     return None
 
 
@@ -251,14 +230,10 @@ def _store(path: str) -> Any:
     if not is_url(path):
         return LocalStore(path, read_only=True)
     protocol = path.partition("://")[0].lower()
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"{shown(path)}: protocol {protocol!r}; those that are read are {', '.join(PROTOCOLS)}")
-    if "::" in path:
-        raise ConfigError(f"{shown(path)}: a chain of URLs (::), of which none is read; name the store itself")
+    if protocol not in PROTOCOLS or "::" in path:
+        raise ConfigError(f"{shown(path)}: the addresses that are read begin with {', '.join(PROTOCOLS)}, without ::")
     if urlsplit(path).query:
-        raise DataError(
-            f"{shown(path)}: a URL with a query (?…), to which no name of a chunk can be added; leave it out"
-        )
+        raise DataError(f"{shown(path)}: a URL with a query (?…), to which no chunk's name can be added; leave it out")
     options: dict[str, Any] = {}
     try:
         importlib.import_module("fsspec")
@@ -271,28 +246,24 @@ def _store(path: str) -> Any:
             importlib.import_module("s3fs")
             options = {"config_kwargs": {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}}
     except ImportError as error:
-        package = "s3fs" if error.name == "s3fs" else '"bigkernel[data]"'
+        package = '"bigkernel[s3]"' if error.name == "s3fs" else '"bigkernel[data]"'
         raise ConfigError(f"{protocol}: {error.name} is not installed: pip install {package}") from None
     return FsspecStore.from_url(path, storage_options=options, read_only=True)
 
 
 @contextlib.contextmanager
-def _reading(name: str, what: str) -> Iterator[None]:
-    """Whatever a store, a codec or the network raises, as a DataError that names the array."""
+def _naming(name: str, what: str) -> Iterator[None]:
+    """Raise whatever a store, a codec or the network raises as a DataError that names the array."""
     try:
         yield
     except ConfigError:
         raise
     except BigKernelError as error:
         raise type(error)(f"{name}: {error}") from None
-    except TimeoutError:
-        raise DataError(f"{name}: no answer in time for {what}; is the server reachable?") from None
     except FileNotFoundError:
         raise DataError(f"{name}: no zarr array or group there, looking for {what}") from None
     except Exception as error:  # messages of the network carry whole URLs, with what is in them
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
-        if "Connect" in type(error).__name__:  # of aiohttp, botocore and Python itself
-            raise DataError(
-                f"{name}: the server cannot be reached for {what}; is it up, is its name right? ({reason})"
-            ) from None
+        if isinstance(error, TimeoutError) or "Connect" in type(error).__name__:  # of aiohttp and botocore too
+            reason = f"the server cannot be reached, or did not answer in time; is its name right? ({reason})"
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

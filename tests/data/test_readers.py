@@ -1,0 +1,508 @@
+"""Every format that is read: what comes back, and what is refused by its file and row."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.io
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.peaks import reading_peaks
+
+from bigkernel.data.readers import FORMATS, open_source
+from bigkernel.errors import ConfigError, DataError
+
+X = np.random.default_rng(0).normal(size=(300, 4)).round(6)
+Y = np.arange(300) % 3
+PIXELS = np.random.default_rng(1).integers(0, 256, (30, 4, 3), np.uint8)
+IDX_TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A working directory of its own for every test."""
+    monkeypatch.chdir(tmp_path)
+
+
+def idx(values, code=None):
+    code = IDX_TYPES[values.dtype.str[1:]] if code is None else code
+    head = struct.pack(f">BBBB{values.ndim}I", 0, 0, code, values.ndim, *values.shape)
+    return head + values.astype(values.dtype.newbyteorder(">")).tobytes()
+
+
+def table(x=X, **columns):
+    return pa.table({**{f"f{place}": column for place, column in enumerate(x.T)}, **columns})
+
+
+def write(name, content):
+    """Write bytes, text, an Arrow table, variables or an image, as the name or the content says; the path."""
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, pa.Table):
+        pq.write_table(content, path, row_group_size=70)
+    elif isinstance(content, dict):
+        (np.savez if path.suffix == ".npz" else scipy.io.savemat)(
+            path, **(content if path.suffix == ".npz" else {"mdict": content, "do_compression": True})
+        )
+    elif isinstance(content, Image.Image):
+        content.save(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def lines(x=X, y=Y, delimiter=",", header=(), ends="\n"):
+    rows = [delimiter.join(header)] if header else []
+    rows += [delimiter.join([*map(repr, map(float, row)), str(label)]) for row, label in zip(x, y, strict=True)]
+    return ends.join(rows)
+
+
+def read(path, **options):
+    """All rows and labels of a source."""
+    blocks = list(open_source(path, **options).batches())
+    return np.concatenate([block["x"] for block in blocks]), np.concatenate([block["y"] for block in blocks])
+
+
+# ---- what comes back
+
+NPY = {"x": X, "y": Y}
+
+
+def npy(x, y):
+    np.save("r.npy", x)
+    np.save("l.npy", y)
+    return "r.npy", {"labels": "l.npy"}
+
+
+def npz(save, **arrays):
+    save("a.npz", **arrays)
+    return "a.npz", {}
+
+
+def images(ending="", pack=bytes):
+    write(f"labels{ending}", pack(idx(Y.astype("u1"))))
+    return write(f"images{ending.replace('idx1', 'idx3')}", pack(idx(X))), {}
+
+
+def text(content, **options):
+    return write("t.csv", content), options
+
+
+def packed(delimiter):
+    return write("t.csv.gz", gzip.compress(lines(delimiter=delimiter, ends="\r\n").encode())), {}
+
+
+GOOD = {
+    "npy": lambda: npy(X, Y),
+    "npy in Fortran order": lambda: npy(np.asfortranarray(X), Y[:, None]),
+    "npz": lambda: npz(np.savez, **NPY),
+    "npz compressed": lambda: npz(np.savez_compressed, **NPY),
+    "npz in Fortran order": lambda: npz(np.savez, data=np.asfortranarray(X), labels=Y),
+    "mat": lambda: (write("m.mat", {"small": np.ones((2, 2)), "gnd": Y[None], "fea": X, "note": "text"}), {}),
+    "idx": lambda: images("-idx1-ubyte"),
+    "idx in gzip": lambda: images(".idx1-ubyte.gz", gzip.compress),
+    "parquet": lambda: (write("t.parquet", table(y=Y)), {}),
+    "parquet, target in front": lambda: (write("t.parquet", table().add_column(0, "y", [Y])), {"target": "y"}),
+    "csv with a header": lambda: text(lines(header=["a", "b", "c", "d", "y"])),
+    "csv by its last column": lambda: text(lines(), target=-1, header=False),
+    "csv by semicolons": lambda: packed(";"),
+    "csv by tabs": lambda: packed("\t"),
+    "csv by blanks": lambda: packed(" "),
+    "csv by runs of blanks": lambda: packed("   "),
+}
+BARE = {"npy": "labels", "npz": "y", "mat": "y", "idx": "labels", "par": "target", "csv": "target"}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_rows_and_labels_come_back(kind, load):
+    path, options = GOOD[kind]()
+    corpus = load(Path(path), **options)
+    assert np.array_equal(np.asarray(corpus), X)
+    assert np.array_equal(corpus.column("y"), Y)
+    assert (corpus.dtype, corpus.info.classes) == ("float64", (0, 1, 2))
+    assert corpus.info.source.startswith(f"{Path(path).name} sha256:")
+    assert not open_source(path, **{BARE[kind[:3]]: "none"}).labelled
+
+
+def test_the_first_bytes_decide_whatever_the_name():
+    np.save("1.csv", X)
+    Path("1.csv.npy").rename("1.csv")
+    with open("2.txt", "wb") as handle:
+        np.savez(handle, x=X)
+    scipy.io.savemat("3", {"x": X, "y": Y[:, None]}, appendmat=False)
+    write("4.mat", idx(PIXELS))
+    write("5", " ".join(["3"] + ["0.5"] * 256) + "\n")
+    write("6.csv", "+1 1:2 4:0.5\n")
+    write("7.npy", b"PAR1" + write("t.parquet", table(y=Y)).read_bytes()[4:])
+    found = [open_source(path).format for path in sorted(Path().glob("[1-7]*"))]
+    assert found == ["npy", "npz", "mat", "idx", "usps", "libsvm", "parquet"]
+
+
+@pytest.mark.parametrize("dtype", IDX_TYPES)
+def test_every_type_of_idx_is_read_in_native_byte_order(dtype, load):
+    values = np.array([[1, 2, 3], [100, 5, 6]], dtype)
+    corpus = load(write("m", idx(values)))
+    assert (corpus.dtype, np.asarray(corpus).tolist()) == (np.dtype(dtype).name, values.tolist())
+    assert (corpus.info.scale, corpus.info.image_shape) == (255.0 if dtype == "u1" else 1.0, None)
+
+
+@pytest.mark.parametrize("name", ["m.idx", "m.npy", "m.npz"])
+def test_pictures_keep_their_shape_and_large_files_come_in_blocks(name, load):
+    values = np.random.default_rng(0).integers(0, 256, (10_001, 4, 5), dtype=np.uint8)
+    if name == "m.npy":
+        np.save(name, values)
+    else:
+        write(name, idx(values) if name == "m.idx" else {"x": values})
+    blocks = [x for x, *_ in open_source(name).blocks()]
+    assert [len(x) for x in blocks] == [4096, 4096, 1809]
+    assert np.array_equal(np.concatenate(blocks), values.reshape(-1, 20))
+    info = load(Path(name)).info
+    assert (info.image_shape, info.scale) == ((4, 5), 255.0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32", "float64", "bool"])
+def test_every_class_of_matlab_keeps_its_values(dtype, load):
+    values = np.random.default_rng(0).integers(0, 2, (9, 64)).astype(dtype)
+    corpus = load(write("m.mat", {"x": values, "y": np.arange(9)[:, None]}))
+    assert np.array_equal(np.asarray(corpus), values)
+    assert (corpus.info.image_shape, corpus.info.scale) == ((8, 8), 255.0 if dtype == "uint8" else 1.0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    values=st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 3), min_size=1, max_size=30),
+    delimiter=st.sampled_from([",", ";", "\t", " "]),
+)
+def test_every_double_survives_text(tmp_path_factory, values, delimiter):
+    path = tmp_path_factory.mktemp("doubles") / "t.csv"
+    path.write_text("".join(delimiter.join(map(repr, row)) + "\n" for row in values))
+    blocks = open_source(path, target="none", delimiter=delimiter, header=False).batches()
+    assert np.array_equal(np.concatenate([block["x"] for block in blocks]), np.array(values))
+
+
+def test_names_quoted_or_not_become_classes_and_a_header_is_told_from_a_row(load):
+    corpus = load(write("t.csv", 'size,kind\n1,"b, large"\n2,"a ""x"""\n3, été\n'))
+    assert (corpus.info.classes, corpus.column("y").tolist()) == (('a "x"', "b, large", "été"), [1, 0, 2])
+    assert read(write("t.csv", "1990,1991\n1,2\n"), header=True)[0].tolist() == [[1.0]]
+    assert read(write("t.csv", "1,2\n\n3,4"))[1].tolist() == [2, 4]
+
+
+def test_parts_of_a_folder_follow_in_natural_order_and_pandas_index_is_left_out(load):
+    for part in (10, 2, 1):
+        columns = {"y": np.full(5, part), "__index_level_0__": np.arange(5)}
+        write(f"rows/part-{part}.parquet", table(X[part : part + 5], **columns))
+    Path("rows/_SUCCESS").touch()
+    corpus = load(Path("rows"))
+    assert (corpus.n_features, corpus.column("y").tolist()) == (4, [1] * 5 + [2] * 5 + [10] * 5)
+    assert corpus.info.source.startswith("rows (3 files) sha256:")
+
+
+def test_columns_of_parquet_have_their_common_dtype_and_labels_may_be_text():
+    half = pa.table({"a": np.arange(300, dtype=np.int64), "b": np.float32(X[:, 1]), "c": np.ones(300, bool)})
+    source = open_source(write("t.parquet", half), target="none")
+    assert source.dtype == next(source.blocks())[0].dtype == np.float64
+    names = pa.array(np.array(["b", "a", "c"])[Y]).dictionary_encode()
+    assert read(write("t.parquet", table(kind=names)))[1].tolist() == np.array(["b", "a", "c"])[Y].tolist()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_groups_are_numbers_or_hashes_of_names(name, load):
+    who = ["7", "ann", "7", "bob"]
+    content = table(X[:4], who=who, y=[0, 1, 1, 0])
+    if name == "t.csv":
+        content = "f,who,y\n" + "".join(f"1,{one},{y}\n" for one, y in zip(who, [0, 1, 1, 0], strict=True))
+    group = load(write(name, content), group="who").column("group")
+    assert (group[0], group[2], len(set(group.tolist()))) == (7, 7, 3)
+    assert group[1] == int.from_bytes(hashlib.blake2b(b"ann", digest_size=8).digest(), "big") >> 1
+
+
+def test_folders_are_labels_in_natural_order(load):
+    for label in ("10", "2", "0"):
+        for number in (11, 2):
+            write(
+                f"images/{label}/img{number}.png", Image.fromarray(np.full((4, 3), int(label) * 20 + number, np.uint8))
+            )
+    Path("images/.DS_Store").touch()
+    corpus = load(Path("images"))
+    assert corpus.array("x")[:, 0].tolist() == [2, 11, 42, 51, 202, 211]
+    assert corpus.column("y").tolist() == [0, 0, 2, 2, 10, 10]
+    assert (corpus.dtype, corpus.info.image_shape, corpus.info.scale) == ("uint8", (4, 3), 255.0)
+
+
+def test_sixteen_bits_stay_sixteen_and_colour_is_converted_where_asked(load):
+    pixels = np.array([[0, 1], [256, 65535]], np.uint16)
+    write("deep/a.png", Image.fromarray(pixels))
+    corpus = load(Path("deep"))
+    assert (np.asarray(corpus).tolist(), corpus.info.scale, corpus.columns) == ([[0, 1, 256, 65535]], 65535.0, ())
+    write("colour/cat/a.png", Image.fromarray(PIXELS[0]).convert("RGB"))
+    write("colour/dog/a.png", Image.fromarray(PIXELS[1]).convert("LA"))
+    x, y = read("colour", grey=True)
+    assert (x.tolist(), y.tolist()) == (PIXELS[:2].reshape(2, 12).tolist(), ["cat", "dog"])
+
+
+def test_rows_are_stored_in_the_dtype_asked_for_or_not_at_all(refused):
+    assert next(open_source(write("a.npz", {"x": X.round()[:3] + 9}), dtype="uint8").blocks())[0].dtype == np.uint8
+    for value, dtype in [(0.5, "uint8"), (256.0, "uint8"), (1e300, "float32")]:
+        message = refused(write("a.npz", {"x": np.array([[0.0], [value]])}), dtype=dtype)
+        assert f"row 1, column 0: {value} is no {dtype}" in message
+    for dtype in ("complex64", "nonsense", "U3"):
+        with pytest.raises(ConfigError, match="dtype: expected"):
+            open_source("a.npz", dtype=dtype)
+
+
+def test_memory_does_not_grow_with_the_file():
+    paths = [write(f"{n}.csv", "0.25,0.5,0.75,1\n" * n) for n in (800_000, 1_500_000)]
+    (rows, least), (more_rows, most) = reading_peaks(*paths, read_bytes=2**18)
+    assert (rows, more_rows) == (800_000, 1_500_000)
+    assert most < 1.1 * least
+
+
+# ---- the real files
+
+
+@pytest.mark.parametrize(
+    "name, counts",
+    [
+        ("train", [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]),
+        ("t10k", [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]),
+    ],
+)
+def test_mnist(data_file, load, name, counts):
+    corpus = load(data_file(f"{name}-images-idx3-ubyte.gz"))
+    assert (corpus.shape, corpus.info.image_shape) == ((sum(counts), 784), (28, 28))
+    assert np.bincount(corpus.column("y")).tolist() == counts
+
+
+def test_usps_is_that_of_numpy(data_file, load):
+    path = data_file("zip.test.gz")
+    expected, corpus = np.loadtxt(path), load(path)
+    assert np.array_equal(np.asarray(corpus), expected[:, 1:].astype(np.float32))
+    assert np.array_equal(corpus.column("y"), expected[:, 0])
+    assert (corpus.info.image_shape, corpus.dtype) == ((16, 16), "float32")
+
+
+@pytest.mark.parametrize("name, rows", [("MNIST_2000", 2000), ("USPS_1800", 1800)])
+def test_digits_of_matlab(data_file, load, name, rows):
+    corpus = load(data_file(f"digits16_{name}.mat"))
+    assert (corpus.shape, corpus.info.image_shape) == ((rows, 256), (16, 16))
+
+
+# ---- what is refused
+
+
+def cut(path, share=0.6):
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: int(len(content) * share)])
+    return path
+
+
+def damaged(path, place):
+    content = bytearray(Path(path).read_bytes())
+    content[place] ^= 0x41
+    Path(path).write_bytes(content)
+    return path
+
+
+def npy_head(descr, shape=(3, 2), order=False):
+    text = repr({"descr": descr, "fortran_order": order, "shape": shape}).encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text
+
+
+def zipped(head):
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", head + bytes(48))
+    return Path("bomb.npz")
+
+
+def absurd_mat():
+    path = write("m.mat", {"x": X, "y": Y[:, None]})
+    scipy.io.savemat(path, {"x": X, "y": Y[:, None]})
+    content = path.read_bytes()
+    place = content.index(struct.pack("<ii", 300, 4))
+    path.write_bytes(content[:place] + struct.pack("<ii", 2**30, 2**30) + content[place + 8 :])
+    return path
+
+
+def pictures(*images):
+    for number, image in enumerate(images):
+        write(f"images/{number}.png", image)
+    return Path("images")
+
+
+def head_of_png(width, height):
+    path = pictures(Image.fromarray(PIXELS[0])) / "0.png"
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(bytes(content[12:29])))
+    path.write_bytes(content)
+    return Path("images")
+
+
+PAIR = {"x": X, "y": Y}
+TWICE = pa.Table.from_arrays([pa.array(X[:, 0])] * 3, names=["a", "a", "y"])
+SMALL, DEEP = Image.fromarray(PIXELS[0]), Image.fromarray(np.full((4, 3), 300, np.uint16))
+# what is wrong -> (a function that writes it, what the message says beside the path, options)
+BAD = {
+    # truncated
+    "idx cut": (lambda: cut(write("m", idx(PIXELS))), "truncated: its header claims 30 × 4 × 3 values", {}),
+    "idx.gz cut": (lambda: cut(write("m.gz", gzip.compress(idx(PIXELS)))), "truncated: the compressed data stop", {}),
+    "idx.gz damaged": (lambda: damaged(write("m.gz", gzip.compress(idx(PIXELS))), 200), "cannot be read", {}),
+    "idx too long": (lambda: write("m", idx(PIXELS) + b"more"), "trailing bytes", {}),
+    "idx.gz too long": (lambda: write("m.gz", gzip.compress(idx(PIXELS) + b"more")), "trailing bytes after its 30", {}),
+    "npy cut": (lambda: cut(write("m.npy", npy_head("<f8") + bytes(48)), 0.95), "truncated: its header claims", {}),
+    "npz cut": (lambda: cut(write("m.npz", PAIR)), "not a whole .npz archive", {}),
+    "npz damaged": (lambda: damaged(write("m.npz", PAIR), 900), "cannot be read", {}),
+    "mat cut": (lambda: cut(write("m.mat", PAIR), 0.5), "damaged or not a MATLAB file|no vector of 300", {}),
+    "mat damaged": (lambda: damaged(write("m.mat", PAIR), 700), "damaged or not a MATLAB file", {}),
+    "parquet cut": (lambda: cut(write("t.parquet", table(y=Y))), "cannot be read at its footer", {}),
+    "csv.gz cut": (lambda: cut(write("t.csv.gz", gzip.compress(lines().encode()))), "truncated: the compressed", {}),
+    "png cut": (lambda: cut(pictures(SMALL) / "0.png", 0.8).parent, "a damaged or cut one", {}),
+    "png damaged": (lambda: damaged(pictures(SMALL) / "0.png", 50).parent, "a damaged or cut one", {}),
+    # wrong magic
+    "idx magic": (lambda: write("m.idx", b"\0\1\x08\3" + bytes(20)), "expected an IDX magic", {}),
+    "idx dimensions": (lambda: write("m", idx(PIXELS[..., None])), "expected 2 or 3 dimensions", {}),
+    "npy magic": (lambda: write("m.npy", b"\x93NUMBY\1\0" + bytes(90)), ".npy header cannot be read", {}),
+    "mat magic": (lambda: write("m.mat", b"MATHLAB 5.0" + bytes(200)), "expected the 128-byte header", {}),
+    "mat 7.3": (lambda: write("m.mat", b"\x89HDF\r\n\x1a\n" + bytes(200)), "7.3 (HDF5) file, which is not read", {}),
+    "png magic": (lambda: write("images/0.png", b"GIF89a" + bytes(50)).parent, "no PNG image", {}),
+    "no format": (lambda: write("notes.xyz", b"\x7fELF"), "7f 45 4c 46", {}),
+    # absurd sizes, bombs
+    "idx sizes": (lambda: write("m", struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 2**10, 2**10)), "truncated", {}),
+    "idx.gz sizes": (
+        lambda: write("m.gz", gzip.compress(struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 2**10, 2**10))),
+        "more than",
+        {},
+    ),
+    "npy sizes": (lambda: write("m.npy", npy_head("<f8", (2**40, 2**20)) + bytes(48)), "truncated", {}),
+    "npy too wide": (lambda: write("m.npy", npy_head("<f8", (0, 2**30))), "no rows", {}),
+    "npz bomb": (lambda: zipped(npy_head("<f8", (2**30, 2**10))), "but the archive says", {}),
+    "mat sizes": (absurd_mat, "claims more than the file can hold", {}),
+    "png sizes": (lambda: head_of_png(2**14, 2**14), "268", {}),
+    "png too large": (lambda: head_of_png(2**12, 2**13), "8192×4096 pixels; from 1 to 16,777,216", {}),
+    "csv too wide": (lambda: write("t.csv", "1" + ",1" * 2**18 + "\n"), "262,145 columns, at most 131,072", {}),
+    # no pickle
+    "npy objects": (lambda: write("m.npy", npy_head("|O", (3,)) + b"\x80\4"), "expected an array of numbers", {}),
+    "npz objects": (lambda: write("m.npz", {"x": X, "y": np.array([{}] * 300)}), "expected an array of numbers", {}),
+    # NaN, infinity
+    "csv NaN": (lambda: write("t.csv", "1,2,0\n3,nan,1\n"), "in x, the first are [1]", {}),
+    "parquet infinity": (lambda: write("t.parquet", table(np.where(X[123, 1] == X, np.inf, X), y=Y)), "[123]", {}),
+    "npz NaN": (lambda: write("m.npz", {"x": np.where(X[7, 1] == X, np.nan, X), "y": Y}), "the first are [7]", {}),
+    "parquet null": (
+        lambda: write("t.parquet", table(y=pa.array([None if row == 211 else row for row in range(300)]))),
+        "row 211, column 'y': no value",
+        {},
+    ),
+    "parquet rounding": (
+        lambda: write("t.parquet", table(id=np.full(300, 2**60 + 1), y=Y)),
+        "row 0, column 'id': 1152921504606846977 is no float64",
+        {},
+    ),
+    # ragged rows, text, labels
+    "csv ragged": (
+        lambda: write("t.csv", "a,b\n1,2\n3\n"),
+        "line 3: a row of another length: Expected 2 columns, got 1",
+        {},
+    ),
+    "csv text": (lambda: write("t.csv", "a,city,y\n1,7,0\n2,Bonn,1\n"), "line 3, city: expected a number", {}),
+    "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "line 2, b: expected a number", {}),
+    "csv decimal comma": (
+        lambda: write("t.csv", "1,5;0\n2,5;1\n"),
+        "line 1, column 0: expected a number",
+        {"delimiter": ";"},
+    ),
+    "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1, column 1: found '7' among names", {}),
+    "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1, column 1: found '' among names", {}),
+    "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8", {}),
+    "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: a NUL character", {}),
+    "csv one column": (lambda: write("t.csv", "1\n2\n"), "a single column", {}),
+    "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "'city' holds string, expected", {}),
+    "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
+    # empty
+    "csv empty": (lambda: write("t.csv", ""), "no rows: the file is empty", {}),
+    "csv header alone": (lambda: write("t.csv", "a,b\n"), "no rows|no table in text|no row to write", {}),
+    "idx empty": (lambda: write("m", idx(PIXELS[:0])), "no rows: its dimensions are (0, 4, 3)", {}),
+    "npy empty": (lambda: write("m.npy", npy_head("<f8", (0, 2))), "no rows", {}),
+    "png none": (lambda: write("images/a/b.txt", "").parent.parent, "found none of these", {}),
+    # columns and arrays
+    "csv twice": (lambda: write("t.csv", "a,a,y\n1,2,0\n"), "two columns are named 'a'", {}),
+    "parquet twice": (lambda: write("t.parquet", TWICE), "two columns are named 'a'", {}),
+    "no such column": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "no column 'z' for the target", {"target": "z"}),
+    "no such position": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "its columns are 0 to 2", {"target": 3}),
+    "one for both": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "is the target and the group", {"group": "y"}),
+    "npz without x": (lambda: write("m.npz", {"a": X}), "no array x or X or data for x; it holds a", {}),
+    "npz without y": (lambda: write("m.npz", {"x": X, "b": Y}), 'give y=NAME or y="none"', {}),
+    "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to go with", {}),
+    "idx labels": (
+        lambda: (write("images-idx3-ubyte", idx(PIXELS)), write("labels-idx1-ubyte", idx(PIXELS[:29, 0, 0])))[1],
+        "29 labels, but",
+        {"path": "images-idx3-ubyte"},
+    ),
+    "mat of one size": (lambda: write("m.mat", {"x": X, "z": X + 1, "y": Y}), "2 matrices of one size", {}),
+    "mat without y": (lambda: write("m.mat", {"x": X}), "no vector of 300 labels for the rows of 'x'", {}),
+    "mat complex": (lambda: write("m.mat", {"x": X + 1j, "y": Y}), "save real numbers", {}),
+    "parts differ": (
+        lambda: (write("rows/1.parquet", table(y=Y)), write("rows/2.parquet", table(z=Y)))[1],
+        "its columns are not those of",
+        {"path": "rows"},
+    ),
+    # images
+    "png sizes differ": (lambda: pictures(SMALL, Image.fromarray(PIXELS[0].T)), "3×4 pixels of uint8, but", {}),
+    "png depths differ": (lambda: pictures(SMALL, DEEP), "of uint16, but", {}),
+    "png colour": (lambda: pictures(SMALL.convert("RGB")), "mode RGB, expected grey", {}),
+    "png beside folders": (lambda: write("images/a/0.png", SMALL) and pictures(SMALL), "images beside folders", {}),
+    "png beside others": (lambda: write("images/0.txt", "") and pictures(SMALL), "no PNG image among PNG", {}),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_refused_by_its_name_and_leaves_nothing(what, tmp_path, refused):
+    make, said, options = BAD[what]
+    path = make()
+    message = refused(options.pop("path", path) if "path" in options else path, **options)
+    assert any(part in message for part in said.split("|")), message
+    assert not [name for name in Path().iterdir() if "refused" in name.name]
+
+
+@pytest.mark.parametrize("name", ["m.mat", "t.parquet", "m.npz"])
+def test_a_file_cut_anywhere_is_refused(name, refused):
+    whole = write(name, table(X[:4], y=Y[:4]) if name == "t.parquet" else {"x": X[:4], "y": Y[:4, None]}).read_bytes()
+    for length in range(1, len(whole), 37):
+        refused(write(name, whole[:length]), format=Path(name).suffix[1:])
+
+
+def test_what_cannot_be_opened_is_refused_by_path(tmp_path):
+    write("t.csv", "1,2\n")
+    for path, options, expected in [
+        (tmp_path / "absent", {}, "no such file"),
+        (tmp_path, {}, "expected a file, or a folder of PNG images"),
+        (tmp_path / "t.csv", {"format": "xls"}, f"unknown format 'xls'; the formats are {', '.join(FORMATS)}"),
+        (tmp_path / "t.csv", {"format": "png"}, "expected a folder for format 'png', found a file"),
+    ]:
+        with pytest.raises(DataError, match=expected) as caught:
+            open_source(path, **options)
+        assert str(path) in str(caught.value)
+    with pytest.raises(ConfigError, match="x: not an option of format 'csv', which takes target, group, delimiter"):
+        open_source("t.csv", x="x")
+    with pytest.raises(ConfigError, match="delimiter: expected"):
+        open_source("t.csv", delimiter="|")
+
+
+@pytest.mark.parametrize(
+    "module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet"), ("PIL", "images")]
+)
+def test_without_its_library_a_format_names_the_extra(monkeypatch, module, name):
+    path = pictures(SMALL) if name == "images" else write(name, table(y=Y) if name == "t.parquet" else "1,2\n")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r'pip install "bigkernel\[data\]"'):
+        list(open_source(path).batches())
