@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import hashlib
 import json
 import os
@@ -153,16 +152,6 @@ def publishing(
             if not keep:
                 _remove(scratch)
             raise
-
-
-def occupant(path: str | os.PathLike[str]) -> object:
-    """Return what tells the store at `path` from one that takes its place; equal to nothing while one is about to."""
-    target = Path(os.path.abspath(path))
-    try:
-        there = os.stat(target)
-    except OSError:
-        return object() if any(target.parent.glob(f".{glob.escape(target.name)}.*.old")) else None
-    return there.st_dev, there.st_ino, there.st_ctime_ns
 
 
 def write_json(path: Path, value: Any) -> None:

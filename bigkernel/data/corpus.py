@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,13 +26,12 @@ from bigkernel.data import atomic_write, seals, zarr_arrays
 from bigkernel.data.batches import COLUMNS
 from bigkernel.data.chunk_check import Looked, finite, labels_of, look
 from bigkernel.data.corpus_arguments import checked_attributes, require_count
-from bigkernel.data.corpus_arrays import KEPT_LABELS, CorpusArrays, fitting, joined
+from bigkernel.data.corpus_arrays import KEPT_LABELS, CorpusArrays, joined
 from bigkernel.data.corpus_rows import CorpusRows
 from bigkernel.data.targets import claimed, require_target
 from bigkernel.errors import DataError
 
 FORMAT = 2
-_PAUSES_SECONDS = [0.01 * 2**i for i in range(8)]  # after attempts to open what was exchanged meanwhile
 
 
 @dataclass(frozen=True)
@@ -128,30 +126,19 @@ class Corpus(CorpusRows):
 
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Open a complete corpus; again, a few times, where another one took its place while it was opened.
+    """Open a complete corpus.
 
     Raises
     ------
     DataError
-        Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
+        Nothing there, not a corpus, of another format, not complete, arrays that do not fit together, or another
+        store that took its place meanwhile.
     """
-    for pause in _PAUSES_SECONDS:
-        before = atomic_write.occupant(path)
-        try:
-            found = _open(path)
-        except (DataError, OSError):
-            if atomic_write.occupant(path) == before:
-                raise
-        else:
-            if atomic_write.occupant(path) == before:
-                return found
-        time.sleep(pause)
-    raise DataError(f"{path}: another corpus took its place whenever it was opened; open it when its writer has ended")
+    with zarr_arrays.opened(path, "corpus") as (group, attributes, seal):
+        return _corpus_of(path, group, attributes, seal.digest)
 
 
-def _open(path: str | os.PathLike[str]) -> Corpus:
-    group, attributes = zarr_arrays.open_group(path, "corpus")
-    seal = seals.verify(Path(path)).digest
+def _corpus_of(path: str | os.PathLike[str], group: zarr.Group, attributes: Mapping[str, Any], seal: str) -> Corpus:
     known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
         raise DataError(
@@ -199,12 +186,11 @@ class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
     It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
-    without an error; after an error nothing of it is left. Rows come in order through `append`, or, when `n_rows` is
-    given, as whole chunks through `write_chunk`, in any order and from several processes.
+    without an error; after an error nothing of it is left. Rows come in order through `append`.
 
     With `keep`, an error leaves the chunks where they are, and a writer of the same rows and token goes on with them
     under `resume`: `append` is given all rows again and passes over those of the leading chunks that read back
-    (`kept_rows`); whoever calls `write_chunk` reads back what it relies on.
+    (`kept_rows`).
 
     Parameters
     ----------
@@ -213,7 +199,6 @@ class CorpusWriter:
     dtype : of the stored rows
     columns : mapping of column name to dtype; with `KEPT_LABELS` in the place of "y", `store_labels` makes it of them
     info : CorpusInfo (its `complete` is ours to set)
-    n_rows : total when known beforehand, or None
     chunk_rows : None: `chunk_rows_for`
     keep, resume : see `atomic_write.publishing`
 
@@ -223,8 +208,6 @@ class CorpusWriter:
         A target that exists or cannot be written (a full disk, …), rows that do not fit, chunks that are missing.
     ConfigError
         A name, image shape, scale or chunk_rows that is none.
-    PlanTooLarge
-        `n_rows` rows do not fit on the file system.
     """
 
     def __init__(
@@ -235,7 +218,6 @@ class CorpusWriter:
         dtype: Any,
         columns: Mapping[str, Any],
         info: CorpusInfo,
-        n_rows: int | None = None,
         chunk_rows: int | None = None,
         overwrite: bool = False,
         keep: str = "",
@@ -248,9 +230,8 @@ class CorpusWriter:
         attributes = checked_attributes(info.name, info.image_shape, info.scale)
         self.info = replace(info, complete=False, **attributes)
         itemsize = np.dtype(dtype).itemsize
-        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(n_features, itemsize, n_rows)
-        self.n_rows = n_rows or 0
-        self._fixed = n_rows is not None
+        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(n_features, itemsize)
+        self.n_rows = 0
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
         for name, (_, found) in self._shapes.items():
@@ -267,7 +248,6 @@ class CorpusWriter:
         self.kept_rows = 0
 
     def __enter__(self) -> CorpusWriter:
-        row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
         require_target(self.target, "the corpus")
         with ExitStack() as stack:
             stack.enter_context(claimed(self.target, "the corpus"))
@@ -276,10 +256,9 @@ class CorpusWriter:
                 self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
             )
             self.path = stack.enter_context(publishing)
-            atomic_write.require_free(self.path, self.n_rows * row_bytes, "the corpus")
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-            self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows)
-            if self._resume and not self._fixed:
+            self._arrays = CorpusArrays(self._group, self._shapes, self.chunk_rows)
+            if self._resume:
                 self.n_rows = self.kept_rows = self._arrays.recover()
             # entered last: what it writes has ended before anything is published or removed
             self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
@@ -301,8 +280,6 @@ class CorpusWriter:
         They are copied, so that the caller may fill its arrays anew. Chunks are written as they fill, by a thread,
         while the caller reads on: an error of writing is raised by a later call, or at the end of the block.
         """
-        if self._fixed:
-            raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
         count = np.shape(rows["x"])[0]
         for name, (tail, _) in self._shapes.items():
             found = np.shape(rows.get(name, ()))
@@ -325,14 +302,9 @@ class CorpusWriter:
     def _write_rest(self) -> None:
         self._flush(everything=True)
         self._await_writing()
-        if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
+        if self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
             self._arrays.resize(self._seen_rows)
             self.n_rows = self.kept_rows = self._seen_rows
-
-    def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
-        """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""
-        with atomic_write.writing(self.target, passing=False):
-            write_chunk(self.path, index, self.chunk_rows, rows)
 
     def _flush(self, *, everything: bool) -> None:
         if not self._pending_rows:
@@ -359,27 +331,3 @@ class CorpusWriter:
 
     def _attributes(self) -> dict[str, Any]:
         return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
-
-
-def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
-    """Write one whole chunk of every array in `rows` into the unpublished group at `path`; what a task calls.
-
-    Raises
-    ------
-    DataError
-        Rows that are not the whole chunk, a group that is published already, or a disk that is full.
-    OSError
-        An error of writing that may pass: the task is to be tried again.
-    """
-    if seals.is_sealed(Path(path)):
-        raise DataError(f"{os.fspath(path)}: is published and sealed; write its changed rows as a new store")
-    group = zarr.open_group(os.fspath(path), mode="r+", zarr_format=3)
-    for name, values in rows.items():
-        array = group[name]
-        assert isinstance(array, zarr.Array)
-        start = index * chunk_rows
-        stop = min(start + chunk_rows, array.shape[0])
-        if array.chunks[0] != chunk_rows or len(values) != stop - start:
-            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
-        with atomic_write.writing(path):
-            array.with_config({"write_empty_chunks": True})[start:stop] = fitting(values, array.dtype, name)

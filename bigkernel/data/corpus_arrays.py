@@ -30,14 +30,13 @@ class CorpusArrays:
     ----------
     group : zarr.Group
     shapes : the shape of a row, and the dtype, of `x` and of each column
-    n_rows : where the number is known beforehand
     chunk_rows : int
     """
 
-    def __init__(self, group: zarr.Group, shapes: Shapes, n_rows: int, chunk_rows: int) -> None:
+    def __init__(self, group: zarr.Group, shapes: Shapes, chunk_rows: int) -> None:
         self._group, self._shapes, self._step = group, shapes, chunk_rows
         self._arrays = {
-            name: zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
+            name: zarr_arrays.create(group, name, shape=(0, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
             for name, (tail, dtype) in shapes.items()
         }
 

@@ -107,6 +107,17 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
     return group, attributes
 
 
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[zarr.Group, dict[str, Any], seals.Seal]]:
+    """Open a group of ours, see `open_group`, for a block; a DataError where another store lies there after it."""
+    before = seals.verify(Path(path)) if seals.is_sealed(Path(path)) else None
+    group, attributes = open_group(path, kind)
+    seal = seals.verify(Path(path))
+    yield group, attributes, seal
+    if before != seal or seals.verify(Path(path)) != seal:
+        raise DataError(f"{path}: was exchanged while it was read; read it again")
+
+
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """The kind that a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
 
@@ -353,24 +364,21 @@ def read_group(
     ChunkMissing, ChunkCorrupt, DataError
         Names what is damaged, or not what was sealed once all of it was read.
     """
-    seal = seals.verify(Path(path)) if seals.is_sealed(Path(path)) else None
-    group, attributes = open_group(path, kind)
-    links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
-    if links:
-        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
-    handles = {name: open_array(group, name) for name in array_names(group)}
-    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
-    if wanted > limit_bytes:
-        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
-    for array in handles.values():
-        require_chunks(array)
-        _require_content(array)
-    found = {
-        name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
-        for name, array in handles.items()
-    }
-    if seal is None or seals.verify(Path(path)) != seal:
-        raise DataError(f"{path}: was exchanged while it was read; read it again")
+    with opened(path, kind) as (group, attributes, seal):
+        links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
+        if links:
+            raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
+        handles = {name: open_array(group, name) for name in array_names(group)}
+        wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
+        if wanted > limit_bytes:
+            raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+        for array in handles.values():
+            require_chunks(array)
+            _require_content(array)
+        found = {
+            name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
+            for name, array in handles.items()
+        }
     for name, array in handles.items():
         if seals.chunks_digest(directory_of(array), set(chunk_keys(array)))[0] != seal.arrays[name].chunks:
             raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")

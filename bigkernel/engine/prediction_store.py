@@ -16,11 +16,16 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel.data import zarr_arrays
-from bigkernel.data.atomic_write import require_free
-from bigkernel.data.corpus import write_chunk
+from bigkernel.data import seals, zarr_arrays
+from bigkernel.data.atomic_write import require_free, token_of, writing
+from bigkernel.data.chunk_check import look
 from bigkernel.data.fingerprint import NOT_COMPARED
+from bigkernel.engine.context import forget, in_force
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
+from bigkernel.events.kinds import Incident
+from bigkernel.events.scope import emit
 from bigkernel.statistics.moments import add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
@@ -29,6 +34,7 @@ from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 FORMAT = 2
+WHAT = "predict"  # the word for the sweep that writes them
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +74,32 @@ class PredictionWriter:
         if self.decision:
             rows["decision"] = values
         with chunk.work.stage("write"):
-            write_chunk(self.path, index, self.chunk_rows, rows)
+            _write_chunk(self.path, index, self.chunk_rows, rows)
         total["rows"] += len(chunk)
+
+
+def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
+    """Write one whole chunk of every array in `rows` into the unpublished group at `path`.
+
+    Raises
+    ------
+    DataError
+        Rows that are not the whole chunk, a group that is published already, or a disk that is full.
+    OSError
+        An error of writing that may pass: the task is to be tried again.
+    """
+    if seals.is_sealed(Path(path)):
+        raise DataError(f"{path}: is published and sealed; write its changed rows as a new store")
+    group = zarr.open_group(path, mode="r+", zarr_format=3)
+    for name, values in rows.items():
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        start = index * chunk_rows
+        stop = min(start + chunk_rows, array.shape[0])
+        if array.chunks[0] != chunk_rows or len(values) != stop - start:
+            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
+        with writing(path):
+            array.with_config({"write_empty_chunks": True})[start:stop] = values
 
 
 def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
@@ -114,6 +144,45 @@ def create(
         zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
 
 
+def kept_for_run() -> tuple[str, bool]:
+    """Return `keep` and `resume` of `atomic_write.publishing` under the run in force; "" and False without one."""
+    job = in_force().job
+    if job is None:
+        return "", False
+    return token_of(job.path), job.resume and Path(job.path, WHAT, "manifest.json").exists()
+
+
+def fill(rows: Rows, writer: PredictionWriter) -> None:
+    """Sweep `rows` through `writer`, until every chunk of its store is there and reads back.
+
+    Receipts of a resumed sweep say which segments were finished, not that their chunks are still on disk: these are
+    read back, and all are written again where one is damaged.
+    """
+    swept = sweep(rows, writer, what=WHAT)
+    if any(receipt.resumed for receipt in swept.receipts):
+        damage = _first_damage(writer.path)
+        if damage is not None:
+            emit(Incident("damage", f"{WHAT}: all rows are written again, for what was kept is damaged ({damage})"))
+            forget(WHAT)
+            sweep(rows, writer, what=WHAT)
+    _require_chunks(zarr.open_group(writer.path, mode="r", zarr_format=3))
+
+
+def _first_damage(path: str) -> DataError | None:
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    for name in zarr_arrays.array_names(group):
+        # any value may be written; only bytes that are not as they were written are damage
+        for looked in look(zarr_arrays.open_array(group, name), name, lambda start, values: ""):
+            if looked.damage:
+                return looked.damage
+    return None
+
+
+def _require_chunks(group: zarr.Group) -> None:
+    for name in zarr_arrays.array_names(group):
+        zarr_arrays.require_chunks(zarr_arrays.open_array(group, name))
+
+
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
     """Open a prediction store, every chunk there.
 
@@ -123,6 +192,5 @@ def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
         Not a prediction store, or chunks are missing.
     """
     group, _ = zarr_arrays.open_group(path, "predictions")
-    for name in zarr_arrays.array_names(group):
-        zarr_arrays.require_chunks(zarr_arrays.open_array(group, name))
+    _require_chunks(group)
     return group

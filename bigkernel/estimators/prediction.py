@@ -28,7 +28,6 @@ from bigkernel.engine import prediction_store
 from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import DaskSource, SparseSource
-from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound
@@ -138,7 +137,7 @@ class PredictingEstimator(StatefulEstimator):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
         predictor = self._spread_predictor() if std else self._kept_predictor()
         flat = self._fitted.inputs.flat is not False  # type: ignore[union-attr]
-        keep, resume = kept_for_run("predict")
+        keep, resume = prediction_store.kept_for_run()
         with (
             claimed(path, "the prediction store"),
             publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
@@ -147,7 +146,7 @@ class PredictingEstimator(StatefulEstimator):
             writer = prediction_store.PredictionWriter(
                 predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
             )
-            fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
+            prediction_store.fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer)
         return prediction_store.open_predictions(path)
 
 

@@ -51,14 +51,13 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows
         dtype=np.uint8,
         columns={"y": np.int64},
         info=info,
-        n_rows=n_rows,
         chunk_rows=chunk_rows,
         overwrite=True,  # of an earlier format, or damaged
     )
     with bar(f"make {path.name}", enabled=not quiet) as update, writer:
         for index in range(-(-n_rows // writer.chunk_rows)):
             rows = np.arange(index * writer.chunk_rows, min((index + 1) * writer.chunk_rows, n_rows))
-            writer.write_chunk(index, x=np.roll(x[rows % len(x)], int(rows[0]) // len(x), axis=1), y=y[rows % len(x)])
+            writer.append(x=np.roll(x[rows % len(x)], int(rows[0]) // len(x), axis=1), y=y[rows % len(x)])
             update(int(rows[-1]) + 1, n_rows)
     return open_corpus(path)
 

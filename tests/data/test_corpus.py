@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 
 from bigkernel.data import seals
 from bigkernel.data.chunk_check import look
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 N, D = 103, 5
@@ -26,11 +26,9 @@ Y = rng.integers(0, 3, N)
 INFO = CorpusInfo("digits", "made here", (0, 1, 2), (1, 5), 255.0)
 
 
-def writer(path, *, n_rows=None, chunk_rows=10, dtype="u1", columns=None, info=INFO, **options):
+def writer(path, *, chunk_rows=10, dtype="u1", columns=None, info=INFO, **options):
     columns = {"y": "i8"} if columns is None else columns
-    return CorpusWriter(
-        path, n_features=D, dtype=dtype, columns=columns, info=info, n_rows=n_rows, chunk_rows=chunk_rows, **options
-    )
+    return CorpusWriter(path, n_features=D, dtype=dtype, columns=columns, info=info, chunk_rows=chunk_rows, **options)
 
 
 @pytest.fixture
@@ -73,34 +71,6 @@ def test_a_corpus_says_what_it_is(path):
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
 
-def test_whole_chunks_may_come_in_any_order(tmp_path):
-    with writer(tmp_path / "c", n_rows=N) as w:
-        for index in np.random.default_rng(0).permutation(11):
-            rows = slice(index * 10, min(N, index * 10 + 10))
-            w.write_chunk(index, x=X[rows], y=Y[rows])
-    corpus = open_corpus(tmp_path / "c")
-    assert_array_equal(corpus.array("x")[:], X)
-    assert_array_equal(corpus.column("y"), Y)
-
-
-def test_a_chunk_of_another_size_is_refused(tmp_path):
-    def write(index, count):
-        with writer(tmp_path / "c", n_rows=N) as w:
-            w.write_chunk(index, x=X[:count], y=Y[:count])
-
-    for index, count, wanted in ((0, 9, 10), (0, 11, 10), (10, 10, 3), (3, 0, 10)):
-        with pytest.raises(DataError, match=f"chunk {index} wants {wanted} rows, found {count}"):
-            write(index, count)
-        assert not (tmp_path / "c").exists()
-
-
-def test_a_chunk_that_is_not_written_leaves_no_corpus(tmp_path):
-    with pytest.raises(ChunkMissing, match=r"x: 9 of 11 chunks are missing"), writer(tmp_path / "c", n_rows=N) as w:  # noqa: PT012
-        w.write_chunk(0, x=X[:10], y=Y[:10])
-        w.write_chunk(10, x=X[100:], y=Y[100:])
-    assert not (tmp_path / "c").exists()
-
-
 def test_an_error_while_writing_leaves_no_corpus(tmp_path):
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), writer(tmp_path / "c") as w:  # noqa: PT012
@@ -117,12 +87,6 @@ def test_a_corpus_is_refused_while_it_is_written(tmp_path):
         with pytest.raises(DataError, match="does not exist"):
             open_corpus(tmp_path / "c")
     assert open_corpus(tmp_path / "c").info.complete
-
-
-def test_rows_are_appended_or_written_as_chunks_but_not_both(tmp_path):
-    with pytest.raises(DataError, match="use write_chunk"), writer(tmp_path / "c", n_rows=N) as w:
-        w.append(x=X, y=Y)
-    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(
@@ -146,51 +110,23 @@ def test_numbers_that_the_stored_dtype_cannot_hold_are_refused(tmp_path, name, v
 
 
 @pytest.mark.parametrize("step", ["verify", "array_names"])
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_corpus_that_another_takes_the_place_of_while_it_is_opened_is_opened_again(
-    tmp_path, monkeypatch, step, times
-):
-    def put(count, **options):
-        info = CorpusInfo("c")
-        with CorpusWriter(tmp_path / "c", n_features=count, dtype="f8", columns={}, info=info, **options) as w:
-            w.append(x=np.full((9, count), 1.0 * count))
-
-    put(2)
-    real, exchanged = getattr(seals, step), []
+def test_a_corpus_that_another_takes_the_place_of_while_it_is_opened_is_refused(tmp_path, monkeypatch, step):
+    for name in "cd":
+        with writer(tmp_path / name, info=CorpusInfo(name)) as w:
+            w.append(x=X, y=Y)
+    real = getattr(seals, step)
 
     def exchange(*arguments):
         found = real(*arguments)
-        with monkeypatch.context() as patch:
-            patch.setattr(seals, step, real)
-            if len(exchanged) < times:
-                exchanged.append(True)
-                put(2 + len(exchanged), overwrite=True)
+        monkeypatch.setattr(seals, step, real)
+        (tmp_path / "c").rename(tmp_path / "gone")
+        (tmp_path / "d").rename(tmp_path / "c")
         return found
 
     monkeypatch.setattr(seals, step, exchange)
-    corpus = open_corpus(tmp_path / "c")
-    monkeypatch.undo()
-    assert corpus.seal == open_corpus(tmp_path / "c").seal
-    assert corpus.n_features == np.asarray(corpus)[0, 0] == 2 + times
-
-
-def test_the_moment_between_two_corpora_is_waited_for_and_no_longer(tmp_path, path, monkeypatch):
-    waits = []
-    between = tmp_path / f".{path.name}.1.old"
-    path.rename(between)
-
-    def wait(seconds):
-        waits.append(seconds)
-        if len(waits) == 2:
-            between.rename(path)
-
-    monkeypatch.setattr("bigkernel.data.corpus.time.sleep", wait)
-    assert open_corpus(path).n_rows == N
-    assert len(waits) == 2
-    shutil.rmtree(path)
-    with pytest.raises(DataError, match="does not exist"):
-        open_corpus(path)
-    assert len(waits) == 2
+    with pytest.raises(DataError, match="exchanged while it was read"):
+        open_corpus(tmp_path / "c")
+    assert open_corpus(tmp_path / "c").info.name == "d"
 
 
 def test_a_corpus_without_rows_is_one(tmp_path):
@@ -300,22 +236,6 @@ def test_checking_finds_labels_outside_the_classes_and_lets_unlabelled_rows_pass
         DataError, match=r"bad/y: chunk c/7 .*1 rows with labels outside the classes, the first are \[77\]"
     ):
         list(open_corpus(tmp_path / "bad").check())
-
-
-def test_a_chunk_is_written_whole_or_refused(tmp_path):
-    with writer(tmp_path / "c", n_rows=N) as w:
-        for index in range(11):
-            rows = slice(index * 10, min(N, index * 10 + 10))
-            write_chunk(w.path, index, 10, {"x": X[rows], "y": Y[rows]})
-        write_chunk(w.path, 3, 10, {"x": X[:10], "y": Y[:10]})
-        with pytest.raises(DataError, match="chunk 3 wants"):
-            write_chunk(w.path, 3, 9, {"x": X[:9]})
-    corpus = open_corpus(tmp_path / "c")
-    assert_array_equal(corpus.array("x")[30:40], X[:10])
-    assert_array_equal(corpus.array("x")[:30], X[:30])
-    with pytest.raises(DataError, match="is published and sealed"):
-        write_chunk(tmp_path / "c", 3, 10, {"x": X[30:40], "y": Y[30:40]})
-    assert_array_equal(open_corpus(tmp_path / "c").array("x")[30:40], X[:10])
 
 
 def swap(a, b):

@@ -136,6 +136,11 @@ def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):
     writer = PredictionWriter(predictor(), str(tmp_path / "out"), 30, False, False)
     with pytest.raises(DataError, match="row 45"):
         writer.update(writer.zero(), as_rows(X).read(45, 60))
+    with pytest.raises(DataError, match="chunk 1 wants 30 rows, found 20"):
+        writer.update(writer.zero(), as_rows(X).read(30, 50))
+    seals.write(tmp_path / "out")
+    with pytest.raises(DataError, match="is published and sealed"):
+        writer.update(writer.zero(), as_rows(X).read(30, 60))
 
 
 @pytest.mark.parametrize("weight", [None, rng.uniform(0, 2, N)], ids=["", "weighted"])
