@@ -55,11 +55,6 @@ Examples:
     help="auto: integers and text are classes, other numbers are numbers.",
 )
 @click.option(
-    "--label-map",
-    metavar="FILE|PAIRS",
-    help="New labels: a:0,b:1,other:-1, or a csv of two columns, no header; -1: unlabelled.",
-)
-@click.option(
     "--split",
     multiple=True,
     metavar="NAME=SHARE",
@@ -77,7 +72,6 @@ def ingest(
     corpus: str,
     labels: tuple[str, ...],
     labels_are: str,
-    label_map: str | None,
     split: tuple[str, ...],
     split_by: Literal["row", "group"],
     seed: int,
@@ -111,7 +105,7 @@ def ingest(
     require_apart({"run": run, "corpus": corpus})
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    opened = _opened(sources, labels, label_map, reading)
+    opened = _opened(sources, labels, reading)
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
@@ -131,20 +125,10 @@ def ingest(
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
 
 
-def _opened(
-    paths: Sequence[str], labels: tuple[str, ...], label_map: str | None, reading: dict[str, Any]
-) -> list[Source]:
-    """Every source with its own file of labels, or the one word for all; labels renamed; `reading`: for all alike."""
-    from bigkernel.data.labels import label_map as read_label_map
-    from bigkernel.data.labels import relabelled
-
-    mapping = read_label_map(label_map) if label_map else None
+def _opened(paths: Sequence[str], labels: tuple[str, ...], reading: dict[str, Any]) -> list[Source]:
+    """Every source with its own file of labels, or the one word for all; `reading`: for all alike."""
     each_labels = labels if len(labels) == len(paths) else (labels * len(paths) or (None,) * len(paths))
-    opened = []
-    for path, label_file in zip(paths, each_labels, strict=True):
-        source = open_source(path, labels=label_file, **reading)
-        opened.append(source if mapping is None else relabelled(source, mapping))
-    return opened
+    return [open_source(path, labels=file, **reading) for path, file in zip(paths, each_labels, strict=True)]
 
 
 def _rows_of_shares(corpus: str, shares: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.chunk_check import Looked, look
+from bigkernel.data.chunk_check import Looked, look_store
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed
 from bigkernel.errors import BigKernelError, DataError
@@ -61,21 +61,9 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
         for sweep in _sweeps(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
     else:
-        yield from _look_group(root, kind)
-
-
-def _look_group(root: Path, kind: str) -> Iterator[Looked]:
-    group, _ = zarr_arrays.open_group(root, kind)
-    seal = seals.verify(root)
-    damaged = set()
-    for name in zarr_arrays.array_names(group):
-        for looked in look(zarr_arrays.open_array(group, name), name):
-            if looked.damage:
-                damaged.add(name)
-            yield looked
-    for name, text in seals.changed_arrays(root, seal):
-        if name not in damaged:
-            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
+        group, _ = zarr_arrays.open_group(root, kind)
+        arrays = {name: zarr_arrays.open_array(group, name) for name in zarr_arrays.array_names(group)}
+        yield from look_store(root, arrays)
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel.data import zarr_arrays
+from bigkernel.data import seals, zarr_arrays
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 _CHUNK_BYTES = 2**34  # most that is decoded at once
@@ -51,6 +52,25 @@ def finite(start: int, values: NDArray[Any]) -> str:
     bad = ~sound
     rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)) if values.ndim else np.zeros(1, int)
     return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
+
+
+def look_store(root: Path, arrays: Mapping[str, zarr.Array], labels: Judge | None = None) -> Iterator[Looked]:
+    """Look at the arrays of a sealed store, and at whether their chunks are those that were sealed.
+
+    Parameters
+    ----------
+    labels : judge of the values of `y`; all others must be finite
+    """
+    seal = seals.verify(root)
+    damaged = set()
+    for name, array in arrays.items():
+        for looked in look(array, name, labels if labels and name == "y" else finite):
+            if looked.damage:
+                damaged.add(name)
+            yield looked
+    for name, text in seals.changed_arrays(root, seal):
+        if name not in damaged:
+            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 
 
 def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked]:

@@ -22,9 +22,9 @@ import zarr
 from numpy.typing import NDArray
 
 from bigkernel.config import settings
-from bigkernel.data import atomic_write, seals, zarr_arrays
+from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.batches import COLUMNS
-from bigkernel.data.chunk_check import Looked, finite, labels_of, look
+from bigkernel.data.chunk_check import Looked, labels_of, look_store
 from bigkernel.data.corpus_arguments import checked_attributes, require_count
 from bigkernel.data.corpus_arrays import KEPT_LABELS, CorpusArrays, joined
 from bigkernel.data.corpus_rows import CorpusRows
@@ -97,32 +97,8 @@ class Corpus(CorpusRows):
         Damage to a chunk, rows of `x` or `weight` that are not finite, labels that are not among the classes, and
         chunks that are not those that were sealed come with the chunk or array in question.
         """
-        seal = seals.verify(Path(self.path))
-        damaged = set()
-        for name in ("x", *self.columns):
-            for looked in look(self.array(name), name, labels_of(self.info.classes) if name == "y" else finite):
-                if looked.damage:
-                    damaged.add(name)
-                yield looked
-        for name, text in seals.changed_arrays(Path(self.path), seal):
-            if name not in damaged:
-                yield Looked(name, self.n_rows, self.n_rows, DataError(f"{self.path}/{name}: {text}"))
-
-    def check(self) -> Iterator[tuple[str, int, int]]:
-        """As `look`, up to the first damage.
-
-        Yields
-        ------
-        (array name, rows done, rows in all), after each chunk.
-
-        Raises
-        ------
-        ChunkMissing, ChunkCorrupt, DataError
-        """
-        for looked in self.look():
-            if looked.damage:
-                raise looked.damage
-            yield looked.array, looked.done, looked.total
+        arrays = {name: self.array(name) for name in ("x", *self.columns)}
+        return look_store(Path(self.path), arrays, labels_of(self.info.classes))
 
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:

@@ -1,4 +1,4 @@
-"""Labels: what they are is found while they pass, row by row; and label maps, which replace them.
+"""Labels: what they are is found while they pass, row by row.
 
 Labels are classes (stored as int64, −1 for unlabelled; names as positions in the sorted list of all, among which the
 name "-1" is no class but means unlabelled) or numbers (float64, NaN for unlabelled). Which of them is known when all
@@ -7,21 +7,14 @@ have passed: until then a writer keeps them as float64, names as numbers in the 
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
-import json
-import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import Block, Source, origin_of
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import DataError
 
 Classes = Literal["auto"] | bool
 
@@ -30,7 +23,6 @@ MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
 _MISSING = {-1, _UNLABELLED}
 _LARGEST_EXACT = 2**53
-_MOST_MAP_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -143,9 +135,6 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str]) -> NDArray[Any]:
     return np.array([*map(str, classes), _UNLABELLED])[y.astype(np.int64)]
 
 
-# ---- what people give
-
-
 def checked_labels(values: Any) -> NDArray[Any]:
     """Return labels (k,) as numbers or as text.
 
@@ -187,92 +176,3 @@ def _kind(label: Any) -> str:
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         return "whole numbers"
     return "numbers" if isinstance(label, float | np.floating | bool | np.bool_) else type(label).__name__
-
-
-# ---- label maps
-
-
-def label_map(text: str) -> dict[str, str]:
-    """Read a label map: a text "a:0,b:0,other:-1", or the csv of two columns without a header that it names.
-
-    Raises
-    ------
-    ConfigError
-        Not pairs, a label twice, a file that cannot be read or is larger than 16 MiB; names the line.
-    """
-    if os.path.isfile(text):
-        try:
-            if os.path.getsize(text) > _MOST_MAP_BYTES:
-                raise ConfigError(f"{text}: more than {_MOST_MAP_BYTES:,} bytes for a label map")
-            with open(text, encoding="utf-8-sig", newline="") as handle:
-                rows = [row for row in csv.reader(io.StringIO(handle.read())) if row]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{text}: cannot be read as a label map: {error}") from error
-    elif ":" in text:
-        rows = [part.rsplit(":", 1) for part in text.split(",")]
-    else:
-        raise ConfigError(f"label map: {text!r} is no file, and no pairs such as a:0,b:1")
-    found: dict[str, str] = {}
-    for number, row in enumerate(rows, 1):
-        cells = [cell.strip() for cell in row]
-        if len(cells) != 2 or not all(cells) or cells[0] in found:
-            raise ConfigError(f"label map: pair {number}: expected a label, once, and its new one, found {row}")
-        found[cells[0]] = cells[1]
-    if not found:
-        raise ConfigError(f"label map: no pairs in {text}")
-    return found
-
-
-def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
-    """Return a source whose labels are replaced: label -> new label, both as text; "other" stands for the rest.
-
-    New labels are all whole numbers or all names; −1 means unlabelled among either. Numbers are looked up by their
-    value, so that 3 and 3.0 are one.
-
-    Raises
-    ------
-    ConfigError
-        Some of the new labels are whole numbers (−1 apart) and others names.
-    DataError
-        The rows carry no labels; when they are read: a label that the map lacks, with its row.
-    """
-    if not source.labelled:
-        raise DataError(f"{source.path}: a label map, but the rows carry no labels")
-    whole = all(map(_is_whole, mapping.values()))
-    if not whole and any(_is_whole(text) and text != _UNLABELLED for text in mapping.values()):
-        raise ConfigError("label map: new labels are all whole numbers or all names (-1 may stand among names)")
-    dtype: Any = np.int64 if whole else np.str_
-    other = mapping.get("other")
-    by_value = {float(key): text for key, text in mapping.items() if _is_number(key)}
-
-    def mapped(start: int, y: NDArray[Any]) -> NDArray[Any]:
-        distinct, places = np.unique(y, return_inverse=True)
-        known: Mapping[Any, str] = mapping if y.dtype.kind == "U" else by_value
-        values = [known.get(label, other) for label in distinct.tolist()]
-        if None in values:
-            lost = values.index(None)
-            raise DataError(
-                f"{source.path}: row {start + int(np.argmax(places == lost))}: the label {distinct[lost]!s} is not in "
-                "the label map; add it, or add other:-1 for all that are not"
-            )
-        return np.array(values).astype(dtype)[places]
-
-    def blocks() -> Iterator[Block]:
-        start = 0
-        for x, y, *group in source.blocks():
-            yield x, mapped(start, y), *group
-            start += len(x)
-
-    digest = hashlib.sha256(json.dumps(dict(mapping), sort_keys=True).encode()).hexdigest()
-    return replace(source, blocks=blocks, origin=lambda: f"{origin_of(source)}, label map sha256:{digest}")
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

@@ -146,7 +146,7 @@ def open_array(group: zarr.Group, name: str) -> zarr.Array:
         raise DataError(f"{group.store_path}: {name!r} is not a numeric array")
     if 0 in array.chunks:
         raise DataError(f"{group.store_path}: {name!r} has chunks of the shape {array.chunks}; none may be 0")
-    with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `missing_chunks` beforehand
+    with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `require_chunks` beforehand
         array = array.with_config(cast(Any, {"read_missing_chunks": False}))
     return array
 
@@ -167,15 +167,10 @@ def chunk_keys(array: zarr.Array) -> Iterator[str]:
     return ("/".join(map(str, ("c", *index))) for index in product(*grid))
 
 
-def missing_chunks(array: zarr.Array, most: int | None = None) -> list[str]:
-    """Keys of the chunks that `array` should have stored and has not, in order, `most` of them (empty: all there)."""
-    root = directory_of(array)
-    return list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), most))
-
-
 def require_chunks(array: zarr.Array) -> None:
     """Raise `ChunkMissing` naming the first lost chunk of an array of ours."""
-    lost = missing_chunks(array, 100)
+    root = directory_of(array)
+    lost = list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), 100))
     if lost:
         count = len(lost) if len(lost) < 100 else "100 or more"
         raise ChunkMissing(

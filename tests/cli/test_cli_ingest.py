@@ -1,4 +1,4 @@
-"""`bigkernel ingest` with several sources, splits, label maps and bad input, as its user meets it."""
+"""`bigkernel ingest` with several sources, splits and bad input, as its user meets it."""
 
 import json
 import os
@@ -66,10 +66,10 @@ def test_every_format_of_the_same_rows_makes_the_same_arrays(run):
         assert np.array_equal(corpus.column("y"), y[order]), source
 
 
-def test_several_sources_a_map_and_a_split_in_one_command(run):
+def test_several_sources_and_a_split_in_one_command(run):
     write_all()
     result = run(
-        *("ingest", "rows.npz", "rows.parquet", "rows.zarr", "all.corpus", "--label-map", "0:even,2:even,other:odd"),
+        *("ingest", "rows.npz", "rows.parquet", "rows.zarr", "all.corpus"),
         *("--split", "test=0.2", "--split", "valid=0.1", "--seed", 7, "--json"),
     )
     told = json.loads(result.stdout)
@@ -78,7 +78,7 @@ def test_several_sources_a_map_and_a_split_in_one_command(run):
     assert told["share test"] == f"{parts[1].n_rows} rows in all-test.corpus"
     assert told["format"] == "npz, parquet, zarr"
     assert {part.columns for part in parts} == {("y", "domain")}
-    assert {part.info.classes for part in parts} == {("even", "odd")}
+    assert {part.info.classes for part in parts} == {tuple(range(4))}
     shown = run("info", "all.corpus").stdout
     assert "domain 1: rows.parquet" in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -113,8 +113,6 @@ def test_one_label_file_for_each_source(run):
         (["--split", "test=2"], 8, "expected a share of the rows between 0 and 1"),
         (["--split-by", "group"], 2, "--split-by needs --split"),
         (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group, but the rows have no groups"),
-        (["--label-map", "0:1"], 3, "row 1: the label 1 is not in the label map"),
-        (["--label-map", "nothing.csv"], 8, "'nothing.csv' is no file, and no pairs"),
         (["--grey"], 8, "grey: not an option of format 'npz', which takes x, y"),
         (["--features", 3], 8, "features: not an option of format 'npz'"),
     ],

@@ -1,4 +1,4 @@
-"""From files to a corpus: labels, several files, label maps, splits by hash, and what an ingest leaves behind."""
+"""From files to a corpus: labels, several files, splits by hash, and what an ingest leaves behind."""
 
 import hashlib
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from bigkernel.data import atomic_write
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.ingest import ingest
-from bigkernel.data.labels import Labelling, label_map, relabelled
+from bigkernel.data.labels import Labelling
 from bigkernel.data.readers import open_source
 from bigkernel.data.split import Split, split_path
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
@@ -59,7 +59,7 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     assert all(type(label) in (int, str) for label in corpus.info.classes)
     expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
     assert np.array_equal(found, expected, equal_nan=True)
-    assert len(list(corpus.check())) == 2
+    assert [looked.damage for looked in corpus.look()] == [None, None]
 
 
 def test_up_to_a_thousand_integers_are_classes():
@@ -194,76 +194,6 @@ def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
     with pytest.raises(DataError, match=r"b.npz: 1000 rows, expected 999 of them"):
         ingest([archive("a"), replace(archive("b"), n_rows=999)], tmp_path / "c")
     assert list(tmp_path.glob("*c*")) == []
-
-
-# ---- label maps
-
-
-@pytest.mark.parametrize(
-    ("y", "text", "stored", "classes"),
-    [
-        (["a", "b", "c"], "a:0,b:0,c:1", [0, 0, 1], (0, 1)),
-        (["a", "b", "c"], "a:3,b:4,other:-1", [3, 4, -1], (3, 4)),
-        (["a", "b", "c"], "a:cat,b:dog,other:cat", [0, 1, 0], ("cat", "dog")),
-        ([1, 2, 10], "1:0,2.0:1,10:1", [0, 1, 1], (0, 1)),
-        ([1.0, 2.0, -1.0], "1:even,other:odd", [0, 1, 1], ("even", "odd")),
-        (["a", "b", "c"], "a:dog,b:cat,other:-1", [1, 0, -1], ("cat", "dog")),
-        ([4, 9, 7], "4:-1,7:cat,9:dog", [-1, 1, 0], ("cat", "dog")),
-    ],
-)
-def test_labels_are_replaced_by_the_map(archive, tmp_path, y, text, stored, classes):
-    source = relabelled(archive("a", X[:3], np.array(y)), label_map(text))
-    corpus = ingest(source, tmp_path / "c")
-    assert (corpus.column("y").tolist(), corpus.info.classes) == (stored, classes)
-
-
-@pytest.mark.parametrize("text", ["a:0,b:cat", "a:cat,b:1,other:-1"])
-def test_new_labels_of_both_kinds_are_refused(archive, text):
-    with pytest.raises(ConfigError, match="all whole numbers or all names"):
-        relabelled(archive("a", X[:2], np.array(["a", "b"])), label_map(text))
-
-
-def test_the_map_is_part_of_what_a_run_goes_on_with(archive, tmp_path):
-    y = np.repeat(np.arange(3), [990, 5, 5])  # the rows at the start, and the classes, are those of either map
-
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    one, other = (relabelled(archive("a", y=y), label_map(text)) for text in ("0:0,1:1,2:0", "0:0,1:0,2:1"))
-    with pytest.raises(KeyboardInterrupt):
-        ingest(one, tmp_path / "c", run=tmp_path / "run", progress=interrupt)
-    with pytest.raises(ResumeMismatch, match="source"):
-        ingest(other, tmp_path / "c", run=tmp_path / "run", resume=True)
-    corpus = ingest(one, tmp_path / "c", run=tmp_path / "run", resume=True)
-    assert corpus.column("y").sum() == 5
-    assert ", label map sha256:" in corpus.info.source
-
-
-def test_a_map_is_read_from_a_table(archive, tmp_path):
-    (tmp_path / "map.csv").write_text('"a,b",0\nc:d, 1\n\n')
-    assert label_map(str(tmp_path / "map.csv")) == {"a,b": "0", "c:d": "1"}
-
-
-@pytest.mark.parametrize("y", [["a", "b", "x"], [1, 2, 7]])
-def test_a_label_that_the_map_lacks_is_refused_by_its_row(archive, tmp_path, y):
-    source = relabelled(archive("a", X[:3], np.array(y)), label_map("a:0,b:1,1:0,2:1"))
-    with pytest.raises(DataError, match=rf"a.npz: row 2: the label {y[2]} is not in the label map; .*other:-1"):
-        ingest(source, tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a", "'a' is no file, and no pairs"),
-        ("a:0,b", r"pair 2: expected a label, once, and its new one, found \['b'\]"),
-        ("a:0,a:1", "pair 2: expected a label, once"),
-        (":0", "pair 1: expected a label"),
-    ],
-)
-def test_a_map_that_is_none_is_refused(text, expected):
-    with pytest.raises(ConfigError, match=expected):
-        label_map(text)
 
 
 # ---- splits
