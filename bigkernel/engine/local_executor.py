@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import queue
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from bigkernel.engine.tasks import Job, Partial, merge, run_segment
 from bigkernel.engine.telemetry import PULSE_SECONDS
 from bigkernel.events.kinds import Merged, Pulse
 from bigkernel.events.scope import Scope, emit
-from bigkernel.streaming.merge_tree import leaf, merge_tree
+from bigkernel.streaming.merge_tree import leaf
 from bigkernel.streaming.plan import Plan, Segment, Sharing
 
 _LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what this process holds
@@ -46,7 +45,10 @@ class LocalExecutor:
 
     def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
         """See `Executor`; this process can do what it has planned."""
-        tasks, partials = min(self.threads, max(1, len(steps.segments))), most_partials(steps.segments, self.threads)
+        tasks, partials = (
+            min(self.threads, max(1, len(steps.segments))),
+            most_partials(len(steps.segments), self.threads),
+        )
         sharing = Sharing(tasks, 0, published=run is not None, partials=partials)
         found = resident(trim=steps.flops >= _LONG_FLOPS)
         return max(found.peak, steps.worker_bytes(found.base(sharing.tasks), sharing))
@@ -109,29 +111,12 @@ class PartialSums:
         return partial
 
 
-def most_partials(segments: Sequence[Segment], threads: int) -> int:
-    """Partials that are summed or wait at once, where segments take as long as they have rows and merges no time.
+def most_partials(segments: int, threads: int) -> int:
+    """Return how many partials are summed or wait at once at most: one a thread, and one on each level of the tree.
 
-    Where they take otherwise, segments wait for one another rather than that more partials are held.
+    Segments wait for one another rather than that more are held.
     """
-    above = {child: merge for merge in merge_tree(len(segments)) for child in merge[1:]}
-    waiting = deque(longest_last_rounds(segments, threads) if threads > 1 else segments)
-    running: list[tuple[int, int]] = []  # (the rows of its thread when it ends, segment)
-    held, most, now = set[str](), 0, 0
-    while waiting or running:
-        while waiting and len(running) < threads:
-            segment = waiting.popleft()
-            heapq.heappush(running, (now + segment.stop - segment.start, segment.index))
-        most = max(most, len(running) + len(held))
-        now, index = heapq.heappop(running)
-        node = leaf(index)
-        held.add(node)
-        while node in above and held.issuperset(above[node][1:]):
-            merged = above[node]
-            held -= set(merged[1:])
-            node = merged[0]
-            held.add(node)
-    return most
+    return min(segments, threads + (max(1, segments) - 1).bit_length())
 
 
 def _task(work: Work, job: Job, segment: Segment) -> Partial:
@@ -149,7 +134,7 @@ def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int,
     job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
     waiting = deque(longest_last_rounds(work.schedule.waiting(), threads))
     running: set[Future[Partial]] = set()
-    most = most_partials(work.schedule.plan.segments, threads)  # as announced
+    most = most_partials(len(work.schedule.plan.segments), threads)  # as announced
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
 
     def begin(done: int) -> None:

@@ -18,7 +18,6 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import MomentStatistic
-from bigkernel.streaming.plan import Segment
 
 SWEEP = """
 import json, os, sys
@@ -62,25 +61,11 @@ def test_a_run_takes_what_is_announced_where_partials_are_large(tmp_path):
     assert peak <= announced <= 1.25 * peak
 
 
-def segments(*rows):
-    ends = np.cumsum(rows).tolist()
-    return tuple(Segment(i, (end - size, end)) for i, (size, end) in enumerate(zip(rows, ends, strict=True)))
-
-
 @pytest.mark.parametrize(
-    ("rows", "threads", "most"),
-    [
-        ([10] * 4, 1, 3),  # two merged, one that waits for the last, the last
-        ([10] * 4, 2, 3),
-        ([10] * 16, 1, 5),
-        ([10, 20, 10, 20], 2, 4),  # the longest first: two that are no siblings
-        ([10] * 2, 8, 2),
-        ([10], 2, 1),
-        ([], 2, 0),
-    ],
+    ("segments", "threads", "most"), [(4, 1, 3), (16, 1, 5), (16, 2, 6), (2, 8, 2), (1, 2, 1), (0, 2, 0)]
 )
-def test_partials_that_wait_are_counted(rows, threads, most):
-    assert most_partials(segments(*rows), threads) == most
+def test_partials_that_wait_are_counted(segments, threads, most):
+    assert most_partials(segments, threads) == most
 
 
 class Counted(MomentStatistic):
@@ -124,7 +109,7 @@ def test_threads_hold_no_more_partials_than_were_announced(monkeypatch, late):
     assert len(steps.segments) == 16
     swept = sweep(rows, statistic, client="threads")
     assert float(swept.total["n"][0]) == len(rows)
-    assert 2 <= max(statistic.most) <= most_partials(steps.segments, 2)
+    assert 2 <= max(statistic.most) <= most_partials(len(steps.segments), 2)
 
 
 def test_what_a_process_holds_and_has_held_is_part_of_what_is_announced(monkeypatch):
