@@ -343,8 +343,7 @@ def publish(
                 shape=values.shape,
                 chunks=(rows, *values.shape[1:]) if values.ndim else (),
                 dtype=values.dtype,
-                # landmarks of sparse rows are zeros, almost all
-                compress=bool(values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size),
+                compress=values.dtype.kind in "iu",
             )
             write(array, 0, values)
 

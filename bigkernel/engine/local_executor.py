@@ -18,7 +18,7 @@ from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.process_probes import resident
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import Schedule, longest_last_rounds
+from bigkernel.engine.schedule import Schedule
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
 from bigkernel.engine.telemetry import PULSE_SECONDS
 from bigkernel.events.kinds import Merged, Pulse
@@ -132,7 +132,7 @@ def _run_serially(work: Work, finish: Callable[[Partial], None]) -> None:
 def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int, sums: PartialSums) -> None:
     pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
     job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
-    waiting = deque(longest_last_rounds(work.schedule.waiting(), threads))
+    waiting = deque(work.schedule.waiting())
     running: set[Future[Partial]] = set()
     most = most_partials(len(work.schedule.plan.segments), threads)  # as announced
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)

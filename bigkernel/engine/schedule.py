@@ -196,13 +196,3 @@ def spread(tasks: Sequence[T], workers: int) -> list[T]:
     share = -(-len(tasks) // max(1, workers))
     order = (first + i for i in range(share) for first in range(0, len(tasks), share))
     return [tasks[i] for i in order if i < len(tasks)]
-
-
-def longest_last_rounds(segments: Sequence[Segment], slots: int) -> list[Segment]:
-    """The order in which so many threads begin segments: the last two rounds the longest first, to end together.
-
-    Before them neighbours follow one another, so that few partials wait.
-    """
-    first = max(0, len(segments) - 2 * slots)
-    last = sorted(segments[first:], key=lambda segment: segment.start - segment.stop)
-    return [*segments[:first], *last]

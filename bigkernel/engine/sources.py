@@ -240,47 +240,31 @@ class DaskSource(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class Derived(Source):
-    """Rows that are made of those of another source; without a subclass's say, of its shape, dtype, pieces and cost."""
-
-    source: Source
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.source.dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return self.source.steps
-
-    @property
-    def origin(self) -> Source:
-        return self.source.origin
-
-    def cost(self) -> MapCost:
-        return self.source.cost()
-
-
-@dataclass(frozen=True, eq=False)
-class Window(Derived):
+class Window(Source):
     """Some rows of another source, which are rows 0 … here.
 
     Attributes
     ----------
+    source : the other
     first : where they begin there
     count : of them
     """
 
+    source: Source
     first: int
     count: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.count, *self.source.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def origin(self) -> Source:
+        return self.source.origin
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import JobDirectory
-from bigkernel.engine.schedule import BUNDLE, Schedule, longest_last_rounds, schedule, spread
+from bigkernel.engine.schedule import BUNDLE, Schedule, schedule, spread
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
-from bigkernel.streaming.plan import Footprint, Plan, Segment, plan
+from bigkernel.streaming.plan import Footprint, Plan, plan
 
 
 def planned(count: int) -> Plan:
@@ -95,14 +94,6 @@ def test_workers_begin_apart_and_meet_neighbours(count, workers):
     share = -(-count // max(1, workers))
     starts = list(range(0, count, share or 1))
     assert [segment.index for segment in order[: len(starts)]] == starts
-
-
-def test_threads_end_with_the_short_segments_and_go_from_neighbour_to_neighbour_before():
-    bounds = [0, 1, 3, 4, 6, 7, 9]  # one and two rows in turn
-    segments = [Segment(i, (a, b)) for i, (a, b) in enumerate(pairwise(bounds))]
-    assert [segment.index for segment in longest_last_rounds(segments, 2)] == [0, 1, 3, 5, 2, 4]
-    assert [segment.index for segment in longest_last_rounds(segments, 9)] == [1, 3, 5, 0, 2, 4]
-    assert longest_last_rounds([], 2) == []
 
 
 def test_a_forgotten_sweep_begins_anew_in_its_place(tmp_path):
