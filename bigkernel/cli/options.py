@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.finished import may_be_finished
 from bigkernel.cli.said import say
 from bigkernel.cli.transforms import Transform, steps
 from bigkernel.errors import BigKernelError
@@ -120,7 +119,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**options: Any) -> Any:
         chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
         where = Where(**chosen)
-        if not (options.get("as_json") or options.get("dry_run") or may_be_finished(options)):
+        if not (options.get("as_json") or options.get("dry_run")):
             where.announce()
         return function(where=where, **options)
 
