@@ -111,8 +111,6 @@ def run_words(run: Data) -> Iterator[str]:
 
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun."""
-    if state.get("starting"):
-        return f"starting {state['starting']} workers …"
     place = visible(state.get("address", ""))
     return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 
