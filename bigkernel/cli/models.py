@@ -21,7 +21,6 @@ from bigkernel.cli.options import (
 from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def fit(
             emit(Figures("score", told(verdict)))
     figures = _fit_figures(report, verdict)
     if not as_json and "rounds" in figures:
-        figures["rounds"] = rounds_in_words(figures["rounds"])
+        figures["rounds"] = len(figures["rounds"])
     show(figures, as_json=as_json, title=model)
 
 
