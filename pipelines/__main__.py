@@ -29,22 +29,12 @@ PIPELINES: dict[str, tuple[str, str]] = {
 class _Table(click.Group):
     """A group whose commands are those of `PIPELINES`; a `BigKernelError` is one line and its exit code."""
 
-    own_process = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.own_process = not args  # no host has given the words of a command
-        return super().__call__(*args, **kwargs)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PIPELINES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in PIPELINES:
             return None
-        if self.own_process:
-            from bigkernel.engine.collector import collect_rarely
-
-            collect_rarely()
         module = importlib.import_module(f"pipelines.{PIPELINES[cmd_name][0]}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
