@@ -21,6 +21,7 @@ import click
 import bigkernel
 from bigkernel.cli.said import say
 from bigkernel.data.visible import visible
+from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
 from bigkernel.errors import BigKernelError
 
@@ -44,6 +45,12 @@ COMMANDS = {
 
 class Commands(click.Group):
     """A group that imports its commands late, and turns our errors into one line on standard error and an exit code."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Be the command of this process, where no host gives the words of one."""
+        if not args:
+            collect_rarely()
+        return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of work, not of the alphabet."""

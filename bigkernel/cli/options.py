@@ -206,6 +206,7 @@ def execution(
     An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
     `report`, where that is given.
     """
+    from bigkernel.engine.collector import collect_as_usual
     from bigkernel.engine.context import executing
     from bigkernel.monitor.terminal.bar import progress
 
@@ -224,6 +225,7 @@ def execution(
         stack.enter_context(progress(enabled=not quiet))
         try:
             with executing(client, run=run, resume=resume, command=sys.argv):
+                collect_as_usual()
                 yield
         except KeyboardInterrupt:
             if run:
