@@ -5,7 +5,7 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -58,12 +58,6 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         fit = self._require("coef_")
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef.T
-
-    @property
-    def intercept_(self) -> Any:
-        """The intercept, (c,); a float of one column of numbers."""
-        fit = self._require("intercept_")
-        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
@@ -227,10 +221,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution, after a warning of what the solve has met."""
-        problem, certificates = solved.problem, solved.certificates
-        certificates.warn()
-        given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
-        return MomentFit(**given, solution=solved.solution, certificates=certificates.report(), **kept)
+        solved.certificates.warn()
+        return MomentFit.of(solved, certificates=solved.certificates.report(), **kept)
 
     def _features(self) -> IdentityMap:
         centred: IdentityMap = self._require("predict").basis.centred()

@@ -281,20 +281,4 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            kernel,
-            n_components,
-            alpha,
-            n_landmarks=n_landmarks,
-            eigenfunctions=eigenfunctions,
-            manifold=manifold,
-            n_neighbors=n_neighbors,
-            landmarks=landmarks,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.class_weight = class_weight
-        self.probability = probability
+        self.set_parameters(locals())
