@@ -201,8 +201,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
     for penalty in penalties:
         key = (penalty.fit_intercept, penalty.n_components)
         if key not in spectra:
-            small, s = centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components or len(train.G)
-            small = replace(small, G=small.G[:s, :s], C=small.C[:s])
+            small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
             spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
