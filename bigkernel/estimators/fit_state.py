@@ -254,33 +254,33 @@ class MomentFit(Problem):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ExactFit:
-    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+class SumlessFit:
+    """Base of the fits that keep no sums; attributes as of `MomentFit`."""
 
     inputs: Inputs
     basis: Any
     solution: Solution
     certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
-    weight: Array | None = None
     calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class IterativeFit:
-    """A fit by conjugate gradients: there are no sums that anything could go on from. Attributes as of `MomentFit`.
+class ExactFit(SumlessFit):
+    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+
+    weight: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IterativeFit(SumlessFit):
+    """A fit by conjugate gradients: there are no sums that anything could go on from.
 
     `sweep` is the report of all sweeps together; `rows` counts the labelled ones.
     """
 
-    inputs: Inputs
-    basis: Any
-    solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
-    skipped_rows: int = 0
     rows: int = 0
-    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
