@@ -2,9 +2,7 @@
 
 __version__: str
 
-from .cli.plots import plot_band as plot_band
 from .cli.plots import plot_confusion as plot_confusion
-from .cli.plots import plot_landmarks as plot_landmarks
 from .cli.plots import plot_search as plot_search
 from .cluster.connect import connect as connect
 from .data.corpus import Corpus as Corpus

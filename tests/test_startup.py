@@ -8,14 +8,11 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import dask
 import numpy as np
 import pytest
-import simulated
-from distributed.core import Status
 
 import bigkernel
 from bigkernel.cli import COMMANDS, main, model_options
@@ -23,10 +20,8 @@ from bigkernel.cluster.dask_settings import configuration
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.landmark_choice import CHOICES
-from bigkernel.events.plugin import NAME, Monitor, state_of
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian
-from bigkernel.monitor.terminal.live import no_job
 from bigkernel.statistics.moments import MomentStatistic, Targets
 
 HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
@@ -192,19 +187,6 @@ def test_what_begins_is_said_before_anything_is_looked_at(run, tmp_path, words, 
     result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *words, code=3)
     assert [said for said in result.stderr.splitlines() if said.startswith("bigkernel:")] == ([line] if line else [])
     assert result.stdout == ""
-
-
-def test_a_scheduler_tells_how_many_workers_come_up_until_they_are_there_or_a_job_begins():
-    monitor = Monitor(expected_workers=2)
-    worker = SimpleNamespace(name=0, memory=SimpleNamespace(process=0), memory_limit=0, status=Status.running)
-    scheduler = SimpleNamespace(plugins={NAME: monitor}, workers={}, address="tcp://a:1")
-    assert state_of(scheduler)["starting"] == 2
-    assert no_job(state_of(scheduler)) == "starting 2 workers …"
-    scheduler.workers = {"tcp://a:1": worker, "tcp://b:1": worker}
-    assert state_of(scheduler)["starting"] == 0
-    scheduler.workers = {}
-    monitor.board.apply(next(simulated.messages(40, 3))[0], 0.0)
-    assert state_of(scheduler)["starting"] == 0
 
 
 def test_a_scheduler_has_its_page_from_its_start_unless_nothing_is_to_be_watched():

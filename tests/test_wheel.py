@@ -81,7 +81,7 @@ def test_the_installed_wheel_works_from_another_folder(built, tmp_path):
     call(python, "-c", SMOKE, cwd=work)
 
     command = home / "bin" / "bigkernel"
-    assert "worker-check" in call(command, "--help", cwd=work)
+    assert "predict" in call(command, "--help", cwd=work)
     call(command, "ingest", "rows.npz", "rows.corpus", cwd=work)
     assert json.loads(call(command, "info", "rows.corpus", "--json", cwd=work))["rows"] == 200
     fit = ("rows.corpus", "rows.model", "--landmarks", "20", "--cluster", "local", "--workers", "1")

@@ -9,9 +9,7 @@ A command's module is imported when it is asked for: worker processes import thi
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ from bigkernel.cli.said import say
 from bigkernel.data.visible import visible
 from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import BigKernelError
 
 # in the order of work: "module", "one line of help"
 COMMANDS = {
@@ -41,7 +39,6 @@ COMMANDS = {
     "watch": ("watch", "Follow a job from another terminal, also after its driver has died."),
     "runs": ("runs", "List runs: their state, and what is left to do."),
     "report": ("report", "Make the report page of a run again."),
-    "worker-check": ("runs", "Ask every worker of a cluster whether it can do a job."),
     "certs": ("certs", "Make the certificates of an encrypted cluster."),
 }
 
@@ -55,23 +52,6 @@ class Commands(click.Group):
             collect_rarely()
         return super().__call__(*args, **kwargs)
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """See `click.Command`; a standard output that takes no more is an error of data that cannot be written."""
-        try:
-            try:
-                return super().main(*args, **kwargs)
-            finally:
-                if sys.stdout is not None:  # it is where a shell has closed it
-                    sys.stdout.flush()
-        except OSError as error:
-            if error.filename is not None or sys.stdout is None or _takes_lines(sys.stdout):
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
-            if error.errno == errno.EPIPE:
-                sys.exit(1)  # as click does
-            say(f"DataError: standard output: cannot be written: {error.strerror}", err=True)
-            sys.exit(DataError.exit_code)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of work, not of the alphabet."""
         return list(COMMANDS)
@@ -81,7 +61,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"bigkernel.cli.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name.replace("-", "_"))
+        found = getattr(module, cmd_name)
         assert isinstance(found, click.Command)
         return found
 
@@ -107,20 +87,6 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
             leave(INTERRUPTED)
-
-
-def _takes_lines(stream: Any) -> bool:
-    """Tell whether the file of a stream takes one more line, and what the stream holds."""
-    try:
-        place = stream.fileno()
-    except (OSError, ValueError):  # it has none
-        return True
-    try:
-        os.write(place, b"\n")
-        stream.flush()
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

@@ -25,17 +25,14 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": 
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what the corpus, model or prediction store at PATH is.
-
-    Of a model what people ask for; --json has all of its settings and arrays.
-    """
+    """Say what the corpus, model or prediction store at PATH is."""
     from bigkernel.data import zarr_arrays
     from bigkernel.data.check import STORES, kind_at
     from bigkernel.data.corpus import open_corpus
     from bigkernel.models.file import is_model
 
     if is_model(path):
-        show(_model_figures(path, every=as_json), as_json=as_json, title=path)
+        show(_model_figures(path), as_json=as_json, title=path)
         return
     kind = kind_at(path)
     if kind == "corpus":
@@ -108,8 +105,8 @@ def check(path: str, every: bool, as_json: bool) -> None:
         raise DataError(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
 
 
-def _model_figures(path: str, *, every: bool) -> dict[str, Any]:
-    """Return the figures of a model from its description: what people ask for, or every setting and array."""
+def _model_figures(path: str) -> dict[str, Any]:
+    """Return the settings of a model and its arrays, from its description."""
     from bigkernel.models.file import LIMIT_BYTES, opened
 
     with opened(path, limit_bytes=LIMIT_BYTES) as contents:
@@ -117,48 +114,15 @@ def _model_figures(path: str, *, every: bool) -> dict[str, Any]:
         steps = said.get("steps", [["model", said]]) if said else []
         classes = " → ".join(str(step["class"]) for _, step in steps)
         figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
-        for name, step in steps:
-            if "params" not in step:
-                continue
-            stated = _stated(step, contents.entries)
-            figures["features"] = figures.get("features", stated.pop("n_features", None))
-            if every:
-                figures[f"step {name}"] = step["class"]
-                figures |= {f"  {key}": _short(value) for key, value in stated.items() if value is not None}
-            else:
-                shown = {key: value for key, value in stated.items() if key not in _PLUMBING}
-                figures |= {key: _short(value) for key, value in shown.items() if value is not None and value != {}}
+        for _, step in steps:
+            settings = step.get("params", {})
+            figures |= {key: _short(value) for key, value in settings.items() if value not in (None, {})}
         # more rows, or another alpha, can follow then
         figures["keeps_its_sums"] = any(".statistics." in name for name in contents.entries)
         figures["numpy_alone"] = contents.values["predictor"].get("refused", "yes, by Predictor.load")
         figures["stored_bytes"] = os.path.getsize(path)
-        if every:
-            figures["arrays"] = [f"{name} {tuple(entry['shape'])}" for name, entry in contents.entries.items()]
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-# what a model keeps for its own use, and parameters that its kernel states better
-_PLUMBING = {
-    *("coef0", "degree", "gamma", "max_iter", "tol", "n_landmarks", "epsilon", "allow_single_domain"),
-}
-
-
-def _stated(step: dict[str, Any], entries: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a step, and what its fit made of them."""
-    stated, fit = dict(step["params"]), step["fitted"].get("fields")
-    if fit is None:
-        return stated | {"n_features": step["fitted"]["table"]["n_features_in_"]}
-    inputs, basis = fit["inputs"]["fields"], fit["basis"]["fields"]
-    if "n_landmarks" in stated:
-        chosen, count = stated.get("landmarks"), stated["n_landmarks"]
-        if isinstance(count, int) and "landmarks" in basis:  # rows may have been fewer
-            count = min(count, int(entries[basis["landmarks"]["array"]]["shape"][0]))
-        how = f", {chosen}" if isinstance(chosen, str) else ", given"
-        stated["landmarks"] = f"{count:,}{how}" if isinstance(count, int) else "every row (exact)"
-    stated |= {name: basis[name] for name in ("kernel", "dtype") if name in basis}
-    stated["rank"] = fit["solution"]["fields"]["rank"]
-    stated["classes"] = None if inputs["classes"] is None else inputs["classes"].get("labels")
-    return stated | {"n_features": inputs["n_features"]}
+        figures["arrays"] = [f"{name} {tuple(entry['shape'])}" for name, entry in contents.entries.items()]
+    return figures
 
 
 def stored_bytes(path: str) -> int:

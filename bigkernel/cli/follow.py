@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from bigkernel.cli.said import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
+from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.board import VERSION
 from bigkernel.events.messages import plain
 from bigkernel.events.plugin import state_of
@@ -42,16 +42,10 @@ class Source(Protocol):
 
 
 class Scheduler:
-    """The books that a scheduler keeps.
-
-    Attributes
-    ----------
-    runs : run directories of the jobs that ran at the last look
-    """
+    """The books that a scheduler keeps."""
 
     def __init__(self, client: Client, address: str) -> None:
         self._client, self._address = client, address
-        self.runs: list[str] = []
 
     def look(self) -> State:
         """See `Source`.
@@ -84,12 +78,14 @@ class Scheduler:
                 f"{self._address}: its books have version {state.get('version')}, expected {VERSION}; install the same "
                 "bigkernel on both"
             )
-        self.runs = [job["run"] for job in state["jobs"] if job["state"] == "running" and job["run"]]
         return dict(state)
 
     def _gone(self, error: Exception) -> Stalled:
         detail = str(error) or type(error).__name__
-        return Stalled(f"{self._address}: the scheduler does not answer ({detail}); a local one ends with its job")
+        return Stalled(
+            f"{self._address}: the scheduler does not answer ({detail}); a local one ends with its job, whose run "
+            "directory tells how"
+        )
 
 
 def follow(source: Source, show: Show, seconds: float, *, once: bool = False) -> int:
@@ -191,35 +187,13 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
         yield Log(say)
 
 
-def awaited(place: str, wait_seconds: float) -> RunReader:
-    """The run directory at a place, where one is there or appears within so many seconds.
-
-    Raises
-    ------
-    DataError
-        Nothing is there then, or no run; a file at once.
-    """
-    deadline, told = time.monotonic() + wait_seconds, False
-    while True:
-        try:
-            return RunReader(place)
-        except DataError as error:
-            left = deadline - time.monotonic()
-            if left <= 0 or os.path.isfile(place):
-                raise
-            if not told:
-                say(f"{error}; waiting {wait_seconds:g} s for one (Ctrl-C ends)", err=True)
-                told = True
-            time.sleep(min(_SOON_SECONDS, left))
-
-
 @contextmanager
-def source_at(place: str, tls: str | None, *, wait_seconds: float = 0.0) -> Iterator[Source]:
-    """Return the source that ADDRESS_OR_RUN names; a run directory may appear within `wait_seconds`."""
+def source_at(place: str, tls: str | None) -> Iterator[Source]:
+    """Return the source that ADDRESS_OR_RUN names."""
     if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
         if tls:
             raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
-        yield awaited(place, wait_seconds)
+        yield RunReader(place)
         return
     if "://" not in place and read_file(Path(place)).kind != "address":
         raise ConfigError(
@@ -228,12 +202,3 @@ def source_at(place: str, tls: str | None, *, wait_seconds: float = 0.0) -> Iter
         )
     with connect.connect(place, tls=tls) as client:
         yield Scheduler(client, client.scheduler.address)
-
-
-def run_here(source: Source) -> str:
-    """The run directory of the one job that a scheduler had when it was lost, if this machine has it too."""
-    runs = source.runs if isinstance(source, Scheduler) else []
-    with suppress(BigKernelError):
-        if len(runs) == 1:
-            return str(RunReader(runs[0]).path)
-    return ""

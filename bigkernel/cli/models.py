@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.finished import job_of, note_finished, tell_finished
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
@@ -22,7 +21,6 @@ from bigkernel.cli.options import (
 from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -83,9 +81,6 @@ def fit(
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     judged = _open_held_out(held_out, opened) if held_out else None
-    job = job_of(corpus, *([held_out] if held_out else []))
-    if resume and tell_finished(run, job, model, as_json=as_json, title=model):
-        return
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
@@ -110,9 +105,8 @@ def fit(
         if verdict:
             emit(Figures("score", told(verdict)))
     figures = _fit_figures(report, verdict)
-    note_finished(run, job, model, figures)
     if not as_json and "rounds" in figures:
-        figures["rounds"] = rounds_in_words(figures["rounds"])
+        figures["rounds"] = len(figures["rounds"])
     show(figures, as_json=as_json, title=model)
 
 
@@ -228,9 +222,6 @@ def predict(
     from bigkernel.models.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
-    job = job_of(model, corpus)
-    if resume and tell_finished(run, job, out, as_json=as_json, title=out):
-        return
     _require_target(out, overwrite, "prediction store", run=run)
     last, rows = split(loaded, opened)
     with claimed(out, "the prediction store"), execution(where, run=run, resume=resume, quiet=as_json):
@@ -239,7 +230,6 @@ def predict(
         seconds = time.perf_counter() - start
     arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
     figures = {"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}
-    note_finished(run, job, out, figures)
     show(figures, as_json=as_json, title=out)
 
 
@@ -274,15 +264,10 @@ def score(
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
-    job = job_of(model, corpus)
-    if resume and tell_finished(run, job, None, as_json=as_json, title=title):
-        return
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**told(verdict), "model": model}))
     shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
     shown += ["mse", "r2", "seconds"]
-    told_all = {name: verdict[name] for name in (*shown, "confusion", "classes") if name in verdict}
-    figures = told_all if as_json else {name: value for name, value in told_all.items() if name in shown}
-    note_finished(run, job, None, told_all)
-    show(figures, as_json=as_json, title=title)
+    shown += ["confusion", "classes"] * as_json
+    show({name: verdict[name] for name in shown if name in verdict}, as_json=as_json, title=title)

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.finished import may_be_finished
 from bigkernel.cli.said import say
-from bigkernel.cli.transforms import Transform, steps
+from bigkernel.cli.transforms import Transform
 from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
     from distributed import Client
-
-    from bigkernel.data.corpus import Corpus
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -120,7 +117,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**options: Any) -> Any:
         chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
         where = Where(**chosen)
-        if not (options.get("as_json") or options.get("dry_run") or may_be_finished(options)):
+        if not (options.get("as_json") or options.get("dry_run")):
             where.announce()
         return function(where=where, **options)
 
@@ -155,7 +152,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--transform, as one argument `transforms`; `transform_steps` makes estimators of it."""
+    """--transform, as one argument `transforms`; `transforms.steps` makes estimators of it."""
     return click.option(
         "--transform",
         "transforms",
@@ -167,11 +164,6 @@ def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
         "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
     )(function)
-
-
-def transform_steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
-    """What --transform describes, as named steps of a Pipeline, not fitted; see `cli.transforms.steps`."""
-    return steps(texts, corpus, seed)
 
 
 def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:

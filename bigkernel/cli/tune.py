@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import time
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.finished import job_of, say_finished, seal_of
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
@@ -28,7 +26,7 @@ from bigkernel.cli.options import (
 from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError, ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
 
@@ -117,9 +115,6 @@ def tune(
         return
     if run:
         require_apart({"run": run, "best model": Path(out, "best.model")})
-    job = job_of(corpus)  # of what is searched, not of what stands there when the search has ended
-    if resume and _tell_finished(Path(out), job, corpus, as_json=as_json):
-        return
     target = _directory_for(out, overwrite=overwrite)
     # a name of our own: it is removed when the search has ended, or is begun anew
     own = target / ".tune.run" if run is None else None
@@ -133,7 +128,7 @@ def tune(
         records = _records(search)
         drawn = _draw(search, target)
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start, job, drawn)
+    figures = _write_results(search, label, records, target, time.perf_counter() - start, drawn)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -232,27 +227,12 @@ def _cv(text: str) -> int | float | str:
     return share
 
 
-def _tell_finished(target: Path, job: str, corpus: str, *, as_json: bool) -> bool:
-    """Tell what the results of a search say, if they are of this one and so is the model; False: it is to be done."""
-    try:
-        found = json.loads((target / "results.json").read_text(encoding="utf-8"))
-        if found.pop("job") != job or found.pop("made") != seal_of(target / "best.model", whole=True):
-            return False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BigKernelError):
-        return False
-    del found["results"]
-    say_finished(str(target))
-    show(found, as_json=as_json, title=f"tuned on {corpus}")
-    return True
-
-
 def _write_results(
     search: SweepSearchCV,
     label: str,
     records: list[dict[str, Any]],
     target: Path,
     seconds: float,
-    job: str,
     drawn: str | None,
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
@@ -277,8 +257,7 @@ def _write_results(
         "picture": drawn,
     }
     clear_orphans(target / "results.json")
-    known = {"job": job, "made": seal_of(target / "best.model")}
-    write_json(target / "results.json", plain({**figures, **known, "results": records}))
+    write_json(target / "results.json", plain({**figures, "results": records}))
     return figures
 
 

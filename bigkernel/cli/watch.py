@@ -8,8 +8,6 @@ from contextlib import suppress
 import click
 
 from bigkernel.cli.said import say
-from bigkernel.data.visible import visible
-from bigkernel.errors import Stalled
 
 
 @click.command()
@@ -22,12 +20,6 @@ from bigkernel.errors import Stalled
     metavar="SECONDS",
     help="Between two looks  [1 on a terminal and with --json, 10 elsewhere].",
 )
-@click.option(
-    "--wait",
-    type=click.FloatRange(0, 30 * 86400),
-    metavar="SECONDS",
-    help="How long to wait for a run directory that is not there yet  [60; 0 with --once].",
-)
 @click.option("--tls", type=click.Path(file_okay=False), help="Certificates made by `bigkernel certs`, for tls://.")
 @click.pass_context
 def watch(
@@ -36,7 +28,6 @@ def watch(
     once: bool,
     as_json: bool,
     interval: float | None,
-    wait: float | None,
     tls: str | None,
 ) -> None:
     """Follow a job from another terminal, until it ends.
@@ -48,36 +39,24 @@ def watch(
     bigkernel watch cluster.yaml                 as --cluster takes it
     bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
 
-    A run directory may appear after the watching began, within --wait. It tells of its job also after the driver has
-    died: what is kept, and the command to go on with. The map shows segments: # merged, + published, > running, a
-    running again, x failed, . waiting. Where the output is no terminal, a line is printed for what has changed.
+    A run directory tells of its job also after the driver has died: what is kept, and the command to go on with. The
+    map shows segments: # merged, + published, > running, a running again, x failed, . waiting. Where the output is no
+    terminal, a line is printed for what has changed.
 
     Ends with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
     died) or the scheduler does not answer, 75 if it was interrupted or the watching was (Ctrl-C; the job goes on).
     """
     from rich.console import Console
 
-    from bigkernel.cli.follow import CODES, follow, run_here, shown, source_at
-    from bigkernel.monitor.run_state import RunReader
+    from bigkernel.cli.follow import CODES, follow, shown, source_at
 
     with suppress(AttributeError):  # what the terminal cannot show becomes a question mark
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     console = Console()
-    patience = (0.0 if once else 60.0) if wait is None else wait
     seconds = interval or (1.0 if as_json or console.is_terminal else 10.0)
     try:
-        with (
-            source_at(place, tls, wait_seconds=patience) as source,
-            shown(console, as_json=as_json, once=once) as show,
-        ):
-            try:
-                code = follow(source, show, seconds, once=once)
-            except Stalled as error:
-                run = run_here(source)
-                if not run:
-                    raise
-                say(f"{error}; its run directory is {visible(run)}", err=True)
-                code = follow(RunReader(run), show, seconds, once=once)
+        with source_at(place, tls) as source, shown(console, as_json=as_json, once=once) as show:
+            code = follow(source, show, seconds, once=once)
     except KeyboardInterrupt:
         say("watching ended; the job goes on", err=True)
         code = CODES["interrupted"]

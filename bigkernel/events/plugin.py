@@ -29,15 +29,13 @@ class Monitor(SchedulerPlugin):
     ----------
     board : Board
     shown : views show it
-    expected_workers : how many come up with the scheduler, before its first job; 0: nobody knows
     """
 
     name = NAME
     idempotent = True
 
-    def __init__(self, *, expected_workers: int = 0) -> None:
+    def __init__(self) -> None:
         self.board = Board()
-        self.expected_workers = expected_workers
         self.shown = False
         self._drivers: dict[str, str] = {}  # token of a running sweep → Dask's name of its driver's client
         self._failed = False
@@ -147,8 +145,7 @@ def board_of(scheduler: Scheduler) -> Board | None:
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
     """Return the snapshot of a scheduler's board; None without a board.
 
-    With `workers`: memory, limit and status of each; `starting`: how many workers come up for the first job, 0 once
-    they are there; and `address`.
+    With `workers`: memory, limit and status of each; and `address`.
 
     For `Client.run_on_scheduler`, and for the routes of the dashboard.
     """
@@ -164,10 +161,8 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         }
         for address, worker in dask_scheduler.workers.items()
     }
-    coming = not plugin.board.jobs and len(workers) < plugin.expected_workers
     return {
         **plugin.board.snapshot(steady()),
         "workers": workers,
-        "starting": plugin.expected_workers if coming else 0,
         "address": str(dask_scheduler.address),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bigkernel.data.corpus import Corpus
 from bigkernel.errors import ConfigError, DataError
 
 LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
@@ -39,8 +38,8 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
     DataError
         Sides whose product is not d; or no shape is known and d is no square.
     """
-    if image_shape is None and isinstance(X, Corpus):
-        image_shape = X.info.image_shape
+    if image_shape is None:
+        image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus
     if image_shape is None:
         return square_side(d), square_side(d)
     height, width = (int(side) for side in image_shape)

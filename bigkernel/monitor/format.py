@@ -112,25 +112,3 @@ def plainly(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def rounds_in_words(rounds: Any) -> str:
-    """Describe in one line how pseudo-labels settled over the rounds of an adaptation; – for what are no rounds.
-
-    Examples
-    --------
-    >>> rounds_in_words([{"equivocation": 0.75, "changed": 1.0}, {"equivocation": 0.08, "changed": 0.005}])
-    '2; equivocation 0.75 → 0.08; 0.5 % of the target changed class in the last'
-    """
-    if not isinstance(rounds, list) or not all(isinstance(one, Mapping) for one in rounds):
-        return MISSING
-    if not rounds:
-        return "none"
-    try:
-        first, last, changed = (
-            float(rounds[at][name]) for at, name in ((0, "equivocation"), (-1, "equivocation"), (-1, "changed"))
-        )
-    except (KeyError, TypeError, ValueError):
-        return MISSING
-    after = f"; {100 * changed:.1f} % of the target changed class in the last" if len(rounds) > 1 else ""
-    return f"{len(rounds)}; equivocation {first:.2f} → {last:.2f}{after}"

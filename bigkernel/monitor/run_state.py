@@ -53,7 +53,6 @@ class RunReader:
 
     def _restart(self) -> None:
         self._board, self._start, self._latest, self._died = Board(bounded=self._bounded), 0, 0.0, ""
-        self._finished = set[str]()  # places of sweeps that are finished according to the journal
         self._damaged = 0
 
     def _holder(self) -> State:
@@ -115,10 +114,6 @@ class RunReader:
             for job in self._running():  # there is one driver at a time
                 job.end("lost", moment, _DIED)
         self._board.apply(message, moment)
-        owner = self._board.jobs.get(message.get("job", ""))
-        sweep = owner.sweeps.get(message.get("sweep", "")) if owner else None
-        if owner and sweep and sweep.run and sweep.state == "finished":
-            self._finished.add(os.path.relpath(sweep.run, owner.run or sweep.run))
 
     def _running(self) -> list[Job]:
         return [job for job in self._board.jobs.values() if job.state == "running"]
@@ -133,7 +128,7 @@ class RunReader:
             except DataError:
                 gaps.append("No sweep has begun.")
         other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
-        known = bool(jobs) and not other and not (not holder and self._finished_otherwise(found))
+        known = bool(jobs) and not other
         if not known:
             self._died = ""
             gaps.append("The last attempt left no journal: what it did is known from its receipts only.")
@@ -159,21 +154,6 @@ class RunReader:
             "version": bigkernel.__version__,
             "residual_limit": residuals.LIMIT,
         }
-
-    def _finished_otherwise(self, found: Sequence[RunState]) -> bool:
-        """Tell whether a driver without a journal has finished what the jobs of the journal had begun.
-
-        All sweeps are finished, of some the journal does not say so, and the last receipt is younger than the journal,
-        by the clock of their file system.
-        """
-        if not found or any(one.state != "finished" for one in found):
-            return False
-        if all(os.path.relpath(one.path, self.path) in self._finished for one in found):
-            return False
-        try:
-            return max(one.changed for one in found) > (self.path / journal.NAME).stat().st_mtime
-        except OSError:
-            return False
 
     def _kept(self, found: RunState, gaps: list[str]) -> State:
         name, settings = os.path.relpath(found.path, self.path), dict[str, str]()

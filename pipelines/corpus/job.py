@@ -25,7 +25,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel import save_model
-from bigkernel.cli.options import transform_steps
+from bigkernel.cli.transforms import steps as transform_steps
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster

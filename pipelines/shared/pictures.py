@@ -98,6 +98,40 @@ def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> 
     return png.getvalue()
 
 
+def heat_map(
+    values: Array,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    *,
+    x_label: str,
+    y_label: str,
+    value_label: str = "",
+    texts: Sequence[Sequence[str]] | None = None,
+    size: tuple[float, float] | None = None,
+    paper: Paper = LIGHT,
+) -> bytes:
+    """Draw numbers (r, c) of at least 0 as colours, each with its text or value, columns and rows under their names."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    with drawing(*(size or (6.4, 1.3 + 0.36 * len(rows))), paper) as (figure, png):
+        ax = figure.subplots()
+        heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
+        top = max(float(np.max(values)), 1e-300)
+        ax.imshow(values, cmap=heat, vmin=0, vmax=top, aspect="auto")
+        for (i, j), value in np.ndenumerate(values):
+            ink = "#ffffff" if value > 0.6 * top else (paper.ink if value else paper.soft)
+            text = texts[i][j] if texts else "0" if value == 0 else f"{value:.1f}" if value >= 0.1 else "<0.1"
+            ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=9)
+        ax.set(xlabel=x_label, ylabel=y_label)
+        ax.set_title(value_label, loc="left")
+        ax.set_xticks(range(len(columns)), list(columns))
+        ax.set_yticks(range(len(rows)), list(rows))
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+    return png.getvalue()
+
+
 def accuracy_bars(
     names: Sequence[str], accuracy: Sequence[float], standard_error: Sequence[float], *, paper: Paper = LIGHT
 ) -> bytes:

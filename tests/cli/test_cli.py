@@ -393,6 +393,14 @@ def test_a_tampered_model_is_rejected_by_what_loads_it(run, work, key, value):
     assert files(work) == before
 
 
+def test_info_of_a_model_has_its_steps_settings_and_arrays(run, work):
+    found = json.loads(run("info", "digits.model", "--json").stdout)
+    assert found["steps"] == "UnitNormalizer → KernelRidgeClassifier"
+    assert (found["n_landmarks"], found["kernel"]) == (40, "gaussian, sigma=0.7")
+    assert found["keeps_its_sums"]
+    assert "model.1.solution.coef (40, 3)" in found["arrays"]
+
+
 @pytest.mark.parametrize("key, value", [("params", None), ("fitted", []), ("class", {}), ("params", {"kernel": {}})])
 def test_info_of_a_tampered_model_says_what_is_wrong_or_shows_it(run, work, key, value):
     forge(work / "digits.model", put("model", "steps", -1, 1, key, value))

@@ -1,6 +1,7 @@
 """Domains on the command line: several sources, one of them without labels, to a model of both."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_artl_learns_an_unlabelled_source_of_its_own_and_says_how_its_rounds_wen
     assert told["held_out_error_percent"] < 3
     assert 1 <= len(told["rounds"]) <= 10
     text = run(*command, "--overwrite", "--rounds", 2).stdout
-    assert "2; equivocation" in text
+    assert re.search(r"rounds +2\s", text)
     assert max(map(len, text.splitlines())) <= 80
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["error_percent"] < 3
 
@@ -95,7 +96,7 @@ def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, here
     assert model[0].aspect == 0.2
     assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
     assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
-    again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--json").stdout)
+    again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--overwrite", "--json").stdout)
     assert again["training_mse"] == told["training_mse"]
 
 

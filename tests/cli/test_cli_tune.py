@@ -38,10 +38,13 @@ def expected(path, **settings):
 
 def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work, monkeypatch):  # noqa: F811
     monkeypatch.setattr("bigkernel.engine.pilot.LONG_ROWS", 100)
-    planned = json.loads(run("tune", "digits.corpus", *GRID, "--out", "t", "--dry-run", "--json").stdout)
+    words = ["tune", "digits.corpus", *GRID, "--out", "t", "--dry-run"]
+    planned = json.loads(run(*words, "--json").stdout)
     assert (planned["candidates"], planned["splits"]) == (9, 5)
     assert planned["flops"] > 0
     assert planned["expected_seconds"] > 0
+    lines = [line for line in run(*words).stdout.splitlines() if line.startswith("sweep ")]
+    assert lines == [f"sweep {i}: {line.strip()}" for i, line in enumerate(planned["sweeps"], 1)]
     assert not (work / "t").exists()
 
 

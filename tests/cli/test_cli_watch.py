@@ -31,7 +31,6 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events import journal
-from bigkernel.events.board import Board
 from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -242,31 +241,11 @@ def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left,
     assert result().stdout.splitlines()[-1].endswith("fit later")
 
 
-def unjournalled(run):
-    """Somebody without a journal finishes a sweep in a run directory; the journal is older than that."""
-    with dask.config.set({"bigkernel.monitor": False}), executing("serial", run=run, resume=True):
-        sweep(as_rows(X), STATISTIC, what="moments")
-    old = time.time() - 60
-    os.utime(run / journal.NAME, (old, old))
-
-
 def test_a_driver_that_died_long_before_another_finished_is_not_the_last(left):
     write(left, [(STARTED, time.time()), *ended("later")])
     lines = invoke(left).stdout.splitlines()
     assert lines[-1].endswith("fit later")
     assert [job["state"] for job in state(left)["jobs"]] == ["finished", "lost"]
-
-
-def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_steps):
-    with run_lock.locked(left):
-        result = follow(left)
-        time.sleep(0.3)
-    assert result().exit_code == 6, "nothing was finished"
-    unjournalled(left)
-    with run_lock.locked(left):
-        result = follow(left)
-        time.sleep(0.3)
-    assert result().exit_code == 0
 
 
 def about(kind, **changes):
@@ -356,10 +335,9 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
 @pytest.mark.parametrize(
     "what, options, code, found",
     [
-        ("nothing", ("--wait", "0.1"), 3, "found nothing; waiting 0.1 s for one"),
-        ("nothing", ("--once",), 3, "found nothing"),
+        ("nothing", (), 3, "found nothing"),
         ("file", (), 3, "found a file"),
-        ("empty", ("--wait", "0"), 3, "no run is there"),
+        ("empty", (), 3, "no run is there"),
         ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
         ("tcp://127.0.0.1:9", (), 6, "is it running?"),
     ],
@@ -370,22 +348,6 @@ def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options,
     (tmp_path / "empty").mkdir()
     with dask.config.set({"bigkernel.stall-seconds": 1}):
         assert found in invoke(what, *options, code=code).stderr
-
-
-def test_a_run_that_appears_while_it_is_waited_for_is_watched(tmp_path):
-    run = tmp_path / "later.run"
-
-    def begin():
-        time.sleep(0.7)
-        with executing("threads", run=run):
-            sweep(as_rows(X), STATISTIC)
-
-    driver = threading.Thread(target=begin)
-    driver.start()
-    result = invoke(run, "--wait", 60, "--interval", "0.1")
-    driver.join()
-    assert "found nothing; waiting 60 s for one" in result.stderr
-    assert "finished" in result.stdout
 
 
 def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_path, follow):
@@ -495,30 +457,6 @@ def test_a_scheduler_that_is_lost_is_a_stall(error):
 def test_a_scheduler_with_another_bigkernel_is_refused(answer):
     with pytest.raises(ConfigError, match="bigkernel"):
         watching.Scheduler(Client(answer), "tcp://a:1").look()
-
-
-def test_where_the_scheduler_ended_with_its_job_the_run_directory_tells_how(half, monkeypatch):
-    """A local cluster ends with its driver: nobody may have looked between the end of the job and that."""
-    write(half, ended())
-    board = Board()
-    for message, now in simulated.messages(40, 3):
-        board.apply({**message, "run": str(half)} if message["kind"] == "job_started" else message, now)
-    client = Client(board.snapshot(now), OSError("closed"))
-    monkeypatch.setattr(watching.connect, "connect", lambda *_, **__: _Connected(client))
-    result = invoke("tcp://127.0.0.1:1", "--interval", "0.1")
-    assert f"its run directory is {half}" in result.stderr
-    assert result.stdout.splitlines()[-1].startswith("finished ")
-
-
-class _Connected:
-    def __init__(self, client):
-        self.client = client
-
-    def __enter__(self):
-        return self.client
-
-    def __exit__(self, *_):
-        return False
 
 
 # ---------------------------------------------------------------- what is shown

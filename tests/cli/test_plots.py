@@ -4,7 +4,6 @@ import sys
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
@@ -18,9 +17,7 @@ from bigkernel import (
     Ridge,
     Standardizer,
     SweepSearchCV,
-    plot_band,
     plot_confusion,
-    plot_landmarks,
     plot_search,
     write_corpus,
 )
@@ -104,59 +101,11 @@ def test_confusion_is_that_of_scikit_learn_and_labels_are_letters(classifier, ax
         plot_confusion(Ridge().fit(X, y), X, y, ax=ax)
 
 
-def test_landmarks_are_points_or_pictures_by_their_coefficients(classifier, ax):
-    plot_landmarks(classifier, ax=ax)
-    assert len(ax.collections[0].get_offsets()) == 30
-    images = rng.uniform(size=(50, 12))
-    model = KernelRidge("rbf", alpha=0.1, n_landmarks=13, random_state=0).fit(images, images[:, 0])
-    plot_landmarks(model, image_shape=(3, 4), count=12, ax=ax)
-    sheet = ax.images[0].get_array()
-    assert sheet.shape == (7, 49)
-    first = model.landmarks_[np.argmax(np.abs(model.dual_coef_))].reshape(3, 4)
-    np.testing.assert_allclose(sheet[:3, :4], (first - first.min()) / np.ptp(first))
-    with pytest.raises(ConfigError, match="12 features are points in no plane"):
-        plot_landmarks(model, ax=ax)
-    with pytest.raises(ConfigError, match="have 6 pixels, landmarks 12"):
-        plot_landmarks(model, image_shape=(2, 3), ax=ax)
-    with pytest.raises(ConfigError, match="found Ridge, which has no landmarks that are rows"):
-        plot_landmarks(Ridge().fit(X, y), ax=ax)
-
-
-def test_a_band_is_two_deviations_around_the_prediction(ax):
-    x = X[:, :1]
-    model = KernelRidge("rbf", gamma=4.0, alpha=0.1, n_landmarks=8, random_state=0).fit(x, y)
-    plot_band(model, x, y, ax=ax)
-    order = np.argsort(x[:, 0])
-    mean, std = model.predict(x, return_std=True)
-    np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([x[order, 0], mean[order]]))
-    corners = ax.collections[0].get_paths()[0].vertices[:, 1]
-    assert corners.max() == pytest.approx((mean + 2 * std).max())
-    assert corners.min() == pytest.approx((mean - 2 * std).min())
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("feature 0", "target")
-    with pytest.raises(ConfigError, match=r"X has the shape \(240, 2\)"):
-        plot_band(KernelRidge("rbf", n_landmarks=20, random_state=0).fit(X, y), X, ax=ax)
-
-
-def test_axes_have_the_names_of_columns_as_letters():
-    frame = pd.DataFrame({"$x_1$": X[:, 0], "time (s)": X[:, 1], "y": y})
-    model = KernelRidge("rbf", gamma=4.0, n_landmarks=8, random_state=0)
-    one, two, three = (Figure().subplots() for _ in range(3))
-    plot_band(model.fit(frame[["$x_1$"]], frame["y"]), frame[["$x_1$"]], frame["y"], ax=one)
-    plot_landmarks(model, ax=two)
-    model.fit(frame[["$x_1$", "time (s)"]], frame["y"])
-    plot_band(model, frame[["$x_1$", "time (s)"]], against=frame["time (s)"], ax=three)
-    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in (one, three)] == [("$x_1$", "y"), ("time (s)", "target")]
-    assert (two.get_xlabel(), two.yaxis.get_visible()) == ("$x_1$", False)
-    assert not one.xaxis.label.get_parse_math()
-    plot_landmarks(model, ax=three)
-    assert (three.get_xlabel(), three.get_ylabel()) == ("$x_1$", "time (s)")
-
-
 def test_without_axes_new_ones_are_those_of_pyplot(classifier):
     with mpl.rc_context({"backend": "agg"}):
         from matplotlib import pyplot
 
-        made = plot_landmarks(classifier)
+        made = plot_confusion(classifier, X, LABELS)
         assert made.figure in map(pyplot.figure, pyplot.get_fignums())
         pyplot.close(made.figure)
 
@@ -164,7 +113,7 @@ def test_without_axes_new_ones_are_those_of_pyplot(classifier):
 def test_without_matplotlib_the_extra_is_named(classifier, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[plots\]"'):
-        plot_landmarks(classifier)
+        plot_confusion(classifier, X, LABELS)
 
 
 def test_rows_without_labels_confuse_nothing(classifier, ax, tmp_path):
@@ -173,16 +122,9 @@ def test_rows_without_labels_confuse_nothing(classifier, ax, tmp_path):
 
 
 FITTED = LogisticRegression().fit(X, LABELS)
-BAND = KernelRidge("rbf", n_landmarks=8, random_state=0).fit(X[:, :1], y)
-POINTS = KernelRidge("rbf", n_landmarks=8, random_state=0).fit(X, y)
 REFUSED = {
     "a grid search": (lambda: plot_search(GridSearchCV(Ridge(), GRID)), "search: .* SweepSearchCV, found GridSearchCV"),
     "scikit-learn's": (lambda: plot_confusion(FITTED, X, LABELS), "model: .*of bigkernel, found LogisticRegression"),
-    "none": (lambda: plot_landmarks(POINTS, count=0), "count: expected .* from 1, found 0"),
-    "below 0": (lambda: plot_landmarks(POINTS, image_shape=(-1, -2)), r"image_shape: expected .*\(-1, -2\)"),
-    "one side": (lambda: plot_landmarks(POINTS, image_shape=2), "image_shape: expected .* found 2"),
-    "no deviation": (lambda: plot_band(Ridge().fit(X, y), X), "model: expected a fitted KernelRidge, found Ridge"),
-    "too few": (lambda: plot_band(BAND, X[:, :1], y[:5]), r"y: expected 240 observations.*\(5,\)"),
 }
 
 
@@ -190,8 +132,3 @@ REFUSED = {
 def test_what_cannot_be_drawn_is_said_in_words(draw, said):
     with pytest.raises(ConfigError, match=said):
         draw()
-
-
-def test_a_band_of_a_classifier_is_refused(classifier):
-    with pytest.raises(ConfigError, match="found KernelRidgeClassifier, whose predictions have no standard deviation"):
-        plot_band(classifier, X[:, :1])

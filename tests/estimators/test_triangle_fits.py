@@ -1,6 +1,5 @@
 """Fits that moments spoil are right by a QR factorisation of the rows: against 80 bits, which square nothing."""
 
-import html
 import json
 import warnings
 
@@ -146,8 +145,8 @@ def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
     (again,) = json.loads(done.stdout)["swept_again"]
     assert "swept again for a QR factorisation of the rows" in again
     page = (tmp_path / "run" / "report.html").read_text()
-    assert again in html.unescape(page)
-    assert "a QR factorisation of the rows in place of moments" in page
+    assert again in page
+    assert '"sums":"qr"' in page.replace(": ", ":")
     assert "the rows are swept again, for a QR factorisation" in (tmp_path / "run" / "journal.jsonl").read_text()
 
 

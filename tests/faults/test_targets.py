@@ -238,22 +238,3 @@ def test_a_name_that_leaves_no_room_for_the_name_of_what_is_begun_is_refused_bef
     require_target(tmp_path / (213 * "a"), "the model")
     with pytest.raises(DataError, match="take 256 bytes, and 255 are the most there; choose a shorter name"):
         require_target(tmp_path / (214 * "a"), "the model")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-@pytest.mark.parametrize(
-    ("words", "unbuffered"), [(["--help"], ""), (["info", "{}", "--json"], "1")], ids=["help", "info"]
-)
-def test_a_standard_output_that_is_full_is_one_line_and_an_exit_code(corpus, words, unbuffered):
-    command = [sys.executable, "-m", "bigkernel", *(word.format(corpus.path) for word in words)]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )
-    assert done.returncode == 3
-    assert done.stderr == "DataError: standard output: cannot be written: No space left on device\n"

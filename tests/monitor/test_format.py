@@ -10,7 +10,6 @@ from bigkernel.monitor.format import (
     percent,
     plainly,
     quantity,
-    rounds_in_words,
     size,
     spell,
 )
@@ -59,14 +58,6 @@ WORDS = [
     *((size, value, text) for value, text in ((0, "0 B"), (12, "12 B"), (65_536, "65.5 kB"), (550e6, "550 MB"))),
     *((size, value, text) for value, text in ((999_600, "1 MB"), (2**31, "2.15 GB"))),
     (percent, 213.81, "21,381 %"),
-    # whatever a journal holds
-    (rounds_in_words, [], "none"),
-    (rounds_in_words, [{"equivocation": 0.5, "changed": 1.0}], "1; equivocation 0.50 → 0.50"),
-    (rounds_in_words, [{"equivocation": "much", "changed": 1.0}], "–"),
-    (rounds_in_words, [{"changed": 1.0}], "–"),
-    (rounds_in_words, [3], "–"),
-    (rounds_in_words, "ten", "–"),
-    (rounds_in_words, None, "–"),
 ]
 
 

@@ -1,10 +1,8 @@
 """The state of a run and its page: of real jobs, of jobs that died, failed or were gone on with, and of damage."""
 
 import json
-import os
 import shutil
 
-import dask
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -140,27 +138,6 @@ def test_a_job_at_work_is_reported_as_it_is_now(corpus, tmp_path):
         LinearRegression().fit(corpus)
         assert reported(tmp_path / "run")["run"]["state"] == "running"
     assert gather(tmp_path / "run")["run"]["state"] == "finished"
-
-
-@pytest.mark.parametrize("failed", [False, True])
-def test_what_a_job_without_a_journal_has_finished_is_finished(failed, corpus, tmp_path, aged):
-    run = tmp_path / "run"
-    interrupted(corpus, run)
-    journal = run / "journal.jsonl"
-    if failed:
-        journal.write_text(journal.read_text().replace('"state": "interrupted"', '"state": "failed"'))
-    with dask.config.set({"bigkernel.monitor": False}):
-        fit(corpus, run, resume=True)
-    aged(journal)
-    found = reported(run)["run"]
-    assert (found["state"], found["known"]) == ("finished", False)
-    assert "left no journal" in found["gaps"][0]
-
-
-@pytest.fixture
-def aged():
-    """Let a minute have passed since a file was written."""
-    return lambda path: os.utime(path, (path.stat().st_mtime - 60,) * 2)
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted", ""])

@@ -4,17 +4,12 @@ import io
 import re
 import types
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from bigkernel.data.run_directory import Receipt
-from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import sweep
 from bigkernel.events.kinds import (
     Incident,
-    JobEnded,
-    JobStarted,
     Note,
     Pulse,
     SegmentDone,
@@ -23,13 +18,9 @@ from bigkernel.events.kinds import (
     SweepStarted,
 )
 from bigkernel.events.scope import emit, observe
-from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.terminal import bar
-from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.streaming.plan import Footprint, plan
 
-X = np.random.default_rng(0).normal(size=(200, 3))
-STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))
 PLAN = plan(range(0, 1001, 100), 3, 8, Footprint(1e9, 8, 8), segment_rows=100)
 
 
@@ -69,28 +60,6 @@ def run(clock, seconds, each=10):
             emit(SegmentDone(receipt(i, segment), i + 1, len(PLAN.segments)))
         emit(SweepEnded(seconds))
     return stream.getvalue()
-
-
-@pytest.mark.parametrize("client", ["serial", None])
-def test_a_sweep_tells_every_step_though_one_who_hears_it_raises_and_is_dropped_with_one_warning(small_steps, client):
-    events, calls = [], []
-
-    def broken(event):
-        calls.append(event)
-        raise OSError("the screen is gone")
-
-    with observe(broken, events.append), pytest.warns(RuntimeWarning, match="screen is gone") as caught:
-        swept = sweep(as_rows(X), STATISTIC, client=client, what="means")
-    np.testing.assert_allclose(swept.total["s"], X.sum(axis=0), atol=1e-12)
-    assert len(caught) == len(calls) == 1
-    # a sweep by itself is a job
-    assert isinstance(events[0], JobStarted)
-    assert isinstance(events[1], SweepStarted)
-    assert (events[1].what, events[1].executor, events[1].plan) == ("means", client or "threads", swept.plan)
-    done = [event for event in events if isinstance(event, SegmentDone)]
-    assert [event.done for event in done] == list(range(1, len(swept.plan.segments) + 1))
-    assert sum(event.receipt.rows for event in done) == 200
-    assert [type(event) for event in events[-2:]] == [SweepEnded, JobEnded]
 
 
 def test_observers_hear_nothing_after_their_block():
@@ -233,13 +202,9 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
 
 def test_a_bar_of_other_work_shows_counts_and_clears_itself(clock, screen):
     with bar.bar("ingest [x]", stream=screen.stream, unit="files") as update:
-        clock.seconds += 2
         update(1234, None)
         update(1500, 6000)
-    lines = screen.lines()
-    assert lines[0].startswith("ingest [x] ")
-    assert "1,234 files" in lines[0]
-    assert "617 files/s" in lines[0]
-    assert "1,500/6,000 files" in lines[-1]
-    assert "6s left" in lines[-1]
-    assert {len(line) for line in lines} == {80}
+    line = screen.lines()[-1]
+    assert line.startswith("ingest [x] ")
+    assert "1,500 files" in line
+    assert len(line) == 80

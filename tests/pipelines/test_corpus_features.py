@@ -29,6 +29,7 @@ def done(tmp_path_factory):
     return run, json.loads(call(*SMALL, *STROKES, "--run", run, "--json").stdout)
 
 
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")
 def test_the_model_is_a_fit_of_all_mapped_rows_with_what_held_out_digits_chose(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")

@@ -260,9 +260,8 @@ function sweeps(job, sweep) {
 }
 
 function empty() {
-  const starting = state.starting ? `Starting ${state.starting} workers …` : "No job yet";
   if (!live) return [text("h2", "No job has begun here yet")];
-  return [text("h2", starting), text("p", "A job that is started on this scheduler appears here by itself:"),
+  return [text("h2", "No job yet"), text("p", "A job that is started on this scheduler appears here by itself:"),
     text("pre", `bigkernel fit train.corpus digits.model --sigma 0.5 --cluster ${state.address}\n\n`
       + `with bigkernel.connect("${state.address}"):\n`
       + `    KernelRidge(n_landmarks=4000).fit(open_corpus("train.corpus"))`)];
@@ -407,7 +406,7 @@ function update() {
   at("cluster").textContent = run ? "" : `${count(here)} worker${here === 1 ? "" : "s"}${atWork}`;
   at("follow").hidden = !wanted.length;
   at("dask").hidden = !live || !state.pages;
-  show("empty", state.jobs.length ? null : state.starting ?? 0, empty);
+  show("empty", state.jobs.length ? null : 0, empty);
   show("outcome", run ? run.state : null, () => outcome(run, found));
   show("jobs", [state.jobs, wanted], () => jobs(job?.id));
   show("sweeps", job && job.sweeps.length > 1 ? [job.sweeps.map((one) => one.state), sweep.token] : null,

@@ -14,6 +14,8 @@ from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
 from bigkernel.events.board import Board
@@ -21,7 +23,6 @@ from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, Swee
 from bigkernel.events.messages import message_of
 from bigkernel.events.progress import Progress
 from bigkernel.events.scope import Scope, observe
-from bigkernel.monitor.format import left_of, quantity
 from bigkernel.monitor.terminal import live as lines
 
 _LINE_SECONDS = 10.0  # between plain lines
@@ -161,23 +162,8 @@ def bar(
     if not enabled or not console.is_terminal:
         yield lambda done, total: None
         return
-    begun, line = time.monotonic(), _Line(console)
-    latest: tuple[int, int | None] = (0, None)
-
-    def drawn(width: int) -> RenderableType:
-        count, total = latest
-        seconds = time.monotonic() - begun
-        counted = f"{count:,} {unit}" if total is None else f"{count:,}/{total:,} {unit}"
-        remains = left_of(seconds * (total - count) / count) if total is not None and 0 < count < total else ""
-        parts = [counted, *filter(None, [remains]), f"{quantity(count / max(seconds, 1e-9))} {unit}/s"]
-        return lines.bar(what, None if total is None else count / max(1, total), parts, width)
-
-    def update(done: int, total: int | None) -> None:
-        nonlocal latest
-        latest = done, total
-        line.show(drawn)
-
-    try:
-        yield update
-    finally:
-        line.close()
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(None), "{task.completed:,.0f}", unit, TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, expand=True) as shown:
+        task = shown.add_task(visible(what), total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -111,8 +111,6 @@ def run_words(run: Data) -> Iterator[str]:
 
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun."""
-    if state.get("starting"):
-        return f"starting {state['starting']} workers …"
     place = visible(state.get("address", ""))
     return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 
@@ -120,15 +118,15 @@ def no_job(state: Data) -> str:
 # -- pictures --------------------------------------------------------------------------------------------------------
 
 
-def bar(what: str, share: float | None, parts: Sequence[str], width: int) -> RenderableType:
-    """Draw a name, a bar that takes the place that is left, and parts, in one line; `share` None: nobody knows."""
+def bar(what: str, share: float, parts: Sequence[str], width: int) -> RenderableType:
+    """Draw a name, a bar that takes the place that is left, and parts, in one line."""
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_LETTERS)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     name = Text(visible(what))
     room = width - min(_NAME_LETTERS, name.cell_len) - 14
-    full = ProgressBar(total=1.0, completed=share or 0.0, pulse=share is None, style="dim")
+    full = ProgressBar(total=1.0, completed=share, style="dim")
     grid.add_row(name, full, Text(fitted(parts, room)))
     return grid
 
