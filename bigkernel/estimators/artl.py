@@ -74,9 +74,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
     probability : bool, default False
         As in `KernelRidgeClassifier`, calibrated on the source's rows: probabilities are those of the target as far as
         both are alike to the model. Pseudo-labels stay those of the fit to all rows.
-    gamma : float, "median", "scale" or "auto", default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks, and
-        "scale" of other kernels; the others as in `KernelRidge`.
+    gamma : float, "median", "scale" or "auto", default "median", as in `JDA`
 
     Attributes
     ----------
