@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +74,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
     probability : bool, default False
         As in `KernelRidgeClassifier`, calibrated on the source's rows: probabilities are those of the target as far as
         both are alike to the model. Pseudo-labels stay those of the fit to all rows.
-    gamma : float, "median", "scale" or "auto", default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks, and
-        "scale" of other kernels; the others as in `KernelRidge`.
+    gamma : float, "median", "scale" or "auto", default "median", as in `JDA`
 
     Attributes
     ----------
@@ -162,22 +160,6 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         self.n_neighbors = n_neighbors
         self.class_weight = class_weight
         self.probability = probability
-
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
-
-        Parameters
-        ----------
-        y : None for a corpus or Rows, which carry their own
-        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
-        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
-
-        Raises
-        ------
-        DataError
-            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
-        """
-        return self._fit_sides(X, y, sample_domain, sample_weight)
 
     def _check_settings(self) -> None:
         super()._check_settings()

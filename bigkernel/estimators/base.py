@@ -52,6 +52,12 @@ class RowsEstimator(PredictingEstimator):
     sweep_ = Fitted("sweep")
     alpha_ = Fitted("solution.alpha")
 
+    @property
+    def intercept_(self) -> Any:
+        """The intercept, (c,); a float of one column of numbers."""
+        fit = self._require("intercept_")
+        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
+
     # -- parameters ----------------------------------------------------------------------------------------------------
 
     @property

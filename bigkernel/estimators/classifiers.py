@@ -22,6 +22,8 @@ class LandmarkClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Classifie
 class CalibratedClassifier(LandmarkClassifier):
     """The same for those with the parameter `probability`, which have `Probabilities` on the right of them."""
 
+    probability: bool
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
 

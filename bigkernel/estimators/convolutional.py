@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
@@ -24,7 +23,7 @@ _MOST_LAYERS = 2
 _OF_A_LAYER = ("patch_size", "n_landmarks", "subsampling", "sigma")
 
 
-class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
+class ConvolutionalNystroem(PlainTransformer):
     """Kernel features of the patches of an image, averaged in cells: a convolutional kernel network of 1 or 2 layers.
 
     A patch less its mean, x, has the features ‖x‖ K_ZZ^(−½) k(Z, x/‖x‖) of the landmarks Z, which spherical k-means
@@ -187,7 +186,3 @@ class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         row_map = PatchFeatures(tuple(layers))
         row_map.width(self.n_features_in_)
         return row_map
-
-    @property
-    def _n_features_out(self) -> int:
-        return self._row_map().layers[-1].width

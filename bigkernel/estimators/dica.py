@@ -16,13 +16,11 @@ from bigkernel.estimators.exact_rows import ExactRows
 from bigkernel.estimators.fit_state import ComponentSolution, Fitted, Inputs, Problem
 from bigkernel.estimators.moment_estimator import ExactProblem
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells, CellSums
-from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 _VARIANCE = ("features", "components", "features_share", "components_share")
@@ -155,23 +153,7 @@ class DICA(DomainedTransformer):
         DataError
             Domains or labels that are missing or cannot be used, or only one domain.
         """
-        self.check_parameters()
-        rows, cells, inputs = self._read_components(X, y, sample_domain, sample_weight)
-        with part_of_job("DICA.fit"):
-            if self.exact:
-                self._fitted = self._fit_exact(rows, cells, inputs)
-            else:
-                self._fitted = self._fit_moments(rows, cells, inputs, self.basis(rows))
-        return self
-
-    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
-        """Return the plan of `fit` on these rows, without running it; see `KernelRidge.plan`."""
-        self._check_settings()
-        if self.exact:
-            raise ConfigError("DICA: the exact form has no sweep to plan; set n_landmarks")
-        other = DICA(**self.get_params(deep=False))
-        rows, cells, _ = other._read_components(X, y, sample_domain, None)
-        return other._planned(rows, cells, other.basis(rows, look=False))
+        return self._fit(X, y, sample_weight, sample_domain)
 
     @property
     def n_components_(self) -> int:
@@ -187,7 +169,7 @@ class DICA(DomainedTransformer):
         report["distributional_variance"] = dict(self.distributional_variance_)
         return report
 
-    def _read_components(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Cells, Inputs]:
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Cells, Inputs]:
         fallback = "one" if self.allow_single_domain else "refuse"
         return self._read(X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
@@ -175,7 +174,7 @@ def _never(estimator: Any) -> bool:
     return False
 
 
-class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, DomainedEstimator):
+class DomainedTransformer(RowTransformer, DomainedEstimator):
     """Base of those that learn a projection, z(x) = φ(x)ᵀW + b, as `dual_coef_` (m, r) and `intercept_` (r,)."""
 
     # a transformer predicts nothing
@@ -185,11 +184,6 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
 
     def _row_map(self) -> Projection:
         return Projection(int(self.n_features_in_), self._kept_predictor())
-
-    @property
-    def _n_features_out(self) -> int:
-        """r."""
-        return int(self.dual_coef_.shape[1])
 
 
 def distinct(rows: Rows, name: str) -> Array:

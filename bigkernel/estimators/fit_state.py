@@ -6,7 +6,7 @@ Shapes: d features, p columns of the map, c targets, g groups of rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -246,35 +246,41 @@ class MomentFit(Problem):
     rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
     calibration: Calibration | None = None
 
+    @classmethod
+    def of(cls, solved: Solved, **kept: Any) -> Self:
+        """With the problem and the solution of a solve."""
+        problem = {part.name: getattr(solved.problem, part.name) for part in fields(Problem)}
+        return cls(**problem, solution=solved.solution, **kept)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ExactFit:
-    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+class SumlessFit:
+    """Base of the fits that keep no sums; attributes as of `MomentFit`."""
 
     inputs: Inputs
     basis: Any
     solution: Solution
     certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
-    weight: Array | None = None
     calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class IterativeFit:
-    """A fit by conjugate gradients: there are no sums that anything could go on from. Attributes as of `MomentFit`.
+class ExactFit(SumlessFit):
+    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+
+    weight: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IterativeFit(SumlessFit):
+    """A fit by conjugate gradients: there are no sums that anything could go on from.
 
     `sweep` is the report of all sweeps together; `rows` counts the labelled ones.
     """
 
-    inputs: Inputs
-    basis: Any
-    solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
-    skipped_rows: int = 0
     rows: int = 0
-    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -318,6 +324,11 @@ class StatefulEstimator(BaseEstimator):
     """Base of the estimators whose fit is one immutable value."""
 
     _fitted: ExactFit | MomentFit | IterativeFit | ProjectionFit | None = None
+
+    def set_parameters(self, given: Mapping[str, Any]) -> None:
+        """Keep what `__init__` was given under the names of its parameters, as scikit-learn wants it."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None

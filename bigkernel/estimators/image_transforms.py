@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval, Options
 
 from bigkernel.errors import ConfigError
@@ -99,7 +98,7 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
         )
 
 
-class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
+class OrientationFeatures(_ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in cells, features of unit norm.
 
     A feature is the square root of the share of a direction and a cell in all gradients of the image, 512 with 8×8 (see
@@ -157,10 +156,6 @@ class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         self.directions = directions
         self.blur = blur
         self.power = power
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.directions * self.cells**2)
 
     def _row_map(self) -> RowMap:
         return Orientations(

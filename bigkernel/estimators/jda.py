@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,22 +131,6 @@ class JDA(SidedEstimator, DomainedTransformer):
         self.alpha = alpha
         self.label_alpha = label_alpha
         self.n_landmarks = n_landmarks
-
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) of both domains and labels y (n,), −1 where unlabelled.
-
-        Parameters
-        ----------
-        y : None for a corpus or Rows, which carry their own
-        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
-        sample_weight : (n,), or None: the column `weight`
-
-        Raises
-        ------
-        DataError
-            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
-        """
-        return self._fit_sides(X, y, sample_domain, sample_weight)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -217,7 +217,6 @@ class KernelEstimator(StatefulEstimator):
     n_landmarks_ = Fitted("basis.width")
     fourier_seed_ = Fitted("basis.seed")
     fourier_origin_ = Fitted("basis.origin")
-    fourier_mean_ = Fitted("basis.mean")
     rank_ = Fitted("solution.rank")
     _of_every_row: ClassVar[tuple[str, ...]] = ("uniform",)  # choices that need no number: then every row is one
     _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row

@@ -235,7 +235,7 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
     require_room(method, size, rows.shape[1], count, 4 if options else 8)
     ids = sampled(rows, size, rng, least=count)
     X, count = rows.take(ids), min(count, len(ids))
-    places = BY_KERNEL[method](kernel.resolve(X), X, count, rng, **options).rows
+    places = BY_KERNEL[method](kernel.resolve(X), X, count, rng, **options)
     note = None
     if len(places) < count:
         note = f"{method}: these explain the {len(ids):,} rows of the sample up to rounding"

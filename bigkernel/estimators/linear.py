@@ -5,7 +5,7 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,12 +25,9 @@ from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.triangle_sweeps import factor_rows, triangle_of, worth_factoring
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.gcv import best_alpha
-from bigkernel.solvers.linear import linear_ridge
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty, linear_fit
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import identity
-from bigkernel.solvers.target_penalties import Columns, by_penalty, require_alpha
+from bigkernel.solvers.target_penalties import require_alpha
 from bigkernel.solvers.triangle_linear import linear_ridge_of
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
 from bigkernel.streaming.plan import Plan
@@ -58,12 +55,6 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         fit = self._require("coef_")
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef.T
-
-    @property
-    def intercept_(self) -> Any:
-        """The intercept, (c,); a float of one column of numbers."""
-        fit = self._require("intercept_")
-        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
@@ -203,17 +194,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     def _by_moments(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
         shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
         moments = (problem if flag else problem.of_targets()).moments
-
-        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-            part = moments
-            if not isinstance(columns, slice):
-                part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-            return linear_ridge(part, shift, value, fit_intercept=flag, certificates=noted or Certificates())
-
-        if isinstance(alpha, str):
-            about = moments if flag else replace(moments, shift=shift)
-            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
-        return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
+        return linear_fit(moments, shift, alpha, fit_intercept=flag, certificates=certificates)
 
     def _by_triangle(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
         return linear_ridge_of(
@@ -227,10 +208,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution, after a warning of what the solve has met."""
-        problem, certificates = solved.problem, solved.certificates
-        certificates.warn()
-        given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
-        return MomentFit(**given, solution=solved.solution, certificates=certificates.report(), **kept)
+        solved.certificates.warn()
+        return MomentFit.of(solved, certificates=solved.certificates.report(), **kept)
 
     def _features(self) -> IdentityMap:
         centred: IdentityMap = self._require("predict").basis.centred()

@@ -7,7 +7,7 @@ sweep for the moments of the landmark block, then an m×m solve; they are kept f
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -62,12 +62,6 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef
 
-    @property
-    def intercept_(self) -> Any:
-        """The intercept, (c,); a float of one column of numbers."""
-        fit = self._require("intercept_")
-        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
-
     # -- what a subclass gives -----------------------------------------------------------------------------------------
 
     @property
@@ -116,14 +110,18 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any) -> Self:
         self.check_parameters()
-        rows, targets, inputs = self.training(X, y, sample_weight)
-        rows = with_domains(rows, sample_domain)
+        rows, targets, inputs = self._read_fit(X, y, sample_domain, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
             if self.exact:
                 self._fitted = self._fit_exact(rows, targets, inputs)
             else:
                 self._fitted = self._fit_landmarks(rows, targets, inputs, self.basis(rows))
         return self
+
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Any, Inputs]:
+        """Validated rows with their domains, what they are fitted to, and their names."""
+        rows, targets, inputs = self.training(X, y, sample_weight)
+        return with_domains(rows, sample_domain), targets, inputs
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if isinstance(self._fitted, IterativeFit):
@@ -225,7 +223,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         fewer._fitted = fewer._settle(solved, sweep=before.sweep, skipped_rows=before.skipped_rows)
         return fewer
 
-    def plan(self, X: Any, y: Any = None) -> Plan:
+    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
         """Return the plan of `fit` on these rows, without running it.
 
         Returns
@@ -237,8 +235,12 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         if self.exact:
             raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
         other = self.__class__(**self.get_params(deep=False))
-        rows, targets, _ = other.training(X, y, None)
-        return other._planned(rows, targets, other.basis(rows, look=False))
+        rows, targets, _ = other._read_fit(X, y, sample_domain, None)
+        return other._planned(rows, targets, other._basis_of(rows, targets, look=False))
+
+    def _basis_of(self, rows: Rows, targets: Any, *, look: bool = True) -> Any:
+        """The columns of a fit of these rows."""
+        return self.basis(rows, look=look)
 
     def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
         """The plan of the sweep that a fit makes."""
@@ -313,10 +315,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
-        problem = solved.problem
-        assert isinstance(problem, Problem)
-        given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
-        return MomentFit(**given, solution=solved.solution, certificates=self._certify(solved), **kept)
+        return MomentFit.of(solved, certificates=self._certify(solved), **kept)
 
     def _certify(self, solved: Solved) -> dict[str, float | int]:
         certificates = solved.certificates  # "gcv" asks for what serves with the moments as they are

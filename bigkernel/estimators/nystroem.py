@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
@@ -22,7 +21,7 @@ from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 
 
-class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator):
+class Nystroem(RowTransformer, KernelEstimator):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
     As scikit-learn's `Nystroem`, for rows of any size and any choice of landmarks; its features are these but for a
@@ -118,7 +117,3 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
     def _row_map(self) -> Projection:
         predictor = kept(self._fitted, lambda: Predictor.of(self._features(), self.dual_coef_, self.intercept_))
         return Projection(int(self.n_features_in_), predictor)
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.rank_)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.engine.rows import Rows
@@ -24,7 +23,7 @@ from bigkernel.streaming.row_maps import LinearMap
 Array = NDArray[Any]
 
 
-class Projector(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
+class Projector(PlainTransformer):
     """Project rows on the directions of their largest variance (PCA), learnt in one sweep of d×d moments.
 
     z = (x − mean)V, with whitening zᵢ/√λᵢ: distances of rows change little while their features become fewer, so that
@@ -114,7 +113,3 @@ class Projector(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
     def _row_map(self) -> LinearMap:
         scale = np.sqrt(self.explained_variance_) if self.whiten else 1.0
         return LinearMap(self.mean_, self.components_.T / scale)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)

@@ -32,7 +32,6 @@ from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 
@@ -80,7 +79,7 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
 
     # -- training input ----------------------------------------------------------------------------------------------
 
-    def _read_sides(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Sides, Inputs]:
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Sides, Inputs]:
         """Validated rows, which of them are source and target, and their names.
 
         Raises
@@ -92,7 +91,7 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
         return rows, *self._sides(rows, cells, inputs)
 
     def _sides(self, rows: Rows, cells: Cells, inputs: Inputs) -> tuple[Sides, Inputs]:
-        """Which rows are source and target, and the names with those of their domains; raises as `_read_sides`."""
+        """Which rows are source and target, and the names with those of their domains; raises as `_read_fit`."""
         domains = inputs.domains
         assert domains is not None
         counts = cell_counts(rows, cells)
@@ -112,12 +111,24 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
             raise DataError(f"y: {name} needs labelled rows of a source domain; found none")
         return Sides(cells, source), replace(inputs, source_domains=domains[source], target_domains=domains[~source])
 
-    def _fit_sides(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
+
+        Parameters
+        ----------
+        y : None for a corpus or Rows, which carry their own
+        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
+
+        Raises
+        ------
+        DataError
+            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        """
         self.check_parameters()
-        rows, sides, inputs = self._read_sides(X, y, sample_domain, sample_weight)
+        rows, sides, inputs = self._read_fit(X, y, sample_domain, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
-            basis = self.basis(self._with_domains(rows, sides.cells))
-            solved, report = sweep_until_right(self, rows, sides, inputs, basis)
+            solved, report = sweep_until_right(self, rows, sides, inputs, self._basis_of(rows, sides))
             self._fitted = self._adapt(rows, sides, self.n_rounds, solved, report)
         return self
 
@@ -139,19 +150,8 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
         labels = Chunk(np.empty((len(rows), 0)), y=rows.column("y"))
         return as_rows(rows, domain=cells.domain(labels).astype(np.int8))
 
-    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
-        """Return the plan of the sweep of moments on these rows, without running it; a round costs less.
-
-        Returns
-        -------
-        Plan
-            Rows, chunks, segments, flops, bytes read and memory of a task of the sweep.
-        """
-        self._check_settings()
-        other = self.__class__(**self.get_params(deep=False))
-        rows, sides, _ = other._read_sides(X, y, sample_domain, None)
-        basis = other.basis(other._with_domains(rows, sides.cells), look=False)
-        return other._planned(rows, sides, basis)
+    def _basis_of(self, rows: Rows, targets: Any, *, look: bool = True) -> Any:
+        return self.basis(self._with_domains(rows, targets.cells), look=look)
 
     def with_landmarks(self, count: int) -> Self:
         """Refused: the rounds depend on all landmarks.

@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import DataError
@@ -19,7 +18,7 @@ from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 
-class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
+class RandomFourier(PlainTransformer):
     """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
 
     √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) in the mean, with a standard deviation of
@@ -112,7 +111,3 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         return FourierRows(
             FourierMap(self.kernel_, self.fourier_seed_, self.n_components, self.fourier_origin_, bool(self.orthogonal))
         )
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components)

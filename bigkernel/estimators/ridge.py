@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.estimators.arithmetic import evidence_of
-from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     ExactFit,
@@ -29,9 +26,9 @@ from bigkernel.estimators.moment_estimator import ExactProblem
 from bigkernel.estimators.parameter_checks import (
     KERNEL_CONSTRAINTS,
     PENALTIES,
-    keeps_statistics,
     penalty_of,
 )
+from bigkernel.estimators.regressors import LandmarkRegressor
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.triangle_sweeps import solve_triangle
 from bigkernel.kernels.algebra import Kernel
@@ -157,7 +154,7 @@ class BaseKernelRidge(ChoosesSolver):
         )
 
 
-class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRidge):
+class KernelRidge(LandmarkRegressor, BaseKernelRidge):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
     Parameters
@@ -251,19 +248,6 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         **PENALTIES,
     }
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        return self._fit(X, y, sample_weight, sample_domain)
-
-    @available_if(keeps_statistics)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
-        return self._partial_fit(X, y, None, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predicted numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.

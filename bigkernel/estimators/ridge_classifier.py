@@ -67,23 +67,7 @@ class KernelRidgeClassifier(CalibratedClassifier, BaseKernelRidge, Probabilities
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            kernel,
-            alpha,
-            n_landmarks=n_landmarks,
-            landmarks=landmarks,
-            fit_intercept=fit_intercept,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            dtype=dtype,
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            random_state=random_state,
-        )
-        self.class_weight = class_weight
-        self.probability = probability
+        self.set_parameters(locals())
 
     @property
     def factors_rows(self) -> bool:

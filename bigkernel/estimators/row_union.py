@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, clone
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _BaseComposition
 
@@ -17,7 +17,7 @@ from bigkernel.estimators.transforms import PlainTransformer, RowTransformer
 from bigkernel.streaming.row_maps import RowMap, SideBySide
 
 
-class RowUnion(ClassNamePrefixFeaturesOutMixin, PlainTransformer, _BaseComposition):
+class RowUnion(PlainTransformer, _BaseComposition):
     """The features of several row transforms side by side, each times a weight: scikit-learn's FeatureUnion of rows.
 
     Weights say how much each counts in the distance of two rows. Every transform sees the rows as they come; all are
@@ -127,10 +127,6 @@ class RowUnion(ClassNamePrefixFeaturesOutMixin, PlainTransformer, _BaseCompositi
         row_map = SideBySide(chains, self._scales())
         row_map.width(self.n_features_in_)
         return row_map
-
-    @property
-    def _n_features_out(self) -> int:
-        return self._row_map().width(self.n_features_in_)
 
 
 def _steps(transformer: Any) -> list[Any]:

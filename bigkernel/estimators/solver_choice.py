@@ -143,15 +143,15 @@ class ChoosesSolver(LandmarkEstimator):
             return super()._statistic(basis, targets)
         return ProductStatistic(basis.features(), targets, np.zeros((basis.width, targets.width)), "plan")
 
-    def plan(self, X: Any, y: Any = None) -> Plan:
+    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
         """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
         self._check_settings()
         if self.exact:
-            return super().plan(X, y)
+            return super().plan(X, y, sample_domain)
         other = self.__class__(**self.get_params(deep=False))
         choice = self.descent(*self._read(X, y))
         other.solver = "direct" if choice is None else "cg"
-        plan = super(ChoosesSolver, other).plan(X, y)
+        plan = super(ChoosesSolver, other).plan(X, y, sample_domain)
         sweeps = 1 if choice is None else choice.sweeps
         return replace(plan, flops=sweeps * plan.flops, bytes_read=sweeps * plan.bytes_read)
 

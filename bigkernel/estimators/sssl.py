@@ -12,18 +12,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Problem, SpectralSolution
 from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import Probabilities
+from bigkernel.estimators.regressors import LandmarkRegressor
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
@@ -186,7 +184,7 @@ def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
-class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
+class SSSL(LandmarkRegressor, _SSSL):
     """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
 
     Parameters
@@ -226,19 +224,6 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
     >>> bool(np.abs(model.predict(X) - np.sin(X[:, 0])).max() < 0.1)
     True
     """
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        return self._fit(X, y, sample_weight, sample_domain)
-
-    @available_if(keeps_statistics)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
-        return self._partial_fit(X, y, None, sample_weight)
 
 
 class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
@@ -281,20 +266,4 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            kernel,
-            n_components,
-            alpha,
-            n_landmarks=n_landmarks,
-            eigenfunctions=eigenfunctions,
-            manifold=manifold,
-            n_neighbors=n_neighbors,
-            landmarks=landmarks,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.class_weight = class_weight
-        self.probability = probability
+        self.set_parameters(locals())

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
@@ -37,7 +37,7 @@ from bigkernel.streaming.row_maps import (
 Array = NDArray[Any]
 
 
-class RowTransformer(TransformerMixin, BaseEstimator):
+class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base: a fitted transformer is a `RowMap`; `learns` names the sweep of its fit, where it takes one."""
 
     learns: ClassVar[str] = ""
@@ -48,6 +48,10 @@ class RowTransformer(TransformerMixin, BaseEstimator):
 
     def _row_map(self) -> RowMap:
         raise TypeError(f"{type(self).__name__} has no row map")
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._row_map().width(self.n_features_in_)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the number of features; nothing else is needed."""

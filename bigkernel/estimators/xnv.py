@@ -12,20 +12,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
 from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import Probabilities
+from bigkernel.estimators.regressors import LandmarkRegressor
 from bigkernel.estimators.reports import FitReport
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -182,7 +181,7 @@ class _XNV(LandmarkEstimator):
         return FitReport(super().fit_report(), view_ranks=list(self.view_ranks_))
 
 
-class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
+class XNV(LandmarkRegressor, _XNV):
     """Semi-supervised regression on two correlated Nyström views; NaN targets: unlabelled.
 
     Two draws of m landmarks give two views of every row, labelled or not. Directions on which the views agree, those of
@@ -239,18 +238,6 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
     True
     """
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        return self._fit(X, y, sample_weight, sample_domain)
-
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
-        return self._partial_fit(X, y, None, sample_weight)
-
 
 class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
@@ -289,17 +276,4 @@ class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            kernel,
-            alpha,
-            n_landmarks=n_landmarks,
-            landmarks=landmarks,
-            fit_intercept=fit_intercept,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.class_weight = class_weight
-        self.probability = probability
+        self.set_parameters(locals())

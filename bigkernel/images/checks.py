@@ -10,10 +10,10 @@ from bigkernel.errors import ConfigError, DataError
 LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
 
 
-def require_image(height: int, width: int, refusal: type[ConfigError | DataError] = ConfigError) -> None:
-    """Raise `refusal` where images of such sides cannot be worked on."""
+def require_image(height: int, width: int) -> None:
+    """Raise `ConfigError` where images of such sides cannot be worked on."""
     if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
-        raise refusal(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
+        raise ConfigError(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
 
 
 def square_side(d: int) -> int:

@@ -11,7 +11,6 @@ the Nyström method" (NIPS 2017, arXiv 1605.07583).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,14 +31,6 @@ _BLOCKS = 10  # of randomly pivoted Cholesky, at least, if they have `_LEAST` pr
 _LEAST, _MOST = 8, 512
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Positions of the rows drawn, (k,) in the order of the draw, k ≤ m, and tr(K − K̂)/tr(K) where it is known."""
-
-    rows: NDArray[np.int64]
-    trace_error: float | None = None
-
-
 def rp_cholesky(
     kernel: Kernel,
     X: Array,
@@ -48,7 +39,7 @@ def rp_cholesky(
     *,
     proposals: int | None = None,
     dtype: Any = np.float64,
-) -> Drawn:
+) -> NDArray[np.int64]:
     """Draw rows, each with a probability in proportion to what is left of k(x, x) after those before it.
 
     `proposals` rows are drawn at a time, and each is accepted with the share that those accepted before it have left
@@ -66,13 +57,12 @@ def rp_cholesky(
 
     Returns
     -------
-    Drawn
-        Fewer than m rows where what is left is rounding: K has a lower rank, or rows repeat.
+    Positions of the rows (k,), in the order of the draw
+        Fewer than m where what is left is rounding: K has a lower rank, or rows repeat.
     """
     block = proposals or max(_LEAST, min(_MOST, -(-count // _BLOCKS)))
     left = np.array(kernel.diag(X), np.float64)
-    total, narrow = left.sum(), np.dtype(dtype) == np.float32
-    rounding = (_RESIDUE if narrow else count * _EPS) * left.max(initial=0.0)
+    rounding = (_RESIDUE if np.dtype(dtype) == np.float32 else count * _EPS) * left.max(initial=0.0)
     F = np.empty((len(X), count), dtype, order="F")  # K̂ = FFᵀ
     drawn = np.empty(0, np.int64)
     while len(drawn) < count:
@@ -98,7 +88,7 @@ def rp_cholesky(
             left[rows] -= np.einsum("ij,ij->i", G, G)
         drawn = np.concatenate([drawn, fresh])
         left[drawn] = 0
-    return Drawn(drawn, float(np.maximum(left, 0).sum() / total) if total > 0 else 0.0)
+    return drawn
 
 
 def _less(values: Array, A: Array, B: Array) -> Array:
@@ -153,7 +143,7 @@ def leverage_scores(kernel: Kernel, X: Array, ridge: float, dictionary: Array, w
     return np.clip(scores, 0.0, 1.0)
 
 
-def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.RandomState) -> Drawn:
+def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.RandomState) -> NDArray[np.int64]:
     """Draw rows with probabilities in proportion to their ridge leverage scores, without replacement.
 
     The scores come from a dictionary that was drawn with those of half of the rows, and so on down to few of them. The
@@ -168,7 +158,7 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
 
     Returns
     -------
-    Drawn
+    Positions of the rows (k,), in the order of the draw
         No two equal rows, and none of score 0: fewer than m where there are no more.
     """
     n, oversampling = len(X), max(1.0, float(np.log(count)))
@@ -194,7 +184,7 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
     # the order of a draw without replacement: by exponential times of rates in proportion to the scores
     with np.errstate(divide="ignore"):
         times = rng.exponential(size=n) / scores
-    return Drawn(_different(X, np.argsort(times, kind="stable")[: np.count_nonzero(scores)], count))
+    return _different(X, np.argsort(times, kind="stable")[: np.count_nonzero(scores)], count)
 
 
 def _ridge(kernel: Kernel, Z: Array, weights: Array, leading: int) -> float:

@@ -21,7 +21,7 @@ are worked on, once a process, and never stored. Shapes: d features of the rows,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -227,8 +227,7 @@ class FourierRows:
         return out
 
     def _of(self, dtype: np.dtype[Any]) -> FourierMap:
-        same = self.features
-        return FourierMap(same.kernel, same.seed, same.width, same.origin, same.orthogonal, dtype)
+        return replace(self.features, dtype=dtype)
 
 
 @lru_cache(maxsize=2)

@@ -179,19 +179,26 @@ def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     errors: list[Errors | None] = []
     for place, penalty in enumerate(penalties):
-        flag, alpha, certificates = penalty.fit_intercept, penalty.alpha, Certificates()
-        if isinstance(alpha, str):
-            about = train if flag else replace(train, shift=origin)
-            alpha = gcv.best_alpha(about, identity(r), fit_intercept=flag)
-
-        def solve(value: float, columns: Columns, noted: Certificates | None, flag: bool = flag) -> tuple[Array, ...]:
-            part = replace(train, C=train.C[:, columns], t=train.t[columns], q=train.q[columns])
-            return linear_ridge(part, origin, value, fit_intercept=flag, certificates=noted or Certificates())
-
-        w, b, _ = by_penalty(alpha, c, certificates, solve)
+        flag, certificates = penalty.fit_intercept, Certificates()
+        w, b, *_ = linear_fit(train, origin, penalty.alpha, fit_intercept=flag, certificates=certificates)
         weights[place], intercepts[place] = w, b
         errors.append(certificates.errors)
     return weights, intercepts, errors
+
+
+def linear_fit(
+    moments: Moments, shift: Array, alpha: Any, *, fit_intercept: bool, certificates: Certificates
+) -> tuple[Any, ...]:
+    """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
+    if isinstance(alpha, str):
+        about = moments if fit_intercept else replace(moments, shift=shift)
+        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
+
+    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
+        part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
+        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
+
+    return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
 
 
 def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
@@ -201,8 +208,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
     for penalty in penalties:
         key = (penalty.fit_intercept, penalty.n_components)
         if key not in spectra:
-            small, s = centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components or len(train.G)
-            small = replace(small, G=small.G[:s, :s], C=small.C[:s])
+            small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
             spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):

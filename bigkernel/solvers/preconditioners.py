@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,29 +31,6 @@ def named(rows: int) -> str:
     return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
 
 
-class Preconditioner(Protocol):
-    """P, applied by its inverse."""
-
-    @property
-    def name(self) -> str:
-        """What it is, for people."""
-
-    @property
-    def jitter(self) -> float:
-        """What was added to a diagonal, relative to its largest entry."""
-
-    @property
-    def floor(self) -> float:
-        """What was added to the diagonal of P: directions in which A is smaller are not solved for."""
-
-    @property
-    def least(self) -> float:
-        """About the smallest eigenvalue of P⁻¹A, where rows were drawn by leverage and landmarks as rows are."""
-
-    def solve(self, R: Array) -> Array:
-        """P⁻¹R, (m, c) float64."""
-
-
 @dataclass(frozen=True, eq=False)
 class SubSample:
     """P = LLᵀ of the normal matrix of some rows.
@@ -61,7 +38,8 @@ class SubSample:
     Attributes
     ----------
     lower : (m, m) with L in its lower triangle
-    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is
+    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is: directions in which A
+        is smaller are not solved for
     rows : how many there are
     """
 
@@ -72,16 +50,16 @@ class SubSample:
 
     @property
     def name(self) -> str:
-        """See `Preconditioner`."""
+        """What it is, for people."""
         return named(self.rows)
 
     @property
     def least(self) -> float:
-        """See `Preconditioner`: the edge of the spectrum of random matrices (Marchenko & Pastur)."""
+        """About the smallest eigenvalue of P⁻¹A, where rows were drawn by leverage (Marchenko & Pastur)."""
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
 
     def solve(self, R: Array) -> Array:
-        """See `Preconditioner`."""
+        """P⁻¹R, (m, c) float64."""
         return np.asarray(linalg.cho_solve((self.lower, True), R.astype(self.lower.dtype), check_finite=False), float)
 
 
@@ -106,16 +84,16 @@ class Falkon:
 
     @property
     def name(self) -> str:
-        """See `Preconditioner`."""
+        """See `SubSample`."""
         return named(0)
 
     @property
     def least(self) -> float:
-        """See `Preconditioner`: that of as many rows as landmarks."""
+        """See `SubSample`: that of as many rows as landmarks."""
         return 0.25
 
     def solve(self, R: Array) -> Array:
-        """See `Preconditioner`."""
+        """See `SubSample`."""
         x = self._by_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
         return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
@@ -137,6 +115,9 @@ class Falkon:
             )
         finally:
             self.factors[places] = lent
+
+
+Preconditioner = SubSample | Falkon
 
 
 def sub_sample(A: Array, rows: int) -> SubSample:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import add, require_weights
+from bigkernel.statistics.moments import Sums, require_weights
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
@@ -87,7 +87,7 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
-class PseudoLabelStatistic:
+class PseudoLabelStatistic(Sums):
     """Sums of the target's features by predicted class; see the head of the module.
 
     Accumulates `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights), `entropy` (Σ −w Q log Q, in nats) and
@@ -128,10 +128,6 @@ class PseudoLabelStatistic:
         p, c = self.features.width, self.n_classes
         single: Accumulator = {name: np.zeros(()) for name in ("rows", "n", "entropy", "changed")}
         return {"T": np.zeros((p, c)), "q": np.zeros(c), **single}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
@@ -188,7 +184,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class JointPseudoLabels:
+class JointPseudoLabels(Sums):
     """The pseudo-labels of several decisions over one map, from one sweep: blocks are made once for all of them.
 
     Accumulates what `PseudoLabelStatistic` does, with an axis of decisions in front, to the bits of a sweep for each.
@@ -224,10 +220,6 @@ class JointPseudoLabels:
         """See `Statistic`."""
         zeros = [part.zero() for part in self.parts]
         return {name: np.stack([zero[name] for zero in zeros]) for name in zeros[0]}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

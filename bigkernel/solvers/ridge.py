@@ -244,7 +244,6 @@ def ridge(
     alpha: float,
     *,
     n_rows: float = 0.0,
-    condition: float = 1.0,
     certificates: Certificates | None = None,
 ) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
@@ -252,10 +251,10 @@ def ridge(
     Parameters
     ----------
     G : (r, r), C : (r, c), alpha ≥ 0
-    n_rows, condition : rows behind G and condition of what whitened it, for what counts as null
+    n_rows : rows behind G, for what counts as null
     certificates : take the residual, the condition, the effective degrees of freedom and the rounding of G
     """
-    return factorize(G, alpha, n_rows=n_rows, condition=condition).certified(G, C, alpha, certificates)
+    return factorize(G, alpha, n_rows=n_rows).certified(G, C, alpha, certificates)
 
 
 def bend(G: Any, w: Array) -> Array:

@@ -132,30 +132,18 @@ class CellMomentStatistic(MomentStatistic):
     ----------
     features : FeatureMap
     cells : Cells
-    source : (G,) bool or None
-        None: one group, all rows. Otherwise two groups whose G and s are kept apart: group 0 the rows of the other
-        domains (the target), group 1 those of the domains where it is True.
     """
 
     targets: Targets | None = field(init=False, default=None)
     unlabelled: str = field(init=False, default="drop")
     folds: Folds | None = field(init=False, default=None)
     cells: Cells
-    source: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", Targets(self.cells.width))
 
-    @property
-    def groups(self) -> int:
-        """The number of groups of rows that are kept apart."""
-        return 1 if self.source is None else 2
-
     def _split(self, chunk: Chunk) -> list[Array | None]:
-        if self.source is None:
-            return [None]
-        in_source = self.source[self.cells.domain(chunk)]
-        return [None if part.all() else np.flatnonzero(part) for part in (~in_source, in_source)]
+        return [None]
 
     def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
         values[...] = 0
@@ -177,19 +165,18 @@ class CellSums:
 
     @classmethod
     def of(cls, total: Mapping[str, Array], cells: Cells) -> CellSums:
-        """Those of all groups together."""
+        """Of one group of rows."""
         shape = (cells.n_domains, cells.n_classes + 1)
-        C, t = total["C"].sum(axis=0), total["t"].sum(axis=0)
+        C, t = total["C"][0], total["t"][0]
         return cls(C.reshape(len(C), *shape), t.reshape(shape))
 
     def by_domain(self) -> tuple[Array, Array]:
         """Sums (p, G) and weights (G,) of every domain, labelled or not."""
         return self.sums.sum(axis=2), self.weights.sum(axis=1)
 
-    def by_class(self, domains: Array | None = None) -> tuple[Array, Array]:
-        """Sums (p, k) and weights (k,) of every class, of the domains where `domains` (G,) is True; None: of all."""
-        chosen = np.ones(len(self.weights), bool) if domains is None else domains
-        return self.sums[:, chosen, :-1].sum(axis=1), self.weights[chosen, :-1].sum(axis=0)
+    def by_class(self) -> tuple[Array, Array]:
+        """Sums (p, k) and weights (k,) of every class."""
+        return self.sums[:, :, :-1].sum(axis=1), self.weights[:, :-1].sum(axis=0)
 
 
 def means(sums: Array, weights: Array) -> Array:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.moments import add, weights_of
+from bigkernel.statistics.moments import Sums, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSums:
+class FeatureSums(Sums):
     """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of every column of a map: means and deviations."""
 
     features: FeatureMap
@@ -22,10 +22,6 @@ class FeatureSums:
     def zero(self) -> Accumulator:
         """See `Statistic`."""
         return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

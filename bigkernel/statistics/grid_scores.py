@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.moments import Targets, add
+from bigkernel.statistics.moments import Sums, Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
@@ -26,7 +26,7 @@ FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 
 
 @dataclass(frozen=True, eq=False)
-class GridScores:
+class GridScores(Sums):
     """Confusion matrices (and log-losses) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
@@ -67,10 +67,6 @@ class GridScores:
         shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
         loss = shape if self.with_loss else (0,)
         return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(loss)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

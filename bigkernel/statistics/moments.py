@@ -53,6 +53,14 @@ def add(a: Accumulator, b: Accumulator) -> Accumulator:
     return {name: np.asarray(values + b[name]) for name, values in a.items()}
 
 
+class Sums:
+    """Base of the statistics that are sums over rows."""
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+
 def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
     """a − b: the statistics of the rows of `a` without those of `b` (exact removal)."""
     return {name: a[name] - b[name] for name in a}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics.moments import Targets, add, weights_of
+from bigkernel.statistics.moments import Sums, Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
@@ -28,7 +28,7 @@ _TILE = (128, 512)  # rows and columns of a block that are float64 at a time: th
 
 
 @dataclass(frozen=True, eq=False)
-class ProductStatistic:
+class ProductStatistic(Sums):
     """Σ w b (bᵀv) over the labelled rows, or of what v leaves of their targets.
 
     Accumulates `U` (p, c); with `residual` that of y − bᵀv in the place of bᵀv, and `rows`, `n` = Σw, `s` = Σ w b (p,),
@@ -57,10 +57,6 @@ class ProductStatistic:
         if self.residual:
             shapes |= {"rows": (), "n": (), "s": (p,)} | dict.fromkeys(("t", "q", "e", "sse", "squares"), (c,))
         return {name: np.zeros(shape) for name, shape in shapes.items()}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.statistics.moments import Targets, add
+from bigkernel.statistics.moments import Sums, Targets, add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.probability_scores import BINS, OF_PROBABILITIES, add_rows, none_yet
 from bigkernel.streaming.chunk import Chunk
@@ -24,7 +24,7 @@ _OF_WORST = ("margin", "row", "truth", "guess")
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreStatistic:
+class ScoreStatistic(Sums):
     """The sums that scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
 
     Accumulates `confusion` (c, c), true class by predicted class, for classes, and where the model has probabilities
@@ -42,10 +42,6 @@ class ScoreStatistic:
         if self.targets.classes is not None:
             return {"confusion": np.zeros((c, c)), **(none_yet() if self.predictor.logits else {})}
         return {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

@@ -17,7 +17,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.calibration import log_softmax
-from bigkernel.statistics.moments import Targets, add, weights_of
+from bigkernel.statistics.moments import Sums, Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
@@ -28,7 +28,7 @@ _NOT_COMPARED = {"identity": False}  # `storage.fingerprint.NOT_COMPARED`
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxStatistic:
+class SoftmaxStatistic(Sums):
     """Loss and gradient of a softmax regression at one point, over the labelled rows.
 
     Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
@@ -51,10 +51,6 @@ class SoftmaxStatistic:
         """See `Statistic`."""
         p, c = self.coef.shape
         return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

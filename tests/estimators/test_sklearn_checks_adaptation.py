@@ -17,7 +17,7 @@ from bigkernel.statistics.domain_cells import Cells
 class OnItself:
     """Every row once with its label, once without."""
 
-    def _read_sides(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
         rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels")
         chunk = rows.read(0, len(rows))
         label = cells.label(chunk)

@@ -81,12 +81,7 @@ def first_told(name, sigma, alpha):
     model, given = METHODS[name]
     model = type(model)(**model.get_params()).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
     model.check_parameters()
-    if hasattr(model, "_read_sides"):
-        rows, targets, inputs = model._read_sides(*given, *[None] * (4 - len(given)))
-    elif isinstance(model, DICA):
-        rows, targets, inputs = model._read_components(*given, None)
-    else:
-        rows, targets, inputs = model.training(*given, None)
+    rows, targets, inputs = model._read_fit(*given, *[None] * (4 - len(given)))
     basis = replace(model.basis(rows), dtype="float32")
     whitening = whitening_for(model, basis)
     solved = model._solved(model.sweep(rows, targets, inputs, basis, whitening)[0], whitening)

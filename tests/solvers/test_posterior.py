@@ -16,7 +16,7 @@ from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
 from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.factors import Factor, factorize
+from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import Moments
@@ -120,14 +120,6 @@ def test_nystrom_variance_is_that_of_the_process_on_the_landmarks(k, alpha, fit_
         )
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("form", [exact, nystrom])
-def test_integer_weights_are_repeated_rows(form, fit_intercept):
-    count = np.random.default_rng(1).integers(0, 4, N)
-    repeated = form(gaussian, 0.3, rows=np.repeat(X, count, axis=0), fit_intercept=fit_intercept)
-    assert_allclose(form(gaussian, 0.3, weight=1.0 * count, fit_intercept=fit_intercept), repeated, rtol=1e-9)
-
-
 @pytest.mark.parametrize("form", [exact, nystrom])
 def test_an_intercept_is_a_constant_of_any_prior_size(form):
     prior = 1e6
@@ -148,22 +140,6 @@ def test_an_intercept_is_a_constant_of_any_prior_size(form):
         )
     assert_allclose(flat, wanted, rtol=1e-5)
     assert (flat > form(gaussian, 0.3)).all()
-
-
-@pytest.mark.parametrize("form", [exact, nystrom])
-def test_one_row_leaves_the_prior_less_what_it_tells(form):
-    k, alpha = gaussian(NEW, X[:1])[:, 0], 0.3
-    assert_allclose(
-        form(gaussian, alpha, rows=X[:1], **({"landmarks": X[:1]} if form is nystrom else {})),
-        1 - k**2 / (1 + alpha) + alpha,
-        rtol=1e-12,
-    )
-    # with a constant: y − y₁, of variance 2(1 − k) + 2α
-    assert_allclose(
-        form(gaussian, alpha, rows=X[:1], fit_intercept=True, **({"landmarks": X[:1]} if form is nystrom else {})),
-        2 * (1 - k) + 2 * alpha,
-        rtol=1e-12,
-    )
 
 
 # ---------------------------------------------------------------- no noise, no rank
@@ -205,27 +181,6 @@ def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept)
     assert_allclose(twice, once, atol=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-30])
-def test_without_noise_training_rows_are_certain(alpha):
-    for found in (
-        exact(gaussian, alpha, rows=X[:12], new=X[:12]),
-        nystrom(gaussian, alpha, landmarks=X[:12], rows=X[:12], new=X[:12]),
-        exact(gaussian, alpha, rows=X[:12], new=X[:12], fit_intercept=True),
-        nystrom(gaussian, alpha, landmarks=X[:12], rows=X[:12], new=X[:12], fit_intercept=True),
-    ):
-        assert_allclose(found, 0, atol=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.3])
-def test_more_landmarks_than_rows_keep_the_prior_of_what_no_row_reaches(alpha):
-    few = X[:5]
-    B, K_mm, B_new = gaussian(few, Z), gaussian(Z, Z), gaussian(NEW, Z)
-    found = nystrom(gaussian, alpha, rows=few)
-    # the limit of the dense form: (Q_XX + αI)⁻¹ with Q_XX of full rank
-    assert_allclose(found, reference.gp_variance_nystrom(B, K_mm, B_new, np.ones(Q), alpha), atol=1e-8)
-    assert found.max() > 0.5 + alpha
-
-
 def test_a_core_of_zeros_leaves_the_prior():
     with pytest.warns(RankDeficient, match="core of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
@@ -233,12 +188,6 @@ def test_a_core_of_zeros_leaves_the_prior():
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
         found = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
         assert_allclose(found, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
-
-
-def test_repeated_landmarks_change_nothing():
-    again = Z[np.arange(2 * M) % M]
-    for alpha in (0.0, 0.3):
-        assert_allclose(nystrom(gaussian, alpha, landmarks=again), nystrom(gaussian, alpha), atol=1e-9)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -278,15 +227,6 @@ def test_a_variance_is_never_below_the_noise_and_always_a_number(seed, n, m, alp
         ):
             assert np.isfinite(found).all()
             assert (found >= alpha).all()
-
-
-@given(st.integers(0, 10**6), st.integers(2, 12), st.sampled_from([1e-6, 1e-2, 1.0]), st.booleans())
-def test_more_rows_never_add_to_the_variance(seed, n, alpha, fit_intercept):
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(n, 2))
-    fewer = exact(gaussian, alpha, rows=rows[:-1], new=NEW[:, :2], fit_intercept=fit_intercept)
-    more = exact(gaussian, alpha, rows=rows, new=NEW[:, :2], fit_intercept=fit_intercept)
-    assert (more <= fewer + 1e-9).all()
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
@@ -340,11 +280,6 @@ def test_the_factor_of_nothing_gives_nothing():
     factor = factorize(np.zeros((0, 0)), 1.0)
     C = np.zeros((0, 3))
     assert factor.solve(C).shape == factor.half(C).shape == factor.unseen(C).shape == (0, 3)
-
-
-def test_a_cholesky_factor_has_seen_everything():
-    assert factorize(np.eye(3), 1.0).unseen(np.ones((3, 2))).shape == (0, 2)
-    assert Factor(lower=np.eye(3)).unseen(np.ones((3, 2))).shape == (0, 2)
 
 
 # ---------------------------------------------------------------- rows of a chunk

@@ -41,11 +41,10 @@ def weighted_gram(rows):
     return (B[rows] * WEIGHT[rows, None]).T @ B[rows]
 
 
-@given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100), split=st.booleans())
+@given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100))
 @settings(max_examples=25)
-def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows, split):
-    source = np.array([True, False, True]) if split else None
-    total = accumulate(CellMomentStatistic(FEATURES, CELLS, source), cuts, block_rows)
+def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
+    total = accumulate(CellMomentStatistic(FEATURES, CELLS), cuts, block_rows)
     sums = CellSums.of(total, CELLS)
     for g, domain in enumerate(DOMAINS):
         for c, label in enumerate([*CLASSES, -1]):
@@ -54,16 +53,7 @@ def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows, split):
             assert_allclose(sums.weights[g, c], weight, atol=1e-12)
 
 
-def test_source_and_target_have_moments_of_their_own():
-    total = accumulate(CellMomentStatistic(FEATURES, CELLS, np.array([True, False, True])), (20, 41))
-    for group, rows in enumerate((DOMAIN == 0, DOMAIN != 0)):
-        assert_allclose(total["G"][group], weighted_gram(rows), atol=1e-11)
-        assert_allclose(total["s"][group], WEIGHT[rows] @ B[rows], atol=1e-11)
-        assert_allclose(total["n"][group], WEIGHT[rows].sum(), rtol=1e-12)
-        assert total["rows"][group] == np.count_nonzero(WEIGHT[rows])
-
-
-def test_without_a_source_all_rows_are_one_group():
+def test_all_rows_are_one_group():
     total = accumulate(CellMomentStatistic(FEATURES, CELLS), (20, 41))
     assert total["G"].shape == (1, M, M)
     assert_allclose(total["G"][0], weighted_gram(slice(None)), atol=1e-11)
@@ -82,13 +72,10 @@ def test_domains_and_classes_are_sums_of_cells():
     for g, domain in enumerate(DOMAINS):
         assert_allclose(by_domain[:, g], WEIGHT[domain == DOMAIN] @ B[domain == DOMAIN], atol=1e-11)
         assert_allclose(weights[g], WEIGHT[domain == DOMAIN].sum(), rtol=1e-12)
-    for chosen in (None, np.array([False, True, True])):
-        inside = np.isin(DOMAIN, DOMAINS if chosen is None else DOMAINS[chosen])
-        by_class, weights = sums.by_class(chosen)
-        for c, label in enumerate(CLASSES):
-            rows = inside & (label == LABEL)
-            assert_allclose(by_class[:, c], WEIGHT[rows] @ B[rows], atol=1e-11)
-            assert_allclose(weights[c], WEIGHT[rows].sum(), rtol=1e-12)
+    by_class, weights = sums.by_class()
+    for c, label in enumerate(CLASSES):
+        assert_allclose(by_class[:, c], WEIGHT[label == LABEL] @ B[label == LABEL], atol=1e-11)
+        assert_allclose(weights[c], WEIGHT[label == LABEL].sum(), rtol=1e-12)
 
 
 def test_without_classes_no_label_is_read_and_a_cell_is_a_domain():
@@ -103,9 +90,6 @@ def test_without_domains_labelled_rows_are_domain_0_and_the_others_1():
     cells = Cells(None, CLASSES)
     chunk = Chunk(X, y=LABEL)
     assert_array_equal(cells.domain(chunk), LABEL == -1)
-    total = accumulate(CellMomentStatistic(FEATURES, cells, np.array([True, False])), (10,), domain=None)
-    assert_allclose(total["G"][1], weighted_gram(LABEL != -1), atol=1e-11)
-    assert_allclose(total["G"][0], weighted_gram(LABEL == -1), atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32, np.float64])
@@ -154,6 +138,5 @@ def test_means_of_groups_without_weight_are_zero():
 
 def test_the_footprint_counts_the_cells():
     p, c = M, CELLS.width
-    one, two = (CellMomentStatistic(FEATURES, CELLS, source) for source in (None, np.array([True, False, True])))
-    assert one.footprint(16).partial_bytes == 8 * (p * p + p * (c + 1) + 2 * c + 2)
-    assert two.footprint(16).partial_bytes == sum(values.nbytes for values in two.zero().values())
+    statistic = CellMomentStatistic(FEATURES, CELLS)
+    assert statistic.footprint(16).partial_bytes == 8 * (p * p + p * (c + 1) + 2 * c + 2)
