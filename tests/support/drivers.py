@@ -106,11 +106,13 @@ def published(run: Path) -> int:
 
 def same_model(a: Path, b: Path) -> bool:
     """Tell if two models are the same to the last bit."""
-    sums = []
-    for path in (a, b):
-        with opened(path, limit_bytes=LIMIT_BYTES) as contents:
-            sums.append(contents.crc32)
-    return sums[0] == sums[1]
+    return sums_of(a) == sums_of(b)
+
+
+def sums_of(model: Path) -> dict[str, int]:
+    """The checksum of every array of a model file."""
+    with opened(model, limit_bytes=LIMIT_BYTES) as contents:
+        return contents.crc32
 
 
 def leftovers(run: Path) -> list[Path]:
