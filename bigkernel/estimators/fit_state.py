@@ -326,9 +326,10 @@ class StatefulEstimator(BaseEstimator):
     _fitted: ExactFit | MomentFit | IterativeFit | ProjectionFit | None = None
 
     def set_parameters(self, given: Mapping[str, Any]) -> None:
-        """Keep what `__init__` was given under the names of its parameters, as scikit-learn wants it."""
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+        """Keep the `locals()` of an `__init__` under the names of its parameters, as scikit-learn wants it."""
+        for name, value in given.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None

@@ -158,5 +158,5 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path: Pat
             "KRR, strokes",
         ]
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<img") == 7
+    assert page.count("<img") >= 6  # and one of misread digits, where there are some
     assert 'src="http' not in page

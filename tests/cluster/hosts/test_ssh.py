@@ -69,7 +69,13 @@ def hosts(tmp_path_factory, daemon):
         settings = [
             *(f"ListenAddress {host}", f"Port {port}", f"HostKey {place}/{host}"),
             *(f"AuthorizedKeysFile {place}/authorized", "StrictModes no", "PermitRootLogin prohibit-password"),
-            *("UsePAM no", "PasswordAuthentication no", "PidFile none", f"SetEnv {' '.join(given)}"),
+            *(
+                "UsePAM no",
+                "PasswordAuthentication no",
+                "PidFile none",
+                "MaxStartups 1000",
+                f"SetEnv {' '.join(given)}",
+            ),
         ]
         place.joinpath(f"{host}.conf").write_text("\n".join(settings) + "\n")
         daemon(SSHD, "-D", "-e", "-f", place / f"{host}.conf").ready(lambda host=host: listens(host, port))
