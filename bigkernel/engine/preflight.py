@@ -11,7 +11,6 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,10 +179,8 @@ def _running(client: Client) -> int:
     return sum(worker["status"] == "running" for worker in client.scheduler_info(n_workers=-1)["workers"].values())
 
 
-def ask(
-    client: Client, rows: Rows | None, run: Run | None, wanted: Settings, *, workers: Sequence[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Examine these workers (None: all) as far as they are still there; the findings by address, see `examine`."""
+def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:
+    """Examine all workers as far as they are still there; return the findings by address, see `examine`."""
     token = uuid.uuid4().hex
     sources = rows.stored if rows is not None else ()
     try:
@@ -194,7 +191,6 @@ def ask(
             sources,
             None if run is None else run.path,
             token,
-            workers=workers,
             on_error="return",
             callback_timeout=wanted.stall_seconds,
         )

@@ -23,7 +23,6 @@ from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells, CellSums
 
 Array = NDArray[Any]
-_VARIANCE = ("features", "components", "features_share", "components_share")
 
 
 class DICA(DomainedTransformer):

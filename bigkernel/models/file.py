@@ -7,7 +7,6 @@ finds the arrays by their names.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -141,15 +140,6 @@ def is_model(path: str | os.PathLike[str]) -> bool:
             return FORMAT.rsplit(maxsplit=1)[0].encode() in file.read(4096)
     except OSError:
         return False
-
-
-def digest(path: str | os.PathLike[str], *, whole: bool = False) -> str:
-    """Return the SHA-256 of the description, which has the checksums of all arrays; `whole`: read those too."""
-    with opened(path, limit_bytes=LIMIT_BYTES) as contents:
-        for name in contents.entries if whole else ():
-            contents.array(name)
-        contents.file.seek(0)
-        return hashlib.sha256(contents.file.read(contents.start)).hexdigest()
 
 
 def _bytes_of(array: Array) -> memoryview:

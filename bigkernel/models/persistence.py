@@ -127,9 +127,9 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     return model
 
 
-def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> None:
+def check_model(path: str | os.PathLike[str]) -> None:
     """Read all of a model file, with moments or without; raises as `load_model`."""
-    _load(path, limit_bytes)
+    _load(path, LIMIT_BYTES)
 
 
 def _load(path: str | os.PathLike[str], limit_bytes: int) -> Any:

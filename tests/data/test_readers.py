@@ -469,7 +469,7 @@ BAD = {
 def test_a_bad_file_is_refused_by_its_name_and_leaves_nothing(what, tmp_path, refused):
     make, said, options = BAD[what]
     path = make()
-    message = refused(options.pop("path", path) if "path" in options else path, **options)
+    message = refused(**{"path": path, **options})
     assert any(part in message for part in said.split("|")), message
     assert not [name for name in Path().iterdir() if "refused" in name.name]
 

@@ -103,9 +103,7 @@ def _parsed(path: str, parse: Callable[[], Any]) -> Any:
             warnings.simplefilter("error")  # what scipy.io cannot read it replaces by a text, and warns
             return parse()
     except NotImplementedError:
-        raise DataError(
-            f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
-        ) from None
+        raise _hdf5(path) from None
     except Exception as error:
         raise DataError(f"{path}: damaged or not a MATLAB file: {error} ({type(error).__name__}); {AGAIN}") from error
 
@@ -116,7 +114,7 @@ def _variables(path: str) -> list[_Variable]:
     with open(path, "rb") as file:
         head = file.read(128)
     if head.startswith(_HDF5_MAGIC):
-        return list(_parsed(path, _refuse_hdf5))
+        raise _hdf5(path)
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
     found = [_Variable(name, tuple(shape), kind) for name, shape, kind in _parsed(path, lambda: scipy.io.whosmat(path))]
@@ -132,8 +130,11 @@ def _variables(path: str) -> list[_Variable]:
     return [variable for variable in found if not variable.name.startswith("__")]  # MATLAB's own workspace
 
 
-def _refuse_hdf5() -> None:
-    raise NotImplementedError
+def _hdf5(path: str) -> DataError:
+    """Return the refusal of MATLAB 7.3: `scipy.io` says NotImplementedError of it."""
+    return DataError(
+        f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
+    )
 
 
 def _load(path: str, variable: _Variable) -> NDArray[Any]:
