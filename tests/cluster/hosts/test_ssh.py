@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +37,7 @@ class Hosts:
     path: Path
     home: Path
     mark: str
+    logs: tuple[Path, ...]
 
     @property
     def file(self) -> ClusterFile:
@@ -63,7 +68,7 @@ def hosts(tmp_path_factory, daemon):
     new_key(place / "stranger")
     # hosts are this machine: their BLAS is to take the kernels that are forced here, and code is the same
     given = [f"MARK={mark}", *(f"{name}={os.environ[name]}" for name in SAME if name in os.environ)]
-    known, port = [], free_port()
+    known, logs, port = [], [], free_port()
     for host in ("127.0.0.1", "127.0.0.2"):
         known.append(f"[{host}]:{port} {new_key(place / host)}\n")
         settings = [
@@ -78,7 +83,9 @@ def hosts(tmp_path_factory, daemon):
             ),
         ]
         place.joinpath(f"{host}.conf").write_text("\n".join(settings) + "\n")
-        daemon(SSHD, "-D", "-e", "-f", place / f"{host}.conf").ready(lambda host=host: listens(host, port))
+        server = daemon(SSHD, "-D", "-e", "-f", place / f"{host}.conf")
+        server.ready(lambda host=host: listens(host, port))
+        logs.append(server.log)
     place.joinpath("known").write_text("".join(known))
     place.joinpath(".ssh").mkdir()
     place.joinpath(".ssh", "config").write_text(
@@ -99,7 +106,7 @@ def hosts(tmp_path_factory, daemon):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(place))
-        yield Hosts(path, place, mark)
+        yield Hosts(path, place, mark, tuple(logs))
     if made:
         shutil.rmtree("/run/sshd", ignore_errors=True)
 
@@ -142,6 +149,47 @@ with dask.config.set({{"bigkernel.stall-seconds": 1}}), connect({str(hosts.path)
     wait_until_gone(hosts.mark)
 
 
+def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
+    """A relay in front of the first host drops what it is given first, as sshd does beyond MaxStartups."""
+    with socket.create_server(("127.0.0.3", free_port())) as relay:
+        kept, dropped = hosts.config.read_text(), []
+        port, other = int(kept.partition("Port ")[2].split()[0]), relay.getsockname()[1]
+        hosts.config.write_text(f"Host 127.0.0.3\nPort {other}\n{kept}")
+        known = (hosts.home / "known").read_text()
+        first = known.splitlines()[0].partition(" ")[2]
+        (hosts.home / "known").write_text(f"{known}[127.0.0.3]:{other} {first}\n")
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    near, _ = relay.accept()
+                    if not dropped:
+                        dropped.append(near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)))
+                        near.close()
+                        continue
+                    far = socket.create_connection(("127.0.0.1", port))
+                    for pair in ((near, far), (far, near)):
+                        threading.Thread(target=copy, args=pair, daemon=True).start()
+
+        def copy(source, target):
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(data)
+            with suppress(OSError), target:
+                target.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            with connect(replace(hosts.file, hosts=("127.0.0.3", "127.0.0.2"))) as client:
+                wait_for_workers(client, 2, 90)
+        finally:
+            hosts.config.write_text(kept)
+            (hosts.home / "known").write_text(known)
+            relay.shutdown(socket.SHUT_RDWR)
+    assert dropped
+    wait_until_gone(hosts.mark)
+
+
 REFUSED = {
     "no known hosts": ({"UserKnownHostsFile": "#"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "another host key": ({"/known": "/swapped"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
@@ -168,6 +216,9 @@ def test_what_does_not_let_us_in_is_named_in_bounded_time(hosts, monkeypatch, ch
     try:
         with pytest.raises(error, match=message), connect(file):
             pass
+    except BaseException:
+        print(*(f"{log}\n{log.read_text()[-3000:]}" for log in hosts.logs), sep="\n")
+        raise
     finally:
         hosts.config.write_text(kept)
     assert error is not Stalled or time.monotonic() - start < 28
