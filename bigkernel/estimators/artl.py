@@ -2,38 +2,114 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import Classifier, set_parameters
+from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.classifiers import LandmarkClassifier
-from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
-from bigkernel.estimators.graph import GRAPH, Graph
+from bigkernel.estimators.domains import cell_targets, read_cells
+from bigkernel.estimators.fit_state import AlignedSolution, Fitted, MomentFit, Problem, Solved, Training
+from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import PROBABILITY, Probabilities
-from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
+from bigkernel.estimators.self_training import (
+    AdaptingMethod,
+    ReducedSides,
+    check_choice,
+    median_kernel,
+    pseudo_labels_of,
+    read_sides,
+    with_label_domains,
+    with_sides,
+)
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.artl import Strengths, adapted, slope
-from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.moments import MomentStatistic
 
 Array = NDArray[Any]
+_LEAST_TARGET_ROWS = 2  # to see how they vary
 
 
-class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ARTLMethod(AdaptingMethod):
+    """Ridge on the source, with the distances of means and the variation along a graph of all rows."""
+
+    guarded: ClassVar[bool] = True
+    graph: Graph
+    mmd: float
+    balance: float
+    sharpness: Any
+
+    def check_settings(self, columns: Any) -> None:
+        """See `Method`."""
+        self.sharpness_of(1)
+        refuse_graph(columns.landmarks, self.graph.manifold, fourier=columns.fourier)
+
+    def sharpness_of(self, number: int) -> float:
+        """Return β of a round."""
+        given = self.sharpness if isinstance(self.sharpness, tuple) else (self.sharpness, self.sharpness)
+        try:
+            first, last = map(float, given)
+        except (TypeError, ValueError):
+            first = last = np.nan
+        if not (0 < first < np.inf and 0 < last < np.inf):
+            raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
+        return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
+
+    def statistic(self, basis: Any, targets: Sides) -> MomentStatistic:
+        """See `Method`; with the anchors of the graph."""
+        return self.graph.anchored(super().statistic(basis, targets))
+
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """See `Method`."""
+        return self.graph.noted(super().check(problem, rows))
+
+    def require_same(self, before: MomentFit) -> None:
+        """See `Method`: one graph has one number of neighbours."""
+        self.graph.require_same(before)
+
+    def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
+        """See `Method`."""
+        return replace(super().reduce(problem, whitening), graph=self.graph.laplacian(problem, whitening))
+
+    def solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
+        """See `Method`."""
+        strengths = Strengths(float(self.mmd), float(self.graph.manifold), float(self.alpha), float(self.balance))
+        labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
+        W = adapted(reduced.aligned, reduced.graph, labels, strengths, certificates=certificates)
+        return AlignedSolution(
+            coef=reduced.whitening.expand(W),
+            intercept=np.zeros(W.shape[1]),
+            rank=reduced.whitening.rank,
+            alpha=float(self.alpha),
+            whitened=W,
+        )
+
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """See `AdaptingMethod`."""
+        solution, aligned = solved.solution, solved.reduced.aligned
+        steepness = slope(aligned, solution.whitened, self.sharpness_of(number))  # type: ignore[attr-defined]
+        return Decision(solution.coef, solution.intercept), steepness
+
+    def penalty(self) -> Penalty:
+        """See `Method`."""
+        return Penalty(float(self.alpha), by_direction=True)
+
+
+class ARTLClassifier(Classifier, LandmarkEstimator):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
     Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
@@ -124,9 +200,10 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         **CLASS_WEIGHT,
         **PROBABILITY,
     }
-    _solution_type = AlignedSolution
-    guarded = True
-    _least_target_rows = 2
+    _semi_supervised = True
+    _keeps_sums = False
+    rounds_ = Fitted("rounds")
+    pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(
         self,
@@ -149,101 +226,51 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.n_landmarks = n_landmarks
-        self.mmd = mmd
-        self.manifold = manifold
-        self.alpha = alpha
-        self.balance = balance
-        self.sharpness = sharpness
-        self.n_rounds = n_rounds
-        self.n_neighbors = n_neighbors
-        self.class_weight = class_weight
-        self.probability = probability
+        set_parameters(self, locals())
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        self._sharpness(1)
-        self._check_graph()
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
-    def _sharpness(self, number: int) -> float:
-        """β of a round."""
-        given = self.sharpness if isinstance(self.sharpness, tuple) else (self.sharpness, self.sharpness)
-        try:
-            first, last = map(float, given)
-        except (TypeError, ValueError):
-            first = last = np.nan
-        if not (0 < first < np.inf and 0 < last < np.inf):
-            raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
-        return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
+        Parameters
+        ----------
+        y : None for a corpus or Rows, which carry their own
+        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
 
-    def _statistic(self, basis: Any, sides: Any) -> Any:
-        return self._folded(self._anchored(super()._statistic(basis, sides)))
+        Raises
+        ------
+        DataError
+            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
 
-    def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
-        return replace(super()._reduce(problem, whitening), graph=self._graph(problem, whitening))
-
-    def _solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
-        strengths = Strengths(float(self.mmd), float(self.manifold), float(self.alpha), float(self.balance))
-        labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
-        W = adapted(reduced.aligned, reduced.graph, labels, strengths, certificates=certificates)
-        return AlignedSolution(
-            coef=reduced.whitening.expand(W),
-            intercept=np.zeros(W.shape[1]),
-            rank=reduced.whitening.rank,
-            alpha=float(self.alpha),
-            whitened=W,
+    def _method(self) -> ARTLMethod:
+        return ARTLMethod(
+            name=type(self).__name__,
+            alpha=self.alpha,
+            probability=self.probability,
+            n_rounds=self.n_rounds,
+            graph=Graph(self.manifold, self.n_neighbors),
+            mmd=self.mmd,
+            balance=self.balance,
+            sharpness=self.sharpness,
         )
 
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """See `SidedEstimator`."""
-        solution, aligned = solved.solution, solved.reduced.aligned
-        steepness = slope(aligned, solution.whitened, self._sharpness(number))  # type: ignore[attr-defined]
-        return Decision(solution.coef, solution.intercept), steepness
+    _columns = every_row_choice
+    _check_landmarks = check_choice
 
-    # -- what a search over a grid asks --------------------------------------------------------------------------------
+    def given_kernel(self) -> Kernel:
+        """See `LandmarkEstimator`."""
+        return median_kernel(self.kernel, self.gamma, self.degree, self.coef0)
 
-    def penalty(self) -> Penalty:
-        """Return what may differ between candidates that share all moments."""
-        return Penalty(float(self.alpha), by_direction=True)
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+        return read_sides(self, X, y, sample_domain, sample_weight, least=_LEAST_TARGET_ROWS)
 
-    def searched(
-        self, X: Any, y: Any, sample_weight: Any, *, sample_domain: Any = None, groups: Any = None
-    ) -> tuple[Rows, Targets, Inputs]:
-        """See `RowsEstimator`; the targets are `CellTargets`."""
-        rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels", groups=True)
-        rows = self._with_domains(rows, cells)
-        return as_rows(rows, group=groups), _of_cells(cells), inputs
+    def _read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
+        data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels", groups=True)
+        rows = as_rows(with_label_domains(self, data.rows, data.targets), group=groups)
+        return Training(rows, cell_targets(data.targets), data.inputs)
 
-    # -- weights of classes, and probabilities -------------------------------------------------------------------------
-
-    def _read(self, X: Any, y: Any, *given: Any, **options: Any) -> tuple[Rows, Cells, Inputs]:
-        rows, cells, inputs = super()._read(X, y, *given, **options)
-        return self._weigh(rows, _of_cells(cells), inputs), cells, inputs
-
-    def _classes(self, sides: Sides) -> Targets:
-        return _of_cells(sides.cells)
-
-    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
-        return self._calibrated(super()._adapt(rows, sides, count, solved, report), rows, sides)
-
-    def _joins(self) -> bool:
-        return False  # a row of the source is none of the target
-
-    def _reduced_without(self, reduced: ReducedSides, part: Problem) -> ReducedSides:
-        # the graph is of all rows, labelled or not
-        return replace(reduced, aligned=Aligned.of(part.statistics, reduced.whitening, shift=part.centre))
-
-
-@dataclass(frozen=True, eq=False)
-class CellTargets(Targets):
-    """Targets of which NaN is no label too, as `cells`, of the same classes, have it."""
-
-    cells: Cells = field(kw_only=True)
-
-    def labelled(self, y: Array, start: int) -> Array:
-        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
-
-
-def _of_cells(cells: Cells) -> CellTargets:
-    return CellTargets(cells.n_classes, cells.classes, cells.position, cells=cells)
+    def _adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+        data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
+        super()._adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))

@@ -1,6 +1,6 @@
 """Weights by class, as scikit-learn has them: a factor for the weights of every row of a class.
 
-For classifiers with the parameter class_weight. "balanced" gives every class the same weight in all: the factor of
+"balanced" gives every class the same weight in all: the factor of
 class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows and k the number of classes that have any.
 The columns y and weight alone are read for it, before the sweep.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,64 +21,35 @@ from bigkernel.engine.class_weights import ClassWeightSource
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.statistics.moments import Targets
 
 Array = NDArray[Any]
 CLASS_WEIGHT: dict[str, list[Any]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 
-class ClassWeighted:
-    """Mixin of classifiers, left of what reads their rows."""
-
-    class_weight: Any
-
-    def _check_settings(self) -> None:
-        super()._check_settings()  # type: ignore[misc]
-        for label, factor in self.class_weight.items() if isinstance(self.class_weight, dict) else ():
-            if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
-                raise ConfigError(
-                    f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
-                )
-
-    def training(self, X: Any, y: Any, sample_weight: Any, **known: Any) -> tuple[Rows, Targets, Inputs]:
-        """See `RowsEstimator.training`; the column of weights has the factors of the classes in it."""
-        rows, targets, inputs = super().training(X, y, sample_weight, **known)  # type: ignore[misc]
-        return self._weigh(rows, targets, inputs), targets, inputs
-
-    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
-        if self.class_weight == "balanced":
+def check_class_weight(given: Any) -> None:
+    """Raise `ConfigError` where a dict gives a class no finite number of at least 0."""
+    for label, factor in given.items() if isinstance(given, dict) else ():
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
             raise ConfigError(
-                "class_weight='balanced': partial_fit does not see all rows, and earlier ones cannot be weighed again; "
-                "give a dict of weights, or fit to all rows"
+                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
             )
-        fitted: Self = super()._partial_fit(X, y, classes, sample_weight)  # type: ignore[misc]
-        return fitted
 
-    def penalty(self) -> Penalty:
-        """See `RowsEstimator.penalty`."""
-        shared: Penalty = super().penalty()  # type: ignore[misc]
-        return replace(shared, weighting=self._words())
 
-    def _words(self) -> str:
-        return "" if self.class_weight is None else repr(self.class_weight)
-
-    def _weigh(self, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
-        """Rows whose weights have the factors of their classes."""
-        if self.class_weight is None:
-            return rows
-        labels, names = targets.classes, inputs.classes
-        assert labels is not None
-        assert names is not None
-        position = np.arange(len(labels)) if targets.position is None else targets.position
-        if isinstance(self.class_weight, dict):
-            factors = _given(self.class_weight, names)[position]
-        else:
-            weights = np.bincount(position, class_weights(rows, labels), len(names))
-            factors = _balanced(weights)[position]
-        y, weight = rows.columns["y"], rows.columns.get("weight")
-        source = ClassWeightSource(y, weight, labels, factors, self._words())
-        return replace(rows, columns={**rows.columns, "weight": source})
+def weigh_classes(rows: Rows, targets: Targets, inputs: Inputs, given: Any) -> Rows:
+    """Return rows whose weights have the factors of their classes, which `class_weight` has given."""
+    if given is None:
+        return rows
+    labels, names = targets.classes, inputs.classes
+    assert labels is not None
+    assert names is not None
+    position = np.arange(len(labels)) if targets.position is None else targets.position
+    if isinstance(given, dict):
+        factors = _given(given, names)[position]
+    else:
+        factors = _balanced(np.bincount(position, class_weights(rows, labels), len(names)))[position]
+    y, weight = rows.columns["y"], rows.columns.get("weight")
+    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors, repr(given))})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:

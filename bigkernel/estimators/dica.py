@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -9,23 +10,116 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.domains import read_cells, require_weight
 from bigkernel.estimators.exact_rows import ExactRows
-from bigkernel.estimators.fit_state import ComponentSolution, Fitted, Inputs, Problem
-from bigkernel.estimators.moment_estimator import ExactProblem
+from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Training
+from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.domain_cells import Cells, CellSums
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums
+from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.statistics.projections import Projection
 
 Array = NDArray[Any]
 
 
-class DICA(DomainedTransformer):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DICAMethod(Method):
+    """Components in which domains are alike, and classes apart where `supervised`."""
+
+    semi_supervised: ClassVar[bool] = True
+    rotates: ClassVar[bool] = True
+    n_components: int
+    supervised: bool
+    epsilon: float
+    invariance: float
+    allow_single_domain: bool
+
+    def check_settings(self, columns: Any) -> None:
+        """See `Method`."""
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
+
+    def statistic(self, basis: Any, targets: Cells) -> MomentStatistic:
+        """See `Method`: the sums of every domain and class."""
+        return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
+
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """See `Method`."""
+        require_weight(problem, rows)
+        return problem
+
+    def _settings(self) -> dict[str, Any]:
+        epsilon = float(self.epsilon) if self.supervised else None
+        counts = {"count": int(self.n_components), "invariance": float(self.invariance)}
+        return {"alpha": float(self.alpha), "epsilon": epsilon, **counts}
+
+    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> ComponentSolution:
+        """See `Method`."""
+        total, domains = problem.statistics, problem.inputs.domains
+        assert domains is not None
+        cells = Cells(domains, np.arange(total["C"].shape[2] // len(domains) - 1))
+        if self.supervised and not cells.n_classes:
+            raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
+        self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
+        found = landmark_components(
+            total, cells, reduced, problem.basis.core(), shift=problem.centre, **self._settings()
+        )
+        certificates.rounding = found.rounding
+        return self._solution(found, reduced.rank, int(total["rows"].sum()))
+
+    def exact_targets(self, exact: ExactRows, targets: Cells) -> tuple[Array, Cells]:
+        """Return the cell of every row, and the cells."""
+        if exact.weight is not None and not exact.weight.any():
+            raise DataError(f"{exact.name}: the weights of all rows are zero")
+        return targets.of(exact.chunk, exact.keep), targets
+
+    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> ComponentSolution:
+        """See `Method`."""
+        (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
+        assert domains is not None
+        in_domain = np.bincount(cell // (cells.n_classes + 1), problem.weight, minlength=cells.n_domains)
+        self._require_domains(in_domain, domains)
+        found = exact_components(K, cell, cells, weight=problem.weight, **self._settings())
+        return self._solution(found, len(K), len(K))
+
+    def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
+        if not len(found.eigenvalues):
+            raise DataError(
+                f"DICA: no component; with n_samples = {n_rows} the rows, or the means of the classes, do not differ"
+            )
+        return ComponentSolution(
+            coef=found.coef,
+            intercept=found.intercept,
+            rank=rank,
+            alpha=float(self.alpha),
+            eigenvalues=found.eigenvalues,
+            variance=found.variance,
+        )
+
+    def _require_domains(self, weights: Array, domains: Array) -> None:
+        count = np.count_nonzero(weights)
+        if count < 2 and not self.allow_single_domain:
+            raise DataError(
+                f"domain: {self.name} aligns several domains; found rows of {count}, "
+                f"{domains[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
+            )
+
+    def report(self, fit: Any) -> dict[str, Any]:
+        """Return the components and domains."""
+        solution, domains = fit.solution, len(fit.inputs.domains)
+        variance = dict(solution.variance)
+        return {"components": solution.n_components, "domains": domains, "distributional_variance": variance}
+
+
+class DICA(RowTransformer, LandmarkEstimator):
     """Domain-invariant component analysis: kernel features in which domains look alike and classes apart.
 
     For domain generalization: the components are learnt from several source domains, without any row of the domains
@@ -105,10 +199,7 @@ class DICA(DomainedTransformer):
         "invariance": [Interval(Real, 0, None, closed="left")],
         "allow_single_domain": ["boolean"],
     }
-    _solution_type = ComponentSolution
-    turns = True
-    eigenvalues_ = Fitted("solution.eigenvalues")
-    distributional_variance_ = Fitted("solution.variance")
+    _semi_supervised = True
 
     def __init__(
         self,
@@ -128,14 +219,7 @@ class DICA(DomainedTransformer):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.n_components = n_components
-        self.supervised = supervised
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.invariance = invariance
-        self.n_landmarks = n_landmarks
-        self.allow_single_domain = allow_single_domain
+        set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
         """Learn the components of rows X (n, d).
@@ -154,81 +238,29 @@ class DICA(DomainedTransformer):
         """
         return self._fit(X, y, sample_weight, sample_domain)
 
-    @property
-    def n_components_(self) -> int:
-        """The number of components."""
-        return len(self.eigenvalues_)
+    def _method(self) -> DICAMethod:
+        return DICAMethod(
+            name=type(self).__name__,
+            alpha=self.alpha,
+            n_components=self.n_components,
+            supervised=self.supervised,
+            epsilon=self.epsilon,
+            invariance=self.invariance,
+            allow_single_domain=self.allow_single_domain,
+        )
+
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+        fallback = "one" if self.allow_single_domain else "refuse"
+        return read_cells(self, X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
 
     def fit_report(self) -> dict[str, Any]:
         """Describe the fit as plain data: `KernelRidge.fit_report` with `domains` and `distributional_variance`."""
         report = super().fit_report()
         report.pop("labelled_rows", None)
-        report["components"] = self.n_components_
-        report["domains"] = len(self.domains_)
-        report["distributional_variance"] = dict(self.distributional_variance_)
         return report
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Cells, Inputs]:
-        fallback = "one" if self.allow_single_domain else "refuse"
-        return self._read(X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if not self.alpha > 0:
-            raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
-
-    def _settings(self) -> dict[str, Any]:
-        epsilon = float(self.epsilon) if self.supervised else None
-        counts = {"count": int(self.n_components), "invariance": float(self.invariance)}
-        return {"alpha": float(self.alpha), "epsilon": epsilon, **counts}
-
-    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> ComponentSolution:
-        total, domains = problem.statistics, problem.inputs.domains
-        assert domains is not None
-        cells = Cells(domains, np.arange(total["C"].shape[2] // len(domains) - 1))
-        if self.supervised and not cells.n_classes:
-            raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
-        self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
-        found = landmark_components(
-            total, cells, whitening, problem.basis.core(), shift=problem.centre, **self._settings()
-        )
-        certificates.rounding = found.rounding
-        return self._solution(found, whitening.rank, int(total["rows"].sum()))
-
-    def _exact_targets(self, exact: ExactRows, cells: Cells) -> tuple[Array, Cells]:
-        if exact.weight is not None and not exact.weight.any():
-            raise DataError(f"{exact.name}: the weights of all rows are zero")
-        return cells.of(exact.chunk, exact.keep), cells
-
-    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> ComponentSolution:
-        (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
-        assert domains is not None
-        in_domain = np.bincount(cell // (cells.n_classes + 1), problem.weight, minlength=cells.n_domains)
-        self._require_domains(in_domain, domains)
-        found = exact_components(K, cell, cells, weight=problem.weight, **self._settings())
-        return self._solution(found, len(K), len(K))
-
-    def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
-        if not len(found.eigenvalues):
-            raise DataError(
-                f"DICA: no component; with n_samples = {n_rows} the rows, or the means of the classes, do not differ"
-            )
-        return ComponentSolution(
-            coef=found.coef,
-            intercept=found.intercept,
-            rank=rank,
-            alpha=float(self.alpha),
-            eigenvalues=found.eigenvalues,
-            variance=found.variance,
-        )
-
-    def _require_domains(self, weights: Array, domains: Array) -> None:
-        count = np.count_nonzero(weights)
-        if count < 2 and not self.allow_single_domain:
-            raise DataError(
-                f"domain: {type(self).__name__} aligns several domains; found rows of {count}, "
-                f"{domains[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
-            )
+    def _row_map(self) -> Projection:
+        return Projection(int(self.n_features_in_), self._kept_predictor())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,27 +12,11 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.number_range import require_squares
 from bigkernel.estimators.parameter_checks import require_exact, require_some
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
-
-
-class EveryRowALandmark:
-    """Mixin, left of `KernelEstimator`: without n_landmarks every row is one, and the landmark form is exact."""
-
-    @property
-    def exact(self) -> bool:
-        """False: there is one form."""
-        return False
-
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        if self.n_landmarks is not None or not isinstance(self.landmarks, str):  # type: ignore[attr-defined]
-            return np.asarray(super()._choose(rows, look=look))  # type: ignore[misc]
-        require_exact(type(self).__name__, len(rows))
-        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A fit as an immutable value: columns, sums and solution. The fitted attributes of an estimator are read from it.
+"""A fit as an immutable value: columns, sums and solution; and what it starts from.
 
 Shapes: d features, p columns of the map, c targets, g groups of rows.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_feature_names
 
+from bigkernel.engine.rows import Rows
 from bigkernel.estimators.parameter_checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
@@ -68,6 +68,19 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False)
+class Training:
+    """Rows with their columns y, weight and domain, how y becomes targets, and the names of both.
+
+    `targets` are `Targets`, of methods that know domains `Cells`, of those that adapt a source to a target
+    `Sides`.
+    """
+
+    rows: Rows
+    targets: Any
+    inputs: Inputs
+
+
+@dataclass(frozen=True, eq=False)
 class RowBasis:
     """The rows themselves as columns, summed about `shift` (d,)."""
 
@@ -78,9 +91,15 @@ class RowBasis:
         """d."""
         return len(self.shift)
 
-    def centred(self) -> IdentityMap:
-        """The map whose moments are swept."""
+    def features(self) -> IdentityMap:
+        """The map whose moments are swept, and by which rows are predicted."""
         return IdentityMap(self.shift)
+
+    centred = features
+
+    def figures(self) -> dict[str, int]:
+        """Nothing: there are no landmarks."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,13 +118,21 @@ class RidgeSolution(Solution):
 
     training_mse: Array
     with_intercept: bool
+    iterations: ClassVar[int] = 1  # of a direct solve
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterativeSolution(RidgeSolution):
     """With the number of steps of conjugate gradients."""
 
-    iterations: int
+    iterations: int  # type: ignore[misc]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearSolution(RidgeSolution):
+    """With the `level` (c,) of predictions at the point that rows were summed about."""
+
+    level: Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,6 +148,11 @@ class SpectralSolution(Solution):
     """With eigenvalues (s,), falling."""
 
     eigenvalues: Array
+
+    @property
+    def n_components(self) -> int:
+        """How many there are: as many as were asked for, or the numerical rank where that is less."""
+        return len(self.eigenvalues)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -215,10 +247,21 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """A solution of a problem (or exact problem), the whitening of its columns, and what solves of its sums share."""
+class ExactProblem:
+    """All that an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
 
-    problem: Any
+    inputs: Inputs
+    basis: Any
+    K: Array
+    wanted: Any
+    weight: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solution, the whitening of its columns, and what solves of the same sums share."""
+
+    problem: Problem
     solution: Solution
     certificates: Certificates
     reduced: Any = None
@@ -292,6 +335,9 @@ class ProjectionFit:
     solution: Solution
 
 
+Fit = MomentFit | ExactFit | IterativeFit
+
+
 class Fitted:
     """A fitted attribute: what stands at a path in the state of an estimator; there is none before the fit."""
 
@@ -318,41 +364,3 @@ def found_at(state: Any, path: str) -> Any:
     for name in path.split("."):
         state = getattr(state, name, None)
     return state
-
-
-class StatefulEstimator(BaseEstimator):
-    """Base of the estimators whose fit is one immutable value."""
-
-    _fitted: ExactFit | MomentFit | IterativeFit | ProjectionFit | None = None
-
-    def set_parameters(self, given: Mapping[str, Any]) -> None:
-        """Keep the `locals()` of an `__init__` under the names of its parameters, as scikit-learn wants it."""
-        for name, value in given.items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._fitted is not None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def _require(self, name: str) -> Any:
-        """The fit; `AttributeError` before it."""
-        if self._fitted is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self._fitted
-
-    def restore(self, fit: Any) -> None:
-        """Take a fit that a file holds."""
-        self._see(fit.inputs)
-        self._fitted = fit
-
-    def _see(self, inputs: Inputs) -> None:
-        """Know the features as if scikit-learn's validation had seen them."""
-        self.n_features_in_ = inputs.n_features
-        _check_feature_names(self, None, reset=True)
-        if inputs.feature_names is not None:
-            self.feature_names_in_ = inputs.feature_names

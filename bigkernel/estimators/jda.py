@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.domain_base import DomainedTransformer
-from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solved
+from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solved, Training
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
+from bigkernel.estimators.self_training import (
+    AdaptingMethod,
+    ReducedSides,
+    check_choice,
+    median_kernel,
+    pseudo_labels_of,
+    read_sides,
+)
+from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.statistics.projections import Projection
 
-Array = NDArray[Any]
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JDAMethod(AdaptingMethod):
+    """Components that keep variance and bring the means of both sides together."""
+
+    rotates: ClassVar[bool] = True
+    n_components: int
+    label_alpha: float
+
+    def check_settings(self, columns: Any) -> None:
+        """See `Method`."""
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
+        require_alpha(self.label_alpha)
+
+    def solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedComponents:
+        """See `Method`."""
+        whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
+        labels = labels and labels.reduced(whitening)
+        values, W = components(aligned, labels, self.n_components, float(self.alpha), certificates=certificates)
+        if not len(values):
+            raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
+        return AlignedComponents(
+            coef=whitening.expand(W),
+            intercept=-aligned.mean @ W,
+            rank=whitening.rank,
+            alpha=float(self.alpha),
+            eigenvalues=values,
+            whitened=W,
+        )
+
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """See `AdaptingMethod`: hard labels, of ridge on the components."""
+        reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
+        return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
 
 
-class JDA(SidedEstimator, DomainedTransformer):
+class JDA(RowTransformer, LandmarkEstimator):
     """Joint distribution adaptation: components of the kernel in which a source and a target domain are alike.
 
     Transductive: the rows of the target take part in the fit, their labels never. The components keep as much variance
@@ -105,9 +149,9 @@ class JDA(SidedEstimator, DomainedTransformer):
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "label_alpha": [Real],
     }
-    _solution_type = AlignedComponents
-    turns = True
-    eigenvalues_ = Fitted("solution.eigenvalues")
+    _semi_supervised = True
+    rounds_ = Fitted("rounds")
+    pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(
         self,
@@ -125,35 +169,42 @@ class JDA(SidedEstimator, DomainedTransformer):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.n_components = n_components
-        self.n_rounds = n_rounds
-        self.alpha = alpha
-        self.label_alpha = label_alpha
-        self.n_landmarks = n_landmarks
+        set_parameters(self, locals())
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if not self.alpha > 0:
-            raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
-        require_alpha(self.label_alpha)
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
-    def _solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedComponents:
-        whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
-        labels = labels and labels.reduced(whitening)
-        values, W = components(aligned, labels, self.n_components, float(self.alpha), certificates=certificates)
-        if not len(values):
-            raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
-        return AlignedComponents(
-            coef=whitening.expand(W),
-            intercept=-aligned.mean @ W,
-            rank=whitening.rank,
-            alpha=float(self.alpha),
-            eigenvalues=values,
-            whitened=W,
+        Parameters
+        ----------
+        y : None for a corpus or Rows, which carry their own
+        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
+
+        Raises
+        ------
+        DataError
+            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
+
+    def _method(self) -> JDAMethod:
+        return JDAMethod(
+            name=type(self).__name__,
+            alpha=self.alpha,
+            n_rounds=self.n_rounds,
+            n_components=self.n_components,
+            label_alpha=self.label_alpha,
         )
 
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """See `SidedEstimator`."""
-        reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
-        return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
+    _columns = every_row_choice
+    _check_landmarks = check_choice
+
+    def given_kernel(self) -> Kernel:
+        """See `LandmarkEstimator`."""
+        return median_kernel(self.kernel, self.gamma, self.degree, self.coef0)
+
+    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+        return read_sides(self, X, y, sample_domain, sample_weight)
+
+    def _row_map(self) -> Projection:
+        return Projection(int(self.n_features_in_), self._kept_predictor())

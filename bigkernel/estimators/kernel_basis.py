@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,15 @@ from sklearn.utils import check_random_state
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.fit_state import UNSTORED, Fitted, StatefulEstimator
+from bigkernel.estimators.fit_state import UNSTORED, RowBasis
+from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
+from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.events.scope import spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.kernels.functions import Gaussian, Laplacian, Matern, as_kernel
+from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
@@ -205,67 +207,65 @@ class FourierBasis:
 Basis = LandmarkBasis | FourierBasis
 
 
-class KernelEstimator(StatefulEstimator):
-    """Base of the estimators of a kernel in m columns.
+class RowChoice:
+    """How a linear model chooses its columns: the rows themselves, about a point near their mean."""
 
-    They have the parameters kernel, gamma, degree, coef0, n_landmarks, landmarks, dtype and random_state.
+    exact = False
+    dtype = "float64"
+
+    def require_rows(self, rows: Rows) -> None:
+        """Nothing: any number of rows will do."""
+
+    def choose(self, rows: Rows, *, look: bool = True, like: RowBasis | None = None) -> RowBasis:
+        """Return the columns for rows; `like`: a basis whose point is taken."""
+        del look
+        return like or RowBasis(near_mean(rows))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BasisChoice:
+    """How an estimator chooses its columns.
+
+    Attributes
+    ----------
+    kernel : as it was given, before rows tell it anything
+    landmarks : a name, or an array (m, d)
+    count : m; None: as many as are given, or every row
+    dtype : "auto", "float32" or "float64"
+    random_state : of the draw
+    exact : True where a fit takes every row for a landmark, all in memory
+    every_row : the name of an estimator that takes every row for a landmark where no count is given, or ""
     """
 
-    kernel_ = Fitted("basis.kernel")
-    dtype_ = Fitted("basis.dtype")
-    landmarks_ = Fitted("basis.landmarks")
-    n_landmarks_ = Fitted("basis.width")
-    fourier_seed_ = Fitted("basis.seed")
-    fourier_origin_ = Fitted("basis.origin")
-    rank_ = Fitted("solution.rank")
-    _of_every_row: ClassVar[tuple[str, ...]] = ("uniform",)  # choices that need no number: then every row is one
-    _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row
-
-    def __init__(
-        self, kernel: Any, landmarks: Any, gamma: Any, degree: int, coef0: float, dtype: str, random_state: Any
-    ) -> None:
-        self.kernel = kernel
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
-
-    # -- parameters ----------------------------------------------------------------------------------------------------
+    kernel: Kernel
+    landmarks: Any
+    count: int | None
+    dtype: str = "auto"
+    random_state: Any = None
+    exact: bool = False
+    every_row: str = ""
 
     @property
-    def _fourier(self) -> bool:
+    def fourier(self) -> bool:
         """True where the columns are random features."""
         return isinstance(self.landmarks, str) and self.landmarks in FOURIER
 
-    @property
-    def exact(self) -> bool:
-        """True where a fit takes every row for a landmark, all in memory."""
-        return self.n_landmarks is None and self._default_landmarks is None and isinstance(self.landmarks, str)
+    def count_for(self, rows: Rows) -> int | None:
+        """Return the number of landmarks to take of rows, or None: as many as are given."""
+        del rows
+        return self.count
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        given = self.kernel
-        tags.input_tags.pairwise = given.precomputed if isinstance(given, Kernel) else given == Precomputed.name
-        return tags
+    def width_for(self, rows: Rows) -> int:
+        """Return m of a fit on landmarks to rows: those that are drawn are no more than the rows."""
+        width = int(self.count or len(self.landmarks))
+        return min(width, len(rows)) if isinstance(self.landmarks, str) and not self.fourier else width
 
-    def _check_landmarks(self) -> None:
-        if not isinstance(self.landmarks, str):
-            return
-        if self.landmarks not in CHOICES + FOURIER:
-            names = ", ".join(map(repr, CHOICES + FOURIER))
-            raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {self.landmarks!r}")
-        if self.n_landmarks is None and self._default_landmarks is None and self.landmarks not in self._of_every_row:
-            raise ConfigError(f"landmarks={self.landmarks!r}: expected n_landmarks to say how many, found None")
+    def require_rows(self, rows: Rows) -> None:
+        """Refuse first rows that are fewer than the landmarks, of which later ones become none."""
+        if isinstance(self.landmarks, str) and not self.fourier:
+            draws.require_count(len(rows), self.count_for(rows) or 0)
 
-    def given_kernel(self) -> Kernel:
-        """The kernel that the parameters name, before rows tell it anything."""
-        return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
-
-    # -- the basis of rows ---------------------------------------------------------------------------------------------
-
-    def basis(self, rows: Rows, *, look: bool = True, like: LandmarkBasis | None = None) -> Basis:
+    def choose(self, rows: Rows, *, look: bool = True, like: Basis | None = None) -> Basis:
         """Choose the columns for rows.
 
         Parameters
@@ -273,15 +273,15 @@ class KernelEstimator(StatefulEstimator):
         look : False: the first rows stand for those drawn, as a plan needs no more
         like : a basis whose landmarks are taken
         """
-        if self._fourier:
-            return self._fourier_basis(rows, look=look)
-        landmarks = self._choose(rows, look=look) if like is None else like.landmarks
-        kernel = self.given_kernel().resolve(landmarks)
+        if self.fourier:
+            return self._draw_features(rows, look=look)
+        landmarks = like.landmarks if isinstance(like, LandmarkBasis) else self._draw_landmarks(rows, look=look)
+        kernel = self.kernel.resolve(landmarks)
         sample = None
         if (not unit_diagonal(kernel) or len(landmarks) < FEW_LANDMARKS) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
         narrow = _within(kernel, landmarks, "float32")
-        basis = LandmarkBasis(kernel, landmarks, self._compute_dtype(rows, kernel, landmarks, narrow=narrow), sample)
+        basis = LandmarkBasis(kernel, landmarks, self._block_dtype(rows, kernel, landmarks, narrow=narrow), sample)
         if like is None and not _within(kernel, landmarks, basis.dtype):
             raise DataError(
                 f"{kernel.name} kernel: squares of its values at the landmarks leave the range of {basis.dtype}; "
@@ -289,42 +289,38 @@ class KernelEstimator(StatefulEstimator):
             )
         return basis
 
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        """The landmarks (m, d)."""
-        count = self._count(rows)
+    def _draw_landmarks(self, rows: Rows, *, look: bool) -> Array:
+        """Choose the landmarks (m, d)."""
+        count, d = self.count_for(rows), rows.shape[1]
         if not isinstance(self.landmarks, str):
-            landmarks = draws.given(self.landmarks, rows.shape[1])
+            landmarks = draws.given(self.landmarks, d)
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}, but {len(landmarks)} landmarks were given")
             return landmarks
+        if self.every_row and self.count is None:
+            require_exact(self.every_row, len(rows))
+            return draws.given(rows.take(np.arange(len(rows))), d)
+        assert count is not None
         if not look:
-            first = rows.take(np.arange(min(len(rows), count, 256)))
-            return np.resize(first, (min(len(rows), count), rows.shape[1]))
+            first = rows.take(np.arange(min(len(rows), count, GLANCE_ROWS)))
+            return np.resize(first, (min(len(rows), count), d))
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
-            chosen = choose(rows, self.landmarks, count, kernel=self.given_kernel(), rng=rng)
+            chosen = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
         residuals.warn_or_note(chosen.note or "", True, None)
         return chosen.landmarks
 
-    def _require_rows(self, rows: Rows) -> None:
-        """Refuse first rows that are fewer than the landmarks, of which later ones become none."""
-        if isinstance(self.landmarks, str) and not self._fourier:
-            draws.require_count(len(rows), self._count(rows))
-
-    def _count(self, rows: Rows) -> Any:
-        """Return the number of landmarks to take, or None: as many as are given."""
-        return self.n_landmarks
-
-    def _fourier_basis(self, rows: Rows, *, look: bool) -> FourierBasis:
-        kernel, seed, sample = draw_spectrum(rows, self.given_kernel(), self.random_state, look=look)
-        dtype, orthogonal = self._compute_dtype(rows, kernel, sample), self.landmarks == "orthogonal-fourier"
+    def _draw_features(self, rows: Rows, *, look: bool) -> FourierBasis:
+        assert self.count is not None
+        kernel, seed, sample = draw_spectrum(rows, self.kernel, self.random_state, look=look)
+        dtype, orthogonal = self._block_dtype(rows, kernel, sample), self.landmarks == "orthogonal-fourier"
         origin = sample.mean(axis=0)
-        features = FourierMap(kernel, seed, self.n_landmarks, origin, orthogonal, np.dtype(dtype))
+        features = FourierMap(kernel, seed, self.count, origin, orthogonal, np.dtype(dtype))
         mean = features.of(sample).mean(axis=0, dtype=np.float64)
-        return FourierBasis(kernel, seed, origin, self.n_landmarks, orthogonal, dtype, mean)
+        return FourierBasis(kernel, seed, origin, self.count, orthogonal, dtype, mean)
 
-    def _compute_dtype(self, rows: Rows, kernel: Kernel, points: Array, *, narrow: bool = True) -> str:
-        """The dtype of the blocks; `narrow`: values at the points fit float32."""
+    def _block_dtype(self, rows: Rows, kernel: Kernel, points: Array, *, narrow: bool = True) -> str:
+        """Return the dtype of the blocks; `narrow`: values at the points fit float32."""
         if self.dtype != "auto":
             return str(self.dtype)
         if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
@@ -335,8 +331,21 @@ class KernelEstimator(StatefulEstimator):
             return "float64"
         return "float32" if narrow else "float64"
 
-    def _features(self) -> Any:
-        return self._fitted.basis.features()  # type: ignore[union-attr]
+
+def check_landmarks(landmarks: Any, count: int | None, *, uncounted: tuple[str, ...] = ("uniform",)) -> None:
+    """Raise `ConfigError` for an unknown choice, or one that needs to be told how many; `uncounted` need not."""
+    if not isinstance(landmarks, str):
+        return
+    if landmarks not in CHOICES + FOURIER:
+        names = ", ".join(map(repr, CHOICES + FOURIER))
+        raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {landmarks!r}")
+    if count is None and landmarks not in uncounted:
+        raise ConfigError(f"landmarks={landmarks!r}: expected n_landmarks to say how many, found None")
+
+
+def is_precomputed(kernel: Any) -> bool:
+    """Return whether a kernel, as it was given, is a matrix of kernel values."""
+    return bool(kernel.precomputed if isinstance(kernel, Kernel) else kernel == Precomputed.name)
 
 
 def require_frequencies(estimator: str, d: int, count: int) -> None:

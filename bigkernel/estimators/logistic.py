@@ -6,9 +6,9 @@ Shapes: m landmarks, r the rank of their core, c classes.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,15 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.estimators import arithmetic
+from bigkernel.estimators.base import Classifier, set_parameters
+from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.classifiers import LandmarkClassifier
-from bigkernel.estimators.exact_rows import EveryRowALandmark
-from bigkernel.estimators.fit_state import Fitted, Inputs, IterativeFit, LogisticSolution, Problem
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Training
+from bigkernel.estimators.fitting import Method, sum_up
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
+from bigkernel.estimators.precision import whitened
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.kernels.algebra import Kernel
@@ -34,7 +34,6 @@ from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
@@ -97,7 +96,94 @@ class _System:
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
 
 
-class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowALandmark, LandmarkEstimator):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogisticMethod(Method):
+    """Softmax regression by gradients, each of them a sweep."""
+
+    tol: float
+    max_iter: int
+
+    @property
+    def probed(self) -> bool:
+        """False: the moments are a bound, and gradients are summed in float64."""
+        return False
+
+    def penalty(self) -> Penalty:
+        """Refused.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            f"{self.name}: every step of it is a sweep for one model, so that a search would sweep for each "
+            "candidate on each fold; use scikit-learn's GridSearchCV, or find the kernel with KernelRidgeClassifier "
+            "(scoring='neg_log_loss') first, and then alpha"
+        )
+
+    def fit(self, data: Training, columns: Any, basis: Any) -> IterativeFit:
+        """See `Method`."""
+        basis, whitening, certificates = whitened(basis, choose=columns.dtype == "auto")
+        certificates.warn()
+        problem, report = sum_up(self, data, basis)
+        problem.require_labels()
+        *_, small = centred(problem.moments, whitening, fit_intercept=True)
+        c = len(small.target_mean)
+        # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
+        alpha = float(self.alpha) * (2 if c == 2 else 1)
+        words = f"alpha={self.alpha!r}, tol={self.tol!r}"
+        system = _System(data.rows, data.targets, problem, whitening, small, alpha, words)
+        with solving(self):
+            shares, end = self._descend(system)
+            coef, intercept = system.coefficients(end.theta)
+        penalty = alpha * float((end.theta[:-1] ** 2).sum()) / 2
+        loss = max(end.objective - penalty, 0.0) / small.n
+        rank, steps = whitening.rank, len(shares) - 1
+        solution = LogisticSolution(
+            coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
+        )
+        seconds = report["seconds"] + sum(one["seconds"] for one in system.reports)
+        swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.reports), "excess_by_step": shares}
+        return IterativeFit(
+            inputs=data.inputs,
+            basis=basis,
+            solution=finite(self, solution),
+            certificates={"excess": shares[-1], "iterations": steps, **basis.figures()},
+            sweep={**swept, "tol": self.tol},
+            skipped_rows=report["skipped_rows"],
+            rows=int(problem.statistics["rows"].sum()),
+        )
+
+    def _descend(self, system: _System) -> tuple[list[float], Point]:
+        """The excess after each step, relative to the objective, and the last point."""
+        with spent("solve"):
+            bound = system.bound()
+        shares: list[float] = []
+        for point in descend(system.start(), bound, system.evaluate):
+            end = point
+            shares.append(end.excess / max(abs(end.objective), 1e-300))
+            said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
+            emit(Note(f"{said} above its least value; {self.tol:g} is enough"))
+            # a large penalty leaves little of the objective to gain, and all of what tells classes apart
+            if (shares[-1] <= self.tol and len(shares) > 1) or len(shares) > self.max_iter:
+                break
+        if shares[-1] > self.tol:
+            warnings.warn(
+                f"after {len(shares) - 1} steps the objective is about {shares[-1]:.1g} of it above its least value, "
+                f"and tol={self.tol:g} was asked: take a larger max_iter, or a larger alpha",
+                Inaccurate,
+                stacklevel=5,
+            )
+        return shares, end
+
+    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+        """See `Method`; with the steps that are to be expected."""
+        coef = np.broadcast_to(0.0, (basis.width, data.targets.width))
+        more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), data.targets, coef, coef[0], "plan"))
+        return with_sweeps(super().plan(data, columns, basis), more, _EXPECTED)
+
+
+class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
 
         min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
@@ -156,8 +242,7 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowA
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         **CLASS_WEIGHT,
     }
-    n_iter_ = Fitted("solution.iterations")
-    training_log_loss_ = Fitted("solution.log_loss")
+    _keeps_sums = False
 
     def __init__(
         self,
@@ -175,103 +260,12 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowA
         class_weight: dict[Any, float] | str | None = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.alpha = alpha
-        self.n_landmarks = n_landmarks
-        self.tol = tol
-        self.max_iter = max_iter
-        self.class_weight = class_weight
+        set_parameters(self, locals())
 
-    @property
-    def has_witness(self) -> bool:
-        """False: the moments are a bound, and gradients are summed in float64."""
-        return False
+    def _method(self) -> LogisticMethod:
+        return LogisticMethod(name=type(self).__name__, alpha=self.alpha, tol=self.tol, max_iter=self.max_iter)
 
-    def penalty(self) -> Penalty:
-        """Refused.
-
-        Raises
-        ------
-        ConfigError
-        """
-        raise ConfigError(
-            f"{type(self).__name__}: every step of it is a sweep for one model, so that a search would sweep for each "
-            "candidate on each fold; use scikit-learn's GridSearchCV, or find the kernel with KernelRidgeClassifier "
-            "(scoring='neg_log_loss') first, and then alpha"
-        )
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        return self._fit(X, y, sample_weight, sample_domain)
-
-    def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> Any:
-        basis, whitening, certificates = arithmetic.whitened(basis, choose=self.dtype == "auto")
-        certificates.warn()
-        problem, report = self.sweep(rows, targets, inputs, basis)
-        problem.require_labels()
-        *_, small = centred(problem.moments, whitening, fit_intercept=True)
-        c = len(small.target_mean)
-        # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
-        alpha = float(self.alpha) * (2 if c == 2 else 1)
-        words = f"alpha={self.alpha!r}, tol={self.tol!r}"
-        system = _System(rows, targets, problem, whitening, small, alpha, words)
-        with solving(self):
-            shares, end = self._descend(system)
-            coef, intercept = system.coefficients(end.theta)
-        penalty = alpha * float((end.theta[:-1] ** 2).sum()) / 2
-        loss = max(end.objective - penalty, 0.0) / small.n
-        rank, steps = whitening.rank, len(shares) - 1
-        solution = LogisticSolution(
-            coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
-        )
-        seconds = report["seconds"] + sum(one["seconds"] for one in system.reports)
-        told = {**report, "seconds": seconds, "sweeps": 1 + len(system.reports), "excess_by_step": shares}
-        return IterativeFit(
-            inputs=inputs,
-            basis=basis,
-            solution=finite(self, solution),
-            certificates={"excess": shares[-1], "iterations": steps, **basis.figures()},
-            sweep={**told, "tol": self.tol},
-            skipped_rows=report["skipped_rows"],
-            rows=int(problem.statistics["rows"].sum()),
-        )
-
-    def _descend(self, system: _System) -> tuple[list[float], Point]:
-        """The excess after each step, relative to the objective, and the last point."""
-        with spent("solve"):
-            bound = system.bound()
-        shares: list[float] = []
-        for point in descend(system.start(), bound, system.evaluate):
-            end = point
-            shares.append(end.excess / max(abs(end.objective), 1e-300))
-            said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
-            emit(Note(f"{said} above its least value; {self.tol:g} is enough"))
-            # a large penalty leaves little of the objective to gain, and all of what tells classes apart
-            if (shares[-1] <= self.tol and len(shares) > 1) or len(shares) > self.max_iter:
-                break
-        if shares[-1] > self.tol:
-            warnings.warn(
-                f"after {len(shares) - 1} steps the objective is about {shares[-1]:.1g} of it above its least value, "
-                f"and tol={self.tol:g} was asked: take a larger max_iter, or a larger alpha",
-                Inaccurate,
-                stacklevel=5,
-            )
-        return shares, end
-
-    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
-        plan = super()._planned(rows, targets, basis)
-        coef = np.broadcast_to(0.0, (basis.width, targets.width))
-        more = plan_sweep(rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
-        return with_sweeps(plan, more, _EXPECTED)
+    _columns = every_row_choice
 
     def _require_moments(self, advice: str) -> Any:
         raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")
-
-    # -- prediction ----------------------------------------------------------------------------------------------------
-
-    def _predictor(self) -> Predictor:
-        return replace(super()._predictor(), logits=True)

@@ -73,7 +73,7 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
 
 
 @contextmanager
-def solving(estimator: Any) -> Iterator[None]:
+def solving(method: Any) -> Iterator[None]:
     """Solve within the block: a factorisation that breaks down is an error that says what to do.
 
     Raises
@@ -86,10 +86,10 @@ def solving(estimator: Any) -> Iterator[None]:
     except BigKernelError:
         raise
     except (np.linalg.LinAlgError, ValueError, OverflowError) as error:  # SciPy's: singular, or not finite; Python's
-        raise DataError(_advice(estimator, f"a factorisation broke down: {error}")) from error
+        raise DataError(_advice(method, f"a factorisation broke down: {error}")) from error
 
 
-def finite(estimator: Any, solution: T) -> T:
+def finite(method: Any, solution: T) -> T:
     """A solution (a dataclass) whose arrays are finite.
 
     Raises
@@ -99,12 +99,12 @@ def finite(estimator: Any, solution: T) -> T:
     for field in fields(solution):  # type: ignore[arg-type]
         value = getattr(solution, field.name)
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DataError(_advice(estimator, f"{field.name} has numbers beyond its range"))
+            raise DataError(_advice(method, f"{field.name} has numbers beyond its range"))
     return solution
 
 
-def _advice(estimator: Any, what: str) -> str:
+def _advice(method: Any, what: str) -> str:
     return (
-        f"{type(estimator).__name__}: its equations cannot be solved in float64 with "
-        f"alpha={getattr(estimator, 'alpha', 0.0)!r} ({what}); take an alpha nearer to 1, or scale rows and targets"
+        f"{method.name}: its equations cannot be solved in float64 with "
+        f"alpha={method.alpha!r} ({what}); take an alpha nearer to 1, or scale rows and targets"
     )

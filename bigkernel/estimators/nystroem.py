@@ -9,19 +9,20 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import kept, set_parameters
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
 from bigkernel.estimators.inputs import input_rows, with_domains
-from bigkernel.estimators.kernel_basis import KernelEstimator
+from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.prediction import kept
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 
 
-class Nystroem(RowTransformer, KernelEstimator):
+class Nystroem(RowTransformer):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
     As scikit-learn's `Nystroem`, for rows of any size and any choice of landmarks; its features are these but for a
@@ -68,6 +69,12 @@ class Nystroem(RowTransformer, KernelEstimator):
         **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
+    _fitted: ProjectionFit | None = None
+    kernel_ = Fitted("basis.kernel")
+    dtype_ = Fitted("basis.dtype")
+    landmarks_ = Fitted("basis.landmarks")
+    n_landmarks_ = Fitted("basis.width")
+    rank_ = Fitted("solution.rank")
     dual_coef_ = Fitted("solution.coef")
     intercept_ = Fitted("solution.intercept")
 
@@ -83,13 +90,7 @@ class Nystroem(RowTransformer, KernelEstimator):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.n_components = n_components
-
-    @property
-    def n_landmarks(self) -> int | None:
-        """m as the settings have it: the number of the landmarks where they are given, else `n_components`."""
-        return self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
+        set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, *, sample_domain: Any = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
@@ -102,18 +103,36 @@ class Nystroem(RowTransformer, KernelEstimator):
             Landmarks that repeat others, or fewer rows than components.
         """
         self._validate_params()
-        self._check_landmarks()
-        if self._fourier:
+        count = self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
+        check_landmarks(self.landmarks, count)
+        columns = BasisChoice(
+            kernel=as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0),
+            landmarks=self.landmarks,
+            count=count,
+            dtype=self.dtype,
+            random_state=self.random_state,
+        )
+        if columns.fourier:
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
         rows = with_domains(input_rows(self, X, reset=True), sample_domain)
         with part_of_job("Nystroem.fit"):
-            basis = self.basis(rows)
+            basis = columns.choose(rows)
             whitening = basis.whitening()
         coef = whitening.expand(np.eye(whitening.rank))
         solution = Solution(coef=coef, intercept=np.zeros(whitening.rank), rank=whitening.rank, alpha=0.0)
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         return self
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = is_precomputed(self.kernel)
+        return tags
+
     def _row_map(self) -> Projection:
-        predictor = kept(self._fitted, lambda: Predictor.of(self._features(), self.dual_coef_, self.intercept_))
+        fit = self._fitted
+        assert fit is not None
+        predictor = kept(fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept))
         return Projection(int(self.n_features_in_), predictor)

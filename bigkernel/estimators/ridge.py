@@ -1,7 +1,8 @@
-"""Kernel ridge regression: exact for some thousands of rows, Nyström for any number."""
+"""Kernel ridge regression and classification: exact for some thousands of rows, Nyström for any number."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -11,102 +12,79 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.estimators.arithmetic import evidence_of
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.calibration import PROBABILITY
+from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     ExactFit,
-    Fitted,
+    ExactProblem,
+    Fit,
     IterativeFit,
-    IterativeSolution,
     MomentFit,
     Problem,
     RidgeSolution,
+    Training,
 )
-from bigkernel.estimators.moment_estimator import ExactProblem
-from bigkernel.estimators.parameter_checks import (
-    KERNEL_CONSTRAINTS,
-    PENALTIES,
-    penalty_of,
-)
-from bigkernel.estimators.regressors import LandmarkRegressor
-from bigkernel.estimators.solver_choice import ChoosesSolver
-from bigkernel.estimators.triangle_sweeps import solve_triangle
+from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, PENALTIES, penalty_of
+from bigkernel.estimators.precision import evidence_of, solve_triangle
+from bigkernel.estimators.solver_choice import IterativeSettings, choose_solver, fit_by_cg, plan_by_cg, why_not_cg
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.solvers.descent_cost import driver_bytes
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
+from bigkernel.solvers.preconditioners import named
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, nystrom_ridge
 from bigkernel.solvers.target_penalties import Columns, by_penalty
 from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
+_CONSTRAINTS: dict[str, list[Any]] = {
+    **KERNEL_CONSTRAINTS,
+    "alpha": [Real, StrOptions({"gcv"})],
+    "fit_intercept": ["boolean"],
+    "solver": [StrOptions({"auto", "direct", "cg"})],
+    "tol": [Interval(Real, 0, None, closed="neither")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+}
 
 
-class BaseKernelRidge(ChoosesSolver):
-    """Base of the regressor and of the classifier (`ridge_classifier`)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RidgeMethod(Method):
+    """Least squares with a penalty, by sums of m×m and one solve, or by conjugate gradients."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **KERNEL_CONSTRAINTS,
-        "alpha": [Real, StrOptions({"gcv"})],
-        "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", "direct", "cg"})],
-        "tol": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-    }
-
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: Any = 1.0,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
-        fit_intercept: bool = False,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        solver: str = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 20,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.alpha = alpha
-        self.n_landmarks = n_landmarks
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-
-    _solution_type = RidgeSolution
-    training_mse_ = Fitted("solution.training_mse")
+    has_formula: ClassVar[bool] = True
+    fit_intercept: bool
+    by_cg: IterativeSettings
 
     @property
-    def n_iter_(self) -> int:
-        """Steps of conjugate gradients; 1 where the fit was solved directly."""
-        solution = self._require("n_iter_").solution
-        return solution.iterations if isinstance(solution, IterativeSolution) else 1
+    def probed(self) -> bool:
+        """False of conjugate gradients, whose products are float64."""
+        return self.by_cg.solver != "cg"
 
     @property
-    def _intercept(self) -> bool:
-        return bool(self.fit_intercept)
+    def factors_rows(self) -> bool:
+        """False where f without each fold is solved for from moments alone."""
+        return not self.probability
 
-    def penalty(self) -> Penalty:
-        """Return what may differ between candidates that share all moments."""
-        return Penalty(penalty_of(self.alpha), self.fit_intercept)
+    def check_settings(self, columns: BasisChoice) -> None:
+        """See `Method`."""
+        refusal = why_not_cg(self, columns)
+        if self.by_cg.solver == "cg" and refusal:
+            raise ConfigError(f"{self.name}(solver='cg'): {refusal}")
 
-    def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        """Return the whitened coordinates."""
-        return Coordinates(whitening or basis.whitening())
-
-    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> RidgeSolution:
-        flag, shift = self.fit_intercept, problem.inputs.shift
+    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> RidgeSolution:
+        """See `Method`."""
+        whitening, flag, shift = reduced, self.fit_intercept, problem.inputs.shift
         # targets were summed about a point near their mean where the fit had an intercept
         moments = problem.moments
         if not flag:
@@ -130,7 +108,8 @@ class BaseKernelRidge(ChoosesSolver):
             with_intercept=flag,
         )
 
-    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
+    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
+        """See `Method`."""
         K, weight, kernel, flag = problem.K, problem.weight, problem.basis.kernel, self.fit_intercept
         Y, _ = problem.wanted
         alpha = penalty_of(self.alpha)
@@ -153,8 +132,60 @@ class BaseKernelRidge(ChoosesSolver):
             with_intercept=flag,
         )
 
+    def penalty(self) -> Penalty:
+        """See `Method`."""
+        return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
-class KernelRidge(LandmarkRegressor, BaseKernelRidge):
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
+        """Return the whitened coordinates."""
+        return Coordinates(whitening or basis.whitening())
+
+    def fit(self, data: Training, columns: Any, basis: Any) -> Fit:
+        """Fit by the solver that costs less, where that is a choice."""
+        choice, _ = choose_solver(self, columns, data)
+        return super().fit(data, columns, basis) if choice is None else fit_by_cg(self, columns, data, basis, choice)
+
+    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+        """See `Method`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
+        choice, _ = choose_solver(self, columns, data)
+        return super().plan(data, columns, basis) if choice is None else plan_by_cg(data, basis, choice)
+
+
+def _method(estimator: Any) -> RidgeMethod:
+    return RidgeMethod(
+        name=type(estimator).__name__,
+        alpha=estimator.alpha,
+        probability=getattr(estimator, "probability", False),
+        fit_intercept=bool(estimator.fit_intercept),
+        by_cg=IterativeSettings(estimator.solver, estimator.tol, estimator.max_iter),
+    )
+
+
+def plan_solver(self: Any, X: Any, y: Any = None) -> dict[str, Any]:
+    """Tell how `fit` would solve for these rows, without running it.
+
+    Returns
+    -------
+    dict
+        `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
+        expected, and about the `driver_bytes` that m×m arrays take in this process; `because`, where "auto" chose.
+    """
+    self._check_settings()
+    columns = self._columns()
+    if columns.exact:
+        return {"solver": "exact"}
+    data = self.__class__(**self.get_params(deep=False)).training(X, y, None)
+    (choice, reason), m = choose_solver(_method(self), columns, data), columns.width_for(data.rows)
+    because = {"because": reason} if reason else {}
+    if choice is None:
+        return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
+    planned = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
+    return {**planned, "driver_bytes": driver_bytes(m, choice)}
+
+
+class KernelRidge(Regressor, LandmarkEstimator):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
     Parameters
@@ -243,11 +274,30 @@ class KernelRidge(LandmarkRegressor, BaseKernelRidge):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseKernelRidge._parameter_constraints,
-        **PENALTIES,
-    }
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **PENALTIES}
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: Any = 1.0,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = False,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        solver: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 20,
+        random_state: Any = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    _method = _method
+    plan_solver = plan_solver
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predicted numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.
@@ -291,3 +341,63 @@ class KernelRidge(LandmarkRegressor, BaseKernelRidge):
     def __getstate__(self) -> dict[str, Any]:
         # the factors are made again when they are asked for
         return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
+
+
+class KernelRidgeClassifier(Classifier, LandmarkEstimator):
+    """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
+
+    Parameters and attributes as in `KernelRidge`, with those below. Rows of a corpus labelled −1 are unlabelled and
+    left out.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None
+        Factors of the weights of all rows of a class; "balanced": such that every class weighs as much in all. With
+        `partial_fit` a dict alone; `refit` goes on from sums of rows that were weighed at the fit.
+    probability : bool, default False
+        Calibrate probabilities, for `predict_proba`, on rows that took no part in the f that judges them: one sweep
+        more, of at most about a million values of f, and sums of five folds (where they would not fit a worker, one
+        fold is held out). `partial_fit`, `refit`, `with_landmarks` and solver="cg" are refused with it. Probabilities
+        are those of rows as they weigh, `class_weight` included. A `DataError` where the groups leave fewer than two
+        classes in more than one fold.
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    calibration_scale_, calibration_offset_ : (c,), p = softmax(scale ∘ f + offset); with `probability`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, KernelRidgeClassifier
+    >>> X = np.linspace(0, 6, 300)[:, None]
+    >>> model = KernelRidgeClassifier(Gaussian(sigma=1.0), n_landmarks=12, probability=True, random_state=0)
+    >>> bool(model.fit(X, np.sin(X[:, 0]) > 0).predict_proba([[1.5]])[0, 1] > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: float | str = 1.0,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = False,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        solver: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 20,
+        class_weight: dict[Any, float] | str | None = None,
+        probability: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    _method = _method
+    plan_solver = plan_solver

@@ -1,26 +1,26 @@
 """Which solver fits kernel ridge to given rows: sums of m×m and one solve, or conjugate gradients.
 
-For estimators with the parameters alpha, fit_intercept, solver, tol and max_iter. Shapes: m landmarks.
+Shapes: m landmarks.
 """
 
 from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
+from bigkernel.errors import Inaccurate, PlanTooLarge
 from bigkernel.estimators.choice_memory import free_bytes
 from bigkernel.estimators.descents import Goal
-from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
+from bigkernel.estimators.fit_state import Fit, Training
+from bigkernel.estimators.fitting import fit_moments
 from bigkernel.estimators.iterative import fit_iteratively
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
@@ -33,169 +33,99 @@ from bigkernel.solvers.descent_cost import (
     driver_bytes,
     solve_flops,
 )
-from bigkernel.solvers.preconditioners import named
-from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
 
+if TYPE_CHECKING:
+    from bigkernel.estimators.ridge import RidgeMethod
 
-class ChoosesSolver(LandmarkEstimator):
-    """Base of the estimators that fit by sums or by conjugate gradients."""
 
-    tells_by_formula = True
+@dataclass(frozen=True)
+class IterativeSettings:
+    """How the equations are solved: "auto", "direct" or "cg"; and of "cg" the tolerance and most steps."""
 
-    @property
-    def has_witness(self) -> bool:
-        """False of conjugate gradients, whose products are float64."""
-        return bool(self.solver != "cg")
+    solver: str
+    tol: float
+    max_iter: int
 
-    @property
-    def factors_rows(self) -> bool:
-        return True
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        refusal = self._not_iterative()
-        if self.solver == "cg" and refusal:
-            raise ConfigError(f"{type(self).__name__}(solver='cg'): {refusal}")
+def why_not_cg(method: RidgeMethod, columns: BasisChoice) -> str:
+    """Say why conjugate gradients cannot fit this, or nothing."""
+    alpha, kernel = method.alpha, columns.kernel
+    if method.probability:
+        return "probability=True needs the m×m sums of folds; take solver='direct'"
+    if columns.exact:
+        return "the exact form is solved directly; set n_landmarks"
+    if np.ndim(alpha):
+        return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
+    if isinstance(alpha, str):
+        return "alpha='gcv' chooses from m×m sums; give a number, or search a grid by SweepSearchCV with cv=0.2"
+    if not alpha > 0:
+        return f"expected a number above 0 for alpha, found {alpha!r}"
+    return "" if kernel.positive else f"the {kernel.name} kernel is not positive definite"
 
-    def _not_iterative(self) -> str:
-        """Why conjugate gradients cannot fit this, or nothing."""
-        if self.exact:
-            return "the exact form is solved directly; set n_landmarks"
-        if np.ndim(self.alpha):
-            return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
-        if self.alpha == "gcv":
-            return "alpha='gcv' chooses from m×m sums; give a number, or search a grid by SweepSearchCV with cv=0.2"
-        if not self.alpha > 0:
-            return f"expected a number above 0 for alpha, found {self.alpha!r}"
-        return "" if self.given_kernel().positive else f"the {self.given_kernel().name} kernel is not positive definite"
 
-    def descent(
-        self, rows: Rows, targets: Targets, *, models: int = 1, trained: float | None = None
-    ) -> PreconditionerChoice | None:
-        """How conjugate gradients fit these rows; None where the fit is direct.
+def choose_solver(
+    method: RidgeMethod, columns: BasisChoice, data: Training, *, models: int = 1, trained: float | None = None
+) -> tuple[PreconditionerChoice | None, str]:
+    """Choose how conjugate gradients fit these rows, None where the fit is direct; and why, where "auto" chooses.
 
-        Parameters
-        ----------
-        models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
-        trained : rows that each of several folds has, which share a preconditioner
-        """
-        return self._weighed(rows, targets, models, trained)[0]
+    Parameters
+    ----------
+    models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
+    trained : rows that each of several folds has, which share a preconditioner
+    """
+    rows, solver = data.rows, method.by_cg.solver
+    if solver == "direct":
+        return None, ""
+    m, auto, refusal = columns.width_for(rows), solver == "auto", why_not_cg(method, columns)
+    if auto and m < AUTO_LEAST:
+        return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
+    if refusal:
+        return None, refusal
+    choice = choose_preconditioner(*rows.shape, m, models * data.targets.width, method.by_cg.tol, trained)
+    if not auto:
+        return choice, ""
+    float64 = columns.dtype == "float64" or (columns.dtype == "auto" and rows.dtype == np.float64)
+    direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
+    costs = f"{choice.flops / 1e12:.3g} TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve"
+    return choice if choice.flops < direct else None, costs
 
-    def _weighed(
-        self, rows: Rows, targets: Targets, models: int = 1, trained: float | None = None
-    ) -> tuple[PreconditionerChoice | None, str]:
-        """See `descent`; and why, where "auto" chooses."""
-        m, auto, refusal = self._width_for(rows), self.solver == "auto", self._not_iterative()
-        if self.solver == "direct":
-            return None, ""
-        if auto and m < AUTO_LEAST:
-            return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
-        if refusal:
-            return None, refusal
-        choice = choose_preconditioner(*rows.shape, m, models * targets.width, self.tol, trained)
-        if not auto:
-            return choice, ""
-        float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
-        direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
-        costs = f"{choice.flops / 1e12:.3g} TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve"
-        return choice if choice.flops < direct else None, costs
 
-    def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
-        choice = self.descent(rows, targets)
-        if choice is None:
-            return self._fit_moments(rows, targets, inputs, basis)
-        return self._fit_iteratively(rows, targets, inputs, basis, choice)
+def fit_by_cg(
+    method: RidgeMethod,
+    columns: BasisChoice,
+    data: Training,
+    basis: Any,
+    choice: PreconditionerChoice | None = None,
+    start: NDArray[Any] | None = None,
+) -> Fit:
+    """Fit by conjugate gradients, from coefficients near the solution where they are given, (m, c).
 
-    def _fit_iteratively(
-        self,
-        rows: Rows,
-        targets: Targets,
-        inputs: Inputs,
-        basis: Any,
-        choice: PreconditionerChoice,
-        start: NDArray[Any] | None = None,
-    ) -> MomentFit | IterativeFit:
-        goal = Goal((float(self.alpha),), self._intercept, self.tol, self.max_iter)
-        with solving(self):
-            fit, missed = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
-        if missed and self.solver == "auto" and driver_bytes(self._width_for(rows), None) <= free_bytes():
-            emit(Note(f"{missed}: solved directly instead"))
-            with suppress(PlanTooLarge):
-                return self._fit_moments(rows, targets, inputs, basis)
-        if missed:
-            warnings.warn(missed, Inaccurate, stacklevel=4)
-        finite(self, fit.solution)
-        return fit
+    Where "auto" chose them and they do not reach `tol`, by a direct solve, if there is memory for it.
+    """
+    rows, settings = data.rows, method.by_cg
+    if choice is None:
+        choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.targets.width, settings.tol)
+    goal = Goal((float(method.alpha),), method.fit_intercept, settings.tol, settings.max_iter)
+    with solving(method):
+        fit, missed = fit_iteratively(rows, data.targets, data.inputs, basis, goal, choice, start)
+    if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
+        emit(Note(f"{missed}: solved directly instead"))
+        with suppress(PlanTooLarge):
+            return fit_moments(method, data, basis, choose=columns.dtype == "auto")
+    if missed:
+        warnings.warn(missed, Inaccurate, stacklevel=4)
+    finite(method, fit.solution)
+    return fit
 
-    def adopt_descent(
-        self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any, start: NDArray[Any] | None
-    ) -> Self:
-        """Become the model that a descent from coefficients near it ends at, (m, c); None: from anew."""
-        self._see(inputs)
-        choice = choose_preconditioner(*rows.shape, self._width_for(rows), targets.width, self.tol)
-        self._fitted = self._fit_iteratively(rows, targets, inputs, basis, choice, start)
-        return self
 
-    def _statistic(self, basis: Any, targets: Any) -> Any:
-        if self.solver != "cg":
-            return super()._statistic(basis, targets)
-        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, targets.width)), "plan")
-
-    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
-        """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
-        self._check_settings()
-        if self.exact:
-            return super().plan(X, y, sample_domain)
-        other = self.__class__(**self.get_params(deep=False))
-        choice = self.descent(*self._read(X, y))
-        other.solver = "direct" if choice is None else "cg"
-        plan = super(ChoosesSolver, other).plan(X, y, sample_domain)
-        sweeps = 1 if choice is None else choice.sweeps
-        return replace(plan, flops=sweeps * plan.flops, bytes_read=sweeps * plan.bytes_read)
-
-    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
-        """See `LandmarkEstimator._planned`; of conjugate gradients, with the memory of the sweep that draws rows."""
-        plan = super()._planned(rows, targets, basis)
-        choice = self.descent(rows, targets) if self.solver == "cg" else None
-        if choice is None or not choice.rows:
-            return plan
-        drawn = plan_sweep(rows, planned_draw(targets, basis, choice.rows))
+def plan_by_cg(data: Training, basis: Any, choice: PreconditionerChoice) -> Plan:
+    """Return the arithmetic, bytes and memory of all sweeps that are to be expected of conjugate gradients."""
+    vectors = np.zeros((basis.width, data.targets.width))
+    plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.targets, vectors, "plan"))
+    if choice.rows:  # with the memory of the sweep that draws rows
+        drawn = plan_sweep(data.rows, planned_draw(data.targets, basis, choice.rows))
         largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
-        return replace(plan, **largest)
-
-    def plan_solver(self, X: Any, y: Any = None) -> dict[str, Any]:
-        """Tell how `fit` would solve for these rows, without running it.
-
-        Returns
-        -------
-        dict
-            `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
-            expected, and about the `driver_bytes` that m×m arrays take in this process; `because`, where "auto" chose.
-        """
-        self._check_settings()
-        if self.exact:
-            return {"solver": "exact"}
-        rows, targets = self._read(X, y)
-        (choice, reason), m = self._weighed(rows, targets), self._width_for(rows)
-        because = {"because": reason} if reason else {}
-        if choice is None:
-            return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
-        told = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
-        return {**told, "driver_bytes": driver_bytes(m, choice)}
-
-    def _read(self, X: Any, y: Any) -> tuple[Rows, Targets]:
-        """The rows and targets that `fit` would see; the estimator stays as it is."""
-        rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
-        return rows, targets
-
-    @property
-    def _width(self) -> int:
-        """m, of a fit on landmarks."""
-        return int(self.n_landmarks or len(self.landmarks))
-
-    def _width_for(self, rows: Rows) -> int:
-        """m, of a fit on landmarks to these rows: landmarks that are drawn are no more than they."""
-        drawn = isinstance(self.landmarks, str) and not self._fourier
-        return min(self._width, len(rows)) if drawn else self._width
+        plan = replace(plan, **largest)
+    return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)

@@ -6,8 +6,9 @@ Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,15 @@ from scipy import linalg
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
-from bigkernel.estimators.fit_state import Fitted, Problem, SpectralSolution
-from bigkernel.estimators.graph import GRAPH, Graph
-from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
+from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.calibration import PROBABILITY
+from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.fit_state import ExactProblem, MomentFit, Problem, SpectralSolution
+from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
+from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import Probabilities
-from bigkernel.estimators.regressors import LandmarkRegressor
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
@@ -29,98 +32,93 @@ from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.solvers.residuals import Certificates, warn_or_note
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.moments import Moments
+from bigkernel.statistics.moments import Moments, MomentStatistic
 
 Array = NDArray[Any]
+_CONSTRAINTS: dict[str, list[Any]] = {
+    **KERNEL_CONSTRAINTS,
+    "alpha": [Real, StrOptions({"gcv"})],
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "eigenfunctions": [StrOptions({"all", "landmarks"})],
+    **GRAPH,
+}
 
 
-class _SSSL(Graph, LandmarkEstimator):
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **KERNEL_CONSTRAINTS,
-        "alpha": [Real, StrOptions({"gcv"})],
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "eigenfunctions": [StrOptions({"all", "landmarks"})],
-        **GRAPH,
-    }
-    unlabelled = "keep"
-    _semi_supervised = True
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SSSLMethod(Method):
+    """Ridge on the leading eigenfunctions of all rows, or of the landmarks alone."""
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 120,
-        alpha: float | str = 0.4,
-        *,
-        n_landmarks: int | None = None,
-        eigenfunctions: str = "all",
-        manifold: float = 0.0,
-        n_neighbors: int = 3,
-        landmarks: Any = "uniform",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.n_components = n_components
-        self.alpha = alpha
-        self.n_landmarks = n_landmarks
-        self.eigenfunctions = eigenfunctions
-        self.manifold = manifold
-        self.n_neighbors = n_neighbors
-
-    _solution_type = SpectralSolution
-    eigenvalues_ = Fitted("solution.eigenvalues")
-
-    # -- parameters ----------------------------------------------------------------------------------------------------
-
-    def _check_landmarks(self) -> None:
-        super()._check_landmarks()
-        self._check_graph()
-        if self.manifold > 0 and (self.exact or self.eigenfunctions == "landmarks"):
-            raise ConfigError("manifold: rows meet in landmarks; expected n_landmarks and eigenfunctions of all rows")
-        if self._fourier and self.eigenfunctions == "landmarks":
-            raise ConfigError(
-                f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
-                "eigenfunctions='all'"
-            )
+    unlabelled: ClassVar[str] = "keep"
+    semi_supervised: ClassVar[bool] = True
+    n_components: int
+    of_landmarks: bool
+    graph: Graph
 
     @property
     def whitens(self) -> bool:
         """False where the eigenfunctions are of the core alone."""
-        return bool(self.eigenfunctions != "landmarks")
+        return not self.of_landmarks
 
-    # -- the solve -----------------------------------------------------------------------------------------------------
+    def check_settings(self, columns: BasisChoice) -> None:
+        """See `Method`."""
+        landmarks, manifold = columns.landmarks, self.graph.manifold
+        refuse_graph(landmarks, manifold, fourier=columns.fourier)
+        if manifold > 0 and (columns.exact or self.of_landmarks):
+            raise ConfigError("manifold: rows meet in landmarks; expected n_landmarks and eigenfunctions of all rows")
+        if columns.fourier and self.of_landmarks:
+            raise ConfigError(
+                f"landmarks={landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
+                "eigenfunctions='all'"
+            )
 
-    def _reduce(self, problem: Problem, whitening: Whitening) -> tuple[Whitening, Array | None]:
-        return whitening, self._graph(problem, whitening)  # of all rows, whatever fold is held out
+    def statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+        """See `Method`; with the anchors of a graph, where there is one."""
+        return self.graph.anchored(super().statistic(basis, targets))
 
-    def _solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> SpectralSolution:
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """See `Method`."""
+        return self.graph.noted(problem)
+
+    def require_same(self, before: MomentFit) -> None:
+        """See `Method`: one graph has one number of neighbours."""
+        self.graph.require_same(before)
+
+    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
+        """See `Method`; refused with a graph, which depends on all landmarks."""
+        if self.graph.manifold > 0:
+            raise ConfigError(f"with_landmarks: manifold={self.graph.manifold}, a graph of all landmarks; fit again")
+        return super().some_landmarks(before, count, columns)
+
+    def reduce(self, problem: Problem, whitening: Whitening) -> tuple[Whitening, Array | None]:
+        """Return the whitening and the graph, of all rows, whatever fold is held out."""
+        return whitening, self.graph.laplacian(problem, whitening)
+
+    def solve(
+        self, problem: Problem, reduced: tuple[Whitening, Array | None], certificates: Certificates
+    ) -> SpectralSolution:
+        """See `Method`."""
         whitening, graph = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
         alpha = _Penalty(self.alpha, labelled.q, float(labelled.rows))
-        if self.eigenfunctions == "landmarks":
+        if self.of_landmarks:
             core, labelled = problem.basis.core(), Moments.of(problem.statistics_about_zero, 1)
             _note_negative(core, problem.basis.kernel, certificates)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
         else:
-            count, P = self.n_components, None if graph is None else rough(graph, float(self.manifold))
+            count, P = self.n_components, None if graph is None else rough(graph, float(self.graph.manifold))
             coef, values = sssl_all(
                 problem.moments, labelled, whitening, count, alpha, penalty=P, certificates=certificates
             )
         return SpectralSolution(
             coef=coef,
             intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
-            rank=problem.basis.width if self.eigenfunctions == "landmarks" else whitening.rank,
+            rank=problem.basis.width if self.of_landmarks else whitening.rank,
             alpha=alpha.chosen,
             eigenvalues=values,
         )
 
-    def _statistic(self, basis: Any, targets: Any) -> Any:
-        return self._anchored(super()._statistic(basis, targets))
-
-    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> SpectralSolution:
+    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> SpectralSolution:
+        """See `Method`."""
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         K, (Y, labelled) = problem.K, problem.wanted
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
@@ -139,29 +137,18 @@ class _SSSL(Graph, LandmarkEstimator):
             eigenvalues=values,
         )
 
-    def with_landmarks(self, count: int) -> Self:
-        """See `KernelRidge.with_landmarks`; refused with a graph, which depends on all landmarks."""
-        if self.manifold > 0:
-            raise ConfigError(f"with_landmarks: manifold={self.manifold}, a graph of all landmarks; fit again")
-        return super().with_landmarks(count)
-
-    # -- what a search over a grid asks --------------------------------------------------------------------------------
-
     def penalty(self) -> Penalty:
-        """Return what may differ between candidates that share all moments."""
-        if self.manifold > 0:
+        """See `Method`."""
+        if self.graph.manifold > 0:
             raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
         return Penalty(self.alpha, n_components=self.n_components)
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
         """Return the coordinates of the leading eigenfunctions."""
         whitening = (whitening or basis.whitening()) if self.whitens else None
         return sssl_coordinates(everything, basis.core(), whitening, n_components)
-
-    @property
-    def n_components_(self) -> int:
-        """The number of eigenfunctions that were used: n_components, or the numerical rank where that is less."""
-        return len(self.eigenvalues_)
 
 
 class _Penalty:
@@ -184,7 +171,18 @@ def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
-class SSSL(LandmarkRegressor, _SSSL):
+def _method(estimator: Any) -> SSSLMethod:
+    return SSSLMethod(
+        name=type(estimator).__name__,
+        alpha=estimator.alpha,
+        probability=getattr(estimator, "probability", False),
+        n_components=estimator.n_components,
+        of_landmarks=estimator.eigenfunctions == "landmarks",
+        graph=Graph(estimator.manifold, estimator.n_neighbors),
+    )
+
+
+class SSSL(Regressor, LandmarkEstimator):
     """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
 
     Parameters
@@ -225,8 +223,32 @@ class SSSL(LandmarkRegressor, _SSSL):
     True
     """
 
+    _semi_supervised = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _CONSTRAINTS
 
-class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 120,
+        alpha: float | str = 0.4,
+        *,
+        n_landmarks: int | None = None,
+        eigenfunctions: str = "all",
+        manifold: float = 0.0,
+        n_neighbors: int = 3,
+        landmarks: Any = "uniform",
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    _method = _method
+
+
+class SSSLClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
@@ -242,10 +264,8 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
     calibration_scale_, calibration_offset_ : as in `KernelRidgeClassifier`
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_SSSL._parameter_constraints,
-        **CLASSIFIER,
-    }
+    _semi_supervised = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
         self,
@@ -266,4 +286,6 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.set_parameters(locals())
+        set_parameters(self, locals())
+
+    _method = _method

@@ -6,28 +6,27 @@ McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-superv
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.classifiers import CLASSIFIER, CalibratedClassifier
-from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
-from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.calibration import PROBABILITY
+from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.fit_state import MomentFit, Problem, ViewSolution
+from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
+from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import Probabilities
-from bigkernel.estimators.regressors import LandmarkRegressor
-from bigkernel.estimators.reports import FitReport
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
@@ -36,65 +35,20 @@ from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
 LANDMARKS = 200  # of a view, where nothing says how many
+_CONSTRAINTS: dict[str, list[Any]] = {
+    **KERNEL_CONSTRAINTS,
+    "alpha": [Interval(Real, 0, None, closed="left")],
+    "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
+    "fit_intercept": ["boolean"],
+}
 
 
-class _XNV(LandmarkEstimator):
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **KERNEL_CONSTRAINTS,
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
-        "fit_intercept": ["boolean"],
-    }
-    unlabelled = "keep"
-    _semi_supervised = True
-    _default_landmarks = LANDMARKS
-    _solution_type = ViewSolution
-    correlations_ = Fitted("solution.correlations")
-    view_ranks_ = Fitted("solution.view_ranks")
+class ViewChoice(BasisChoice):
+    """Landmarks of two views, in random order, the first view's first; `count` of each."""
 
-    @property
-    def n_landmarks_(self) -> int:
-        """Landmarks of each view."""
-        return int(self._require("n_landmarks_").basis.width) // 2
-
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float = 1e-3,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
-        fit_intercept: bool = True,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
-        self.alpha = alpha
-        self.n_landmarks = n_landmarks
-        self.fit_intercept = fit_intercept
-
-    @property
-    def whitens(self) -> bool:
-        """False: each view has its own directions."""
-        return False
-
-    @property
-    def _intercept(self) -> bool:
-        return bool(self.fit_intercept)
-
-    def _check_landmarks(self) -> None:
-        super()._check_landmarks()
-        if self._fourier:
-            raise ConfigError(
-                f"landmarks={self.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
-            )
-
-    def basis(self, rows: Rows, *, look: bool = True, like: LandmarkBasis | None = None) -> Basis:
-        """Choose the landmarks of both views, in random order, the first view's first."""
-        basis = super().basis(rows, look=look, like=like)
+    def choose(self, rows: Rows, *, look: bool = True, like: Basis | None = None) -> Basis:
+        """See `BasisChoice`."""
+        basis = super().choose(rows, look=look, like=like)
         if like is not None or not isinstance(self.landmarks, str):
             return basis
         assert isinstance(basis, LandmarkBasis)
@@ -105,83 +59,119 @@ class _XNV(LandmarkEstimator):
             raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
         return replace(basis, landmarks=basis.landmarks[order])
 
-    def _count(self, rows: Rows) -> int:
+    def count_for(self, rows: Rows) -> int:
         """Return the number of landmarks of the two views together."""
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
-            if not count or count % 2 or self.n_landmarks not in (None, count // 2):
-                wanted = "an even number" if self.n_landmarks is None else 2 * self.n_landmarks
+            if not count or count % 2 or self.count not in (None, count // 2):
+                wanted = "an even number" if self.count is None else 2 * self.count
                 raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
             return count
         if len(rows) < 2:
             raise DataError(f"{rows.name}: two views need two rows at least, and n_samples = {len(rows)}")
-        view = min(LANDMARKS, max(1, len(rows) // 2)) if self.n_landmarks is None else self.n_landmarks
-        return 2 * view
+        return 2 * (min(LANDMARKS, max(1, len(rows) // 2)) if self.count is None else self.count)
 
-    def _features(self) -> LandmarkMap:
-        first: LandmarkMap = self.predicting(self._require("fit").basis.features())
-        return first
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class XNVMethod(Method):
+    """Ridge on the canonical directions of two views."""
+
+    unlabelled: ClassVar[str] = "keep"
+    semi_supervised: ClassVar[bool] = True
+    fit_intercept: bool
+
+    def check_settings(self, columns: BasisChoice) -> None:
+        """See `Method`."""
+        if columns.fourier:
+            raise ConfigError(
+                f"landmarks={columns.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
+            )
+
+    @property
+    def whitens(self) -> bool:
+        """False: each view has its own directions."""
+        return False
 
     def predicting(self, features: Any) -> Any:
-        """The first view: predictions need no other."""
+        """Return the first view: predictions need no other."""
         return replace(features, landmarks=features.landmarks[: features.width // 2])
 
-    def _reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
+    def predicted_from(self, problem: Problem) -> Moments:
+        """Return the moments of the first view."""
+        return first_view(problem.moments, problem.basis.width // 2)
+
+    def reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
+        """Return the canonical directions."""
         return canonical_views(problem.moments, problem.basis.width // 2)
 
     def hides(self, solution: ViewSolution) -> bool:
-        """True where a view has fewer directions above rounding than landmarks."""
+        """Return whether a view has fewer directions above rounding than landmarks."""
         return min(solution.view_ranks) < len(solution.coef)
 
-    def predicted_from(self, problem: Problem) -> Moments:
-        """The first view's."""
-        return first_view(problem.moments, problem.basis.width // 2)
-
-    def _solve(self, problem: Problem, views: Canonical, certificates: Certificates) -> ViewSolution:
+    def solve(self, problem: Problem, reduced: Canonical, certificates: Certificates) -> ViewSolution:
+        """See `Method`."""
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
         labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
         alpha = float(self.alpha)
-        coef, intercept = canonical_ridge(labelled, views, alpha, fit_intercept=flag, certificates=certificates)
+        coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, certificates=certificates)
         if problem.centre is not None:  # what the sums are about
             intercept = intercept - problem.centre[:m] @ coef
         return ViewSolution(
             coef=coef,
             intercept=(intercept if flag else intercept - shift) + shift,
-            rank=len(views.correlations),
+            rank=len(reduced.correlations),
             alpha=alpha,
-            correlations=views.correlations,
-            view_ranks=views.ranks,
+            correlations=reduced.correlations,
+            view_ranks=reduced.ranks,
         )
 
-    def penalty(self) -> Penalty:
-        """Return what may differ between candidates that share all moments."""
-        return Penalty(self.alpha, self._intercept, by_direction=True)
+    def landmark_count(self, basis: Any) -> int:
+        """Return the number of landmarks of each view."""
+        return int(basis.width) // 2
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
-        """Return the canonical coordinates of the views."""
-        return CanonicalCoordinates.of(everything, basis.width // 2)
-
-    def with_landmarks(self, count: int) -> Self:
-        """A model on `count` landmarks a view, from the statistics that are kept: no sweep.
-
-        The first of each view; they stand in random order where they were drawn. See `KernelRidge.with_landmarks`.
-        """
-        check_is_fitted(self)
-        before = self._require_moments("fit again")
-        view = before.basis.width // 2
+    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
+        """Return the first of each view, `count` a view; they stand in random order where they were drawn."""
+        view = self.landmark_count(before.basis)
         if not 1 <= count <= view:
             raise ConfigError(
                 f"with_landmarks: expected from 1 to the {view:,} landmarks of a view of the fit, found {count}"
             )
-        return self._of_columns(before, count, np.concatenate([np.arange(count), view + np.arange(count)]))
+        return np.concatenate([np.arange(count), view + np.arange(count)])
 
-    def fit_report(self) -> dict[str, Any]:
-        """Describe the fit as plain data; see `KernelRidge.fit_report`. `rank` is that of the canonical directions."""
-        return FitReport(super().fit_report(), view_ranks=list(self.view_ranks_))
+    def report(self, fit: Any) -> dict[str, Any]:
+        """Return the directions of each view; `rank` is that of the canonical ones."""
+        return {"view_ranks": list(fit.solution.view_ranks)}
+
+    def penalty(self) -> Penalty:
+        """See `Method`."""
+        return Penalty(self.alpha, self.fit_intercept, by_direction=True)
+
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
+        """Return the canonical coordinates of the views."""
+        return CanonicalCoordinates.of(everything, basis.width // 2)
 
 
-class XNV(LandmarkRegressor, _XNV):
+def _method(estimator: Any) -> XNVMethod:
+    return XNVMethod(
+        name=type(estimator).__name__,
+        alpha=estimator.alpha,
+        probability=getattr(estimator, "probability", False),
+        fit_intercept=bool(estimator.fit_intercept),
+    )
+
+
+def _columns(estimator: Any) -> ViewChoice:
+    return ViewChoice(**{**vars(LandmarkEstimator._columns(estimator)), "exact": False})
+
+
+def _check_landmarks(estimator: Any) -> None:
+    check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES + FOURIER)
+
+
+class XNV(Regressor, LandmarkEstimator):
     """Semi-supervised regression on two correlated Nyström views; NaN targets: unlabelled.
 
     Two draws of m landmarks give two views of every row, labelled or not. Directions on which the views agree, those of
@@ -238,8 +228,31 @@ class XNV(LandmarkRegressor, _XNV):
     True
     """
 
+    _semi_supervised = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _CONSTRAINTS
 
-class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: float = 1e-3,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = True,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    _method = _method
+    _columns = _columns
+    _check_landmarks = _check_landmarks
+
+
+class XNVClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `XNV`; −1 is therefore not available as a class.
@@ -255,10 +268,8 @@ class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
     calibration_scale_, calibration_offset_ : as in `KernelRidgeClassifier`
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_XNV._parameter_constraints,
-        **CLASSIFIER,
-    }
+    _semi_supervised = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
         self,
@@ -276,4 +287,8 @@ class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.set_parameters(locals())
+        set_parameters(self, locals())
+
+    _method = _method
+    _columns = _columns
+    _check_landmarks = _check_landmarks

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators import fit_state, kernel_basis, linear
+from bigkernel.estimators import fit_state, kernel_basis
 from bigkernel.kernels.encoding import decode, encode
 from bigkernel.models.file import LIMIT_BYTES, Contents, opened, write
 from bigkernel.models.predictor import Predictor
@@ -35,7 +35,7 @@ _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_st
 _SOLUTIONS = (
     *(fit_state.Solution, fit_state.RidgeSolution, fit_state.IterativeSolution, fit_state.LogisticSolution),
     *(fit_state.SpectralSolution, fit_state.ViewSolution, fit_state.ComponentSolution, fit_state.AlignedSolution),
-    *(fit_state.AlignedComponents, linear.LinearSolution),
+    *(fit_state.AlignedComponents, fit_state.LinearSolution),
 )
 _BASES = (kernel_basis.LandmarkBasis, kernel_basis.FourierBasis, fit_state.RowBasis)
 _PARTS: dict[str, type[Any]] = {

@@ -1,0 +1,170 @@
+"""Probabilities of the classifiers, calibrated on rows that took no part in what they are judged by.
+
+The sweep of a fit keeps the moments of five folds apart; those of all rows less a fold give, by a small solve, the f
+that was fitted without it. One more sweep takes the values of these f at the rows of their fold
+(`statistics.held_out`), and a softmax of them is fitted (`solvers.calibration`). Where moments of five folds would not
+fit a worker, one fold is held out. Shapes: m landmarks, c classes, g folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.context import forget
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import ConfigError, DataError, ResumeMismatch
+from bigkernel.estimators.exact_rows import read_exact
+from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
+from bigkernel.estimators.fitting import Method, solve
+from bigkernel.estimators.number_range import solving
+from bigkernel.events.scope import spent
+from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
+from bigkernel.statistics.moments import SUMS
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Plan
+
+Array = NDArray[Any]
+PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
+
+
+def refuse_calibrated(method: Method, what: str) -> None:
+    """Raise `ConfigError` for what would have to calibrate again."""
+    if method.probability:
+        raise ConfigError(
+            f"{what}: probability=True needs rows to calibrate on, and the earlier ones are not kept; fit again, or "
+            "take probability=False"
+        )
+
+
+def with_sweeps(plan: Plan, more: Plan, count: int) -> Plan:
+    """Return a plan with `count` sweeps of another kind after it; a task takes what the larger kind does."""
+    largest = max(plan, more, key=lambda one: one.task_bytes)
+    flops, size = plan.flops + count * more.flops, plan.bytes_read + count * more.bytes_read
+    return replace(largest, flops=flops, bytes_read=size)
+
+
+def plan_calibration(method: Method, data: Training, basis: Any, plan: Plan) -> Plan:
+    """Return the plan of a fit with the sweep of its calibration, where it has one."""
+    if not method.probability:
+        return plan
+    classes = method.classes(data.targets)
+    m, c = basis.width, classes.width
+    # the coefficients of each fold, of which none is known yet
+    coef = np.broadcast_to(0.0, (FOLDS, m, c))
+    features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
+    statistic = HeldOutValues(features, classes, folds, coef, coef[:, 0], most_rows(c), float(len(data.rows)))
+    return with_sweeps(plan, plan_sweep(data.rows, statistic), 1)
+
+
+def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
+    """Return a fit with its calibration, and without the sums of its folds; itself where none is asked for."""
+    if not method.probability:
+        return fit
+    if isinstance(fit, ExactFit):
+        return _calibrate_exact(method, fit, data)
+    assert isinstance(fit, MomentFit)
+    assert fit.folds is not None
+    _require_judged(fit.folds["t"], data.rows)
+    with spent("solve"), solving(method):
+        solutions = _held_out_solutions(method, fit)
+    count = len(fit.folds["n"])
+    classes = method.classes(data.targets)
+    statistic = HeldOutValues(
+        features=method.predicting(fit.basis.features()),
+        targets=classes,
+        folds=HeldOutFolds(count - 1),
+        coef=np.stack([one.coef for one in solutions]),
+        intercept=np.stack([one.intercept for one in solutions]),
+        most=most_rows(classes.width),
+        rows=float(fit.folds["rows"][: len(solutions)].sum()),
+    )
+    try:
+        total = sweep(data.rows, statistic, what="calibration").total
+    except ResumeMismatch:  # of coefficients that another processor has rounded otherwise, or another penalty
+        forget("calibration")
+        total = sweep(data.rows, statistic, what="calibration").total
+    with spent("solve"), solving(method):
+        found = fit_softmax(total["values"], total["truth"], total["weight"])
+    return replace(fit, calibration=found, folds=None)
+
+
+def _require_judged(weight: Array, rows: Rows) -> None:
+    """Refuse folds whose rows meet no f that was fitted to their classes; `weight` (g, c) is of the classes by fold.
+
+    Raises
+    ------
+    DataError
+        Fewer than two classes lie in more than one fold.
+    """
+    known = int(((weight > 0).sum(axis=0) > 1).sum())
+    if known >= 2:
+        return
+    what = "groups" if "group" in rows.columns else "rows"
+    count = len(np.unique(np.asarray(rows.column("group")))) if what == "groups" and rows.in_memory else len(rows)
+    found = f"groups of {count} rows" if what == "groups" and not rows.in_memory else f"{count} {what}"
+    judged = "held-out rows of one class alone" if known else "no held-out row"
+    raise DataError(
+        f"probability=True: {judged} can be judged ({found}: {known} of {weight.shape[1]} classes lie in more than one "
+        f"fold, at least 2 have to); give more {what} or take probability=False"
+    )
+
+
+def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
+    """Return the solution without each fold whose rows it is to be judged by."""
+    assert fit.folds is not None
+    again = replace(method, alpha=fit.solution.alpha)
+    whitening = method.whiten(fit.basis)
+    reduced = method.reduce(fit, whitening)
+    count, solutions = len(fit.folds["n"]), []
+    for number in range(count if count == FOLDS else 1):
+        held = {name: fit.folds[name][number] for name in SUMS}
+        part = replace(fit, statistics=_without(fit, held, joins=method.joins))
+        of_part = method.reduce_without(reduced, part)
+        solutions.append(solve(again, part, whitening, reduced=of_part, estimate=False).solution)
+    return solutions
+
+
+def _without(fit: MomentFit, held: Mapping[str, Array], *, joins: bool) -> Accumulator:
+    """Return the sums without those of a fold, whose rows are without a label where they join these."""
+    left = {name: fit.statistics[name].copy() for name in SUMS}
+    for name, values in held.items():
+        left[name][-1] -= values
+        if joins and name in ("rows", "n", "G", "s"):
+            left[name][0] += values
+    return left
+
+
+def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
+    Y, labelled = exact.labels(data.targets)
+    K, again = fit.basis.core(), replace(method, alpha=fit.solution.alpha)
+    weight = np.ones(len(K)) if exact.weight is None else exact.weight
+    fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
+    sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
+    _require_judged(np.stack(sums), data.rows)
+    values = np.zeros((len(K), Y.shape[1]))
+    for number in range(FOLDS):
+        held = labelled & (fold == number)
+        rest = labelled & ~held
+        if not held.any():
+            continue
+        part = ExactProblem(data.inputs, fit.basis, K, (Y, labelled), exact.weight)
+        if method.semi_supervised:  # they stay, without their labels
+            part = replace(part, wanted=(Y[rest[labelled]], rest))
+        else:
+            part = replace(part, weight=np.where(held, 0.0, weight))
+        with solving(method):
+            solution = again.solve_exact(part, Certificates())
+        values[held] = K[held] @ solution.coef + solution.intercept
+    counts = labelled & (weight > 0)
+    with solving(method):
+        found = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
+    return replace(fit, calibration=found)

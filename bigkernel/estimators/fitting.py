@@ -1,0 +1,462 @@
+"""How every method is fitted: columns, one sweep of sums, a small solve, its estimated error.
+
+`judge` is the loop: where rounding may move predictions too far, the rows are swept again in the next precision. A
+method is a frozen value (`Method`) that says what is summed and how the sums are solved. Searches run the same steps
+for many candidates and folds (`search.judging`).
+Shapes: p columns, c targets, g groups of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.config import settings
+from bigkernel.engine.sweep import plan_sweep
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.exact_rows import ExactRows, read_exact
+from bigkernel.estimators.fit_state import (
+    ExactFit,
+    ExactProblem,
+    Fit,
+    MomentFit,
+    Problem,
+    RowBasis,
+    Solution,
+    Solved,
+    Training,
+)
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.number_range import finite, require_sums, solving
+from bigkernel.estimators.parameter_checks import require_some
+from bigkernel.estimators.precision import (
+    estimate_errors,
+    factor_rows,
+    is_probed,
+    next_precision,
+    of_columns,
+    probed_sweep,
+    rounding_note,
+    whitened,
+    with_probe,
+    worth_factoring,
+)
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
+from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.perturbation import change
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
+from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
+from bigkernel.statistics.witness import WITNESSED
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Plan
+
+Array = NDArray[Any]
+Report = dict[str, Any]
+_PARTIALS = 12  # that a task may hold at once, of some million rows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Method:
+    """What one method sums up, and how it solves.
+
+    Attributes
+    ----------
+    name : of the estimator, for messages
+    alpha : its penalty
+    probability : whether the sums of five folds stand beside those of all rows, to calibrate probabilities
+    unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
+    has_formula : the error of a solution has a formula; else sums are perturbed (`estimate_error`)
+    rotates : its columns are used together, up to a rotation
+    whitens : its columns are whitened to solve, and not for the probe of rounding alone
+    probed : vectors that probe the rounding of the sums ride in the sweep
+    factors_rows : a QR factorisation of the rows serves where moments lose too much
+    """
+
+    name: str
+    alpha: Any = 0.0
+    probability: bool = False
+    unlabelled: ClassVar[str] = "drop"
+    semi_supervised: ClassVar[bool] = False
+    has_formula: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+
+    @property
+    def whitens(self) -> bool:
+        return True
+
+    @property
+    def probed(self) -> bool:
+        return True
+
+    @property
+    def factors_rows(self) -> bool:
+        return False
+
+    def check_settings(self, columns: BasisChoice) -> None:
+        """Raise `ConfigError` for parameters that the columns do not go with."""
+
+    # -- from rows to sums ---------------------------------------------------------------------------------------------
+
+    def statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+        """Return what the sweep sums up."""
+        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
+
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """Examine the sums of the rows of this name, or add to what is known of them."""
+        del rows
+        return problem
+
+    # -- from sums to coefficients -------------------------------------------------------------------------------------
+
+    def whiten(self, basis: Any, certificates: Certificates | None = None) -> Whitening | None:
+        """Return the whitening of the columns; nothing is warned of."""
+        if self.whitens:
+            whitening: Whitening = basis.whitening(certificates=certificates or Certificates())
+            return whitening
+        return replace(basis, dtype="float64").whitening(certificates=Certificates())  # type: ignore[no-any-return]
+
+    def require_range(self, problem: Problem) -> None:
+        """Raise `DataError` where sums have left the range of float64."""
+        require_sums(problem.statistics)
+
+    def reduce(self, problem: Problem, whitening: Any) -> Any:
+        """Return what the solves of one problem share, from its sums and the whitening of its columns."""
+        del problem
+        return whitening
+
+    def solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> Solution:
+        """Return the solution from sums and what `reduce` made of them."""
+        raise TypeError(self.name)
+
+    def hides(self, solution: Any) -> bool:
+        """Return whether rounding hides directions from this solution that float64 might show."""
+        del solution
+        return False
+
+    def exact_targets(self, exact: ExactRows, targets: Any) -> Any:
+        """Return what the rows of an exact fit are fitted to, checked before their kernel matrix is made."""
+        return exact.labels(targets)
+
+    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> Solution:
+        """Return the solution from the kernel matrix of all rows."""
+        raise TypeError(self.name)
+
+    # -- from coefficients to predictions ------------------------------------------------------------------------------
+
+    def predicting(self, features: Any) -> Any:
+        """Return the part of a feature map that solutions have coefficients of."""
+        return features
+
+    def predicted_from(self, problem: Problem) -> Moments:
+        """Return the moments of the columns that a solution has coefficients of."""
+        return problem.moments
+
+    # -- what a search and a calibration ask ---------------------------------------------------------------------------
+
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
+        raise ConfigError(f"{self.name}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV")
+
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
+        """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
+        raise TypeError(f"{self.name} has no coordinates")
+
+    def classes(self, targets: Any) -> Targets:
+        """Return which rows are labelled, and how."""
+        found: Targets = targets
+        return found
+
+    @property
+    def joins(self) -> bool:
+        """True where held-out rows stay among the rows without a label."""
+        return self.unlabelled == "keep"
+
+    def reduce_without(self, reduced: Any, part: Problem) -> Any:
+        """Return what `reduce` makes of the sums without a fold, from what it made of all."""
+        del part
+        return reduced
+
+    # -- what is asked of a fit ----------------------------------------------------------------------------------------
+
+    def require_same(self, before: MomentFit) -> None:
+        """Raise `ConfigError` where a fit cannot be gone on from with these parameters."""
+
+    def landmark_count(self, basis: Any) -> int:
+        """Return `n_landmarks` of a fit."""
+        return int(basis.width)
+
+    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
+        """Return the positions of `count` landmarks that stand for those of a fit."""
+        width = self.landmark_count(before.basis)
+        if columns.fourier:
+            raise ConfigError(
+                f"with_landmarks: landmarks={columns.landmarks!r} are random features; fit with a smaller n_landmarks"
+            )
+        if not 1 <= count <= width:
+            raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
+        if not isinstance(columns.landmarks, str):
+            return np.arange(count)
+        # landmarks that were drawn stand in the order of their rows, which may be one of classes or of time
+        return np.sort(np.random.RandomState(0).permutation(width)[:count])
+
+    def report(self, fit: Any) -> Report:
+        """Return what a report of a fit says of this method alone."""
+        del fit
+        return {}
+
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    def fit(self, data: Training, columns: Any, basis: Any) -> Fit:
+        """Fit on the columns of a basis; methods that are not solved from one sweep of sums say how they are."""
+        return fit_moments(self, data, basis, choose=columns.dtype == "auto")
+
+    def finish(self, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+        """Return the fit of a first solution."""
+        del data
+        return finish(self, solved, **kept)
+
+    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+        """Return the plan of the sweep that a fit makes."""
+        del columns
+        statistic = _with_folds(self, self.statistic(basis, data.targets))
+        return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
+
+
+def fit(method: Method, columns: BasisChoice | RowChoice, data: Training) -> Fit:
+    """Fit a method to rows: exactly from their n×n kernel matrix, or on columns that are chosen for them."""
+    if columns.exact:
+        assert isinstance(columns, BasisChoice)
+        return fit_exact(method, columns, data)
+    return method.fit(data, columns, columns.choose(data.rows))
+
+
+def fit_moments(method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None) -> Any:
+    """Fit from sums of the rows: those of `problem`, if they are good enough, else of sweeps."""
+    solved, report = judge(method, data, basis, choose=choose, problem=problem)
+    swept = problem is None or report["swept_again"]
+    kept = {"sweep": report, "skipped_rows": report["skipped_rows"]} if swept else {}
+    return method.finish(solved, data, **kept)
+
+
+def judge(
+    method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None
+) -> tuple[Solved, Report]:
+    """Sweep and solve, again in the next precision as long as there is one and predictions would be off.
+
+    Parameters
+    ----------
+    choose : the dtype of blocks may be chosen
+    problem : the sums of a sweep that has been made already
+    """
+    report: Report = {}
+    if method.whitens:
+        basis, whitening, certificates = whitened(basis, choose=choose and problem is None)
+    else:
+        whitening, certificates = method.whiten(basis), Certificates()
+    if problem is None:
+        problem, report = sum_up(method, data, basis, whitening)
+    notes: list[str] = []
+    while True:
+        solved = solve(method, problem, whitening, certificates)
+        errors = certificates.errors
+        finer = None
+        if errors is not None and method.probed:
+            finer = next_precision(basis, errors, choose=choose, hidden=method.hides(solved.solution))
+        if finer is None:
+            break
+        what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
+        off = (
+            f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
+        )
+        try:
+            emit(Note(f"{method.name}: {off}: the rows are swept again, with {what}"))
+            noted = Certificates()
+            whitening = method.whiten(finer, noted)
+            problem, report = sum_up(method, data, finer, whitening)
+        except PlanTooLarge as error:
+            certificates.notes.append(f"{off} in {basis.dtype}, and {what} do not fit: {error}")
+            break
+        basis, certificates = finer, noted
+        notes.append(f"{off}: swept again with {what}")
+    if method.factors_rows and worth_factoring(certificates.errors, basis.width + data.targets.width):
+        found = factor_rows(method.name, problem, data, certificates, notes)
+        if found is not None:
+            (problem, report), noted = found, Certificates()
+            solved = solve(method, problem, method.whiten(problem.basis, noted), noted)
+    report["swept_again"] = notes
+    return solved, report
+
+
+def sum_up(
+    method: Method, data: Training, basis: Any, whitening: Whitening | None = None, *, what: str = "moments"
+) -> tuple[Problem, Report]:
+    """Sweep the rows: what a solve starts from, and the report of the sweep; by a whitening its rounding is probed."""
+    statistic = _with_folds(method, method.statistic(basis, data.targets))
+    swept = probed_sweep(data.rows, statistic, whitening, what=what)
+    report = swept.report()
+    require_some(data.rows, report["skipped_rows"])
+    about = None if isinstance(basis, RowBasis) else statistic.features.shift
+    problem = Problem.of_sums(data.inputs, basis, swept.total, about)
+    if method.probability:
+        problem = _join_folds(problem, int(method.unlabelled == "keep"))
+    return method.check(problem, data.rows.name), report
+
+
+def solve(
+    method: Method,
+    problem: Problem,
+    whitening: Whitening | None = None,
+    certificates: Certificates | None = None,
+    *,
+    reduced: Any = None,
+    estimate: bool = True,
+) -> Solved:
+    """Solve, and estimate the error where the sums were probed; what was made of them before need not be again."""
+    problem.require_labels()
+    method.require_range(problem)
+    certificates = certificates or Certificates()
+    with spent("solve"), solving(method):
+        if whitening is None:
+            whitening = method.whiten(problem.basis, certificates)
+        if reduced is None:
+            reduced = method.reduce(problem, whitening)
+        solution = finite(method, method.solve(problem, reduced, certificates))
+        if estimate and not method.has_formula:
+            certificates.errors = estimate_error(method, problem, whitening, solution)
+    return Solved(problem, solution, certificates, reduced, whitening)
+
+
+def finish(method: Method, solved: Solved, **kept: Any) -> MomentFit:
+    """Return the fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
+    return MomentFit.of(solved, certificates=report_solve(method, solved), **kept)
+
+
+def report_solve(method: Method, solved: Any) -> dict[str, float | int]:
+    """Warn of what a solve has met, and return its figures."""
+    certificates, basis = solved.certificates, solved.problem.basis
+    # "gcv" asks for what serves with the moments as they are
+    if method.probed and certificates.blind and certificates.errors is None and not isinstance(method.alpha, str):
+        advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
+        certificates.notes.append(f"{rounding_note(solved)}; take {advice}a larger alpha")
+    certificates.warn()
+    return {**certificates.report(), **basis.figures()}
+
+
+def estimate_error(
+    method: Method,
+    problem: Problem,
+    whitening: Whitening | None,
+    solution: Any,
+    part: Callable[[Problem], Problem] = lambda problem: problem,
+) -> Errors | None:
+    """Estimate the errors of a solution, from solves of perturbed sums; None where the sums were not probed.
+
+    `part`: what the solution was made of, of the sums that were probed.
+    """
+    if whitening is None or not is_probed(problem):
+        return None
+    again, own = method, part(problem)
+    if isinstance(method.alpha, str):
+        again = replace(method, alpha=solution.alpha)
+    glance, moments = own.basis.glance(), method.predicted_from(own)
+    seen = None if glance is None else glance[0][:, : len(moments.s)]
+
+    def changed(total: Accumulator) -> Array:
+        other = part(replace(problem, statistics=total))
+        try:
+            found = solve(
+                again, other, None if other.basis is not problem.basis else whitening, estimate=False
+            ).solution
+        except DataError:  # it cannot be solved from these
+            return np.array([np.inf])
+        fitted, there = ((one.coef, one.intercept) for one in (solution, found))
+        return np.array([change(moments, fitted, there, turned=method.rotates, seen=seen)])
+
+    errors = estimate_errors(problem, whitening, changed)
+    return None if errors is None else errors[0]
+
+
+# -- going on from a fit -----------------------------------------------------------------------------------------------
+
+
+def add_rows(method: Method, before: MomentFit, data: Training) -> MomentFit:
+    """Fit to more rows, on the columns of a fit."""
+    whitening = method.whiten(before.basis) if "E" in before.statistics else None
+    more, report = sum_up(method, data, before.basis, whitening)
+    skipped = before.skipped_rows + report["skipped_rows"]
+    return finish(method, solve(method, before.joined(more)), sweep=report, skipped_rows=skipped)
+
+
+def solve_again(method: Method, before: MomentFit) -> MomentFit:
+    """Solve again from the sums of a fit, with other parameters."""
+    kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows, "rounds": before.rounds}
+    return finish(method, solve(method, before), **kept)
+
+
+def fit_columns(method: Method, before: MomentFit, columns: Array) -> MomentFit:
+    """Fit on some of the landmarks of a fit (k,), from its sums."""
+
+    def part(whole: Problem) -> Problem:
+        return of_columns(whole, columns)
+
+    solved = solve(method, part(before))
+    if before.triangle is None:  # which tells its error by itself
+        whitening = method.whiten(before.basis)
+        solved.certificates.errors = estimate_error(method, before, whitening, solved.solution, part)
+    return finish(method, solved, sweep=before.sweep, skipped_rows=before.skipped_rows)
+
+
+# -- folds that probabilities are calibrated on ------------------------------------------------------------------------
+
+
+def _with_folds(method: Method, statistic: MomentStatistic) -> MomentStatistic:
+    """With the labelled rows by fold, to calibrate on: five where they fit a worker, else one and the rest."""
+    if not method.probability:
+        return statistic
+    wanted, folded = settings(), replace(statistic, folds=HeldOutFolds(FOLDS - 1))
+    size = folded.footprint(wanted.block_rows)
+    if _PARTIALS * size.partial_bytes + size.work_bytes + wanted.worker_base_bytes <= wanted.memory_limit_bytes:
+        return folded
+    return replace(statistic, folds=HeldOutFolds(1))
+
+
+def _join_folds(problem: Problem, first: int) -> Problem:
+    """With the sums of each fold beside those of all rows, whose labelled ones begin with the group `first`."""
+    total = problem.statistics
+    joined = dict(total)
+    for name in {*SUMS, *WITNESSED} & set(total):
+        labelled = total[name][first:].sum(axis=0, keepdims=True)
+        joined[name] = np.concatenate([total[name][:first], labelled])
+    return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS})
+
+
+# -- the exact form ----------------------------------------------------------------------------------------------------
+
+
+def fit_exact(method: Method, columns: BasisChoice, data: Training) -> ExactFit:
+    """Fit from the n×n kernel matrix of rows in memory."""
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
+    wanted = method.exact_targets(exact, data.targets)
+    kernel, K = exact.gram(columns.kernel)
+    problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, wanted, exact.weight)
+    certificates = Certificates()
+    with solving(method):
+        solution = finite(method, method.solve_exact(problem, certificates))
+    return ExactFit(
+        inputs=data.inputs,
+        basis=problem.basis,
+        solution=solution,
+        certificates=report_solve(method, Solved(problem, solution, certificates)),  # type: ignore[arg-type]
+        skipped_rows=exact.skipped,
+        weight=exact.weight,
+    )

@@ -1,0 +1,249 @@
+"""The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
+
+Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
+some rows in float64 probe the rounding of the sums (`statistics.witness`). Where predictions would be off by more than
+`accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
+are too coarse, with blocks in float64; and at last by QR, which squares nothing.
+
+Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
+tables differ a hundredfold, by what the targets ask of weak directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.errors import PlanTooLarge
+from bigkernel.estimators.fit_state import Problem, RowBasis, Training
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
+from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
+from bigkernel.solvers.perturbation import moved
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
+from bigkernel.statistics import triangle
+from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
+from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
+from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.streaming.merge_tree import Accumulator
+
+Array = NDArray[Any]
+DRAW = 20  # every process perturbs sums alike
+SAFE = 2.0  # one draw tells an error to a factor of about four
+ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
+_STEP = 2.0**-30  # relative, by which points are moved to see how their rounding moves values
+_POINTS = 64
+
+
+# -- probes of the rounding of sums ------------------------------------------------------------------------------------
+
+
+def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows: int) -> MomentStatistic:
+    """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
+    vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
+    for place, whitening in enumerate(whitenings):
+        vectors[place] = whitening.expand(directions(whitening.rank))
+    flops = statistic.footprint(1).flops_per_row
+    every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
+    return replace(statistic, witness=Witness(vectors, every))
+
+
+def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:
+    """Sweep; once more where the windows that the probe was to see held no row of the statistic: seeing all then.
+
+    `whitening`: of a probe that the statistic is given; None: it has one, or has none.
+    """
+    if whitening is not None:
+        statistic = with_probe(statistic, [whitening], len(rows))
+    swept, witness = sweep(rows, statistic, what=what), statistic.witness
+    if witness is None or witness.every == 1 or swept.total["seen"].any() or not swept.total["rows"].any():
+        return swept
+    emit(Note("no row was among those that the witness of the sums was to see: the rows are swept again"))
+    return sweep(rows, replace(statistic, witness=replace(witness, every=1)), what=what)
+
+
+def is_probed(problem: Any) -> bool:
+    """Return whether some rows went past the probe of the sums."""
+    return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
+
+
+def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
+    """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
+    if whitening is None or not is_probed(problem):
+        return None
+    widest = problem.basis.dtype == "float64"
+    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
+
+
+def estimate_errors(
+    problem: Any, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
+) -> list[Errors] | None:
+    """Estimate the errors of k solutions; `changed` solves from perturbed sums and tells how far each moves, (k,).
+
+    None where the sums were not probed.
+    """
+    evidence = evidence_of(problem, whitening)
+    if evidence is None:
+        return None
+    assert whitening is not None
+
+    def perturbed(*, sums: bool) -> Array:
+        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(DRAW), sums=sums)
+        return np.asarray(SAFE * changed(total))
+
+    total = perturbed(sums=True)
+    off = ~(total <= ENOUGH)
+    if evidence.noise is None or not off.any():
+        return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
+    blocks = np.where(off, perturbed(sums=False), 0.0)
+    apart = [max(float(one) ** 2 - float(of_blocks) ** 2, 0.0) for one, of_blocks in zip(total, blocks, strict=True)]
+    return [
+        Errors(rest**0.5, 0.0, float(of_blocks), advice=ADVICE) for rest, of_blocks in zip(apart, blocks, strict=True)
+    ]
+
+
+# -- the next precision ------------------------------------------------------------------------------------------------
+
+
+def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]:
+    """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks."""
+    certificates = Certificates()
+    whitening = basis.whitening(certificates=certificates)
+    if choose and basis.dtype == "float32" and whitening.rank < basis.width:
+        wider, more = replace(basis, dtype="float64"), Certificates()
+        finer = wider.whitening(certificates=more)
+        if finer.rank > whitening.rank:
+            return wider, finer, more
+    return basis, whitening, certificates
+
+
+def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:
+    """Return the basis in the precision that is to be tried next, or None.
+
+    Parameters
+    ----------
+    choose : the dtype of blocks may be chosen
+    hidden : rounding hides directions that float64 might show
+    """
+    hidden = hidden and choose
+    if basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+        return None
+    if hidden or (choose and not errors.blocks <= ENOUGH):
+        return replace(basis, dtype="float64", sums=None)
+    if basis.sums is None and not errors.sums <= ENOUGH:
+        return replace(basis, sums="float64")
+    return replace(basis, dtype="float64", sums=None) if choose else None
+
+
+def rounding_note(solved: Any) -> str:
+    """Describe a solve whose penalty is lost in the rounding of its sums, or of its kernel values where it is exact."""
+    basis, certificates = solved.problem.basis, solved.certificates
+    values = "moments" if hasattr(solved.problem, "statistics") else "kernel values"
+    condition = certificates.figures.get("core_condition")
+    return (
+        f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
+        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solved.solution.alpha):.3g}"
+        + ("" if condition is None else f"; the core has the condition {condition:.1e}")
+    )
+
+
+def of_columns(problem: Any, columns: Array) -> Any:
+    """Return what a solve on some of the landmarks (k,) starts from."""
+    basis, centre, R = problem.basis, problem.centre, problem.triangle
+    return replace(
+        problem,
+        basis=replace(basis, landmarks=basis.landmarks[columns]),
+        statistics=selected(problem.statistics, columns),
+        centre=None if centre is None else centre[columns],
+        triangle=None if R is None else triangle.selected(R, columns, basis.width),
+    )
+
+
+# -- rows factored by QR -----------------------------------------------------------------------------------------------
+
+
+def worth_factoring(errors: Errors | None, columns: int) -> bool:
+    """Whether rows of p + c columns should be factored: not where moments will do, nor where blocks are too coarse."""
+    if errors is None or columns >= MOST_COLUMNS:
+        return False
+    return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
+
+
+def factor_rows(
+    name: str, problem: Problem, data: Training, before: Certificates, notes: list[str]
+) -> tuple[Problem, dict[str, Any]] | None:
+    """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
+
+    Parameters
+    ----------
+    name : of the estimator
+    before : of the solve from moments, which take a note where it does not fit
+    notes : take why the rows are swept again
+    """
+    basis = problem.basis
+    features = basis.centred()
+    assert before.errors is not None
+    off, doubt = before.errors.total, before.errors.doubt
+    note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
+    try:
+        emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
+        swept = sweep(data.rows, TriangleStatistic(features, data.targets), what="triangle")
+    except PlanTooLarge as error:
+        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
+        return None
+    notes.append(f"{note}: swept again for a QR factorisation of the rows")
+    zero = np.zeros(features.width)
+    centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
+    further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
+    return replace(problem, triangle=triangle.moved(swept.total["R"], further)), swept.report()
+
+
+def triangle_of(problem: Any, *, fit_intercept: bool) -> Array:
+    """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
+    shift, R = problem.inputs.shift, problem.triangle
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else triangle.moved(R, None, shift))
+
+
+def solve_triangle(
+    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
+) -> tuple[Array, Array, Array, Any]:
+    """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
+    found = nystrom_ridge_of(
+        triangle_of(problem, fit_intercept=fit_intercept),
+        problem.centre,
+        whitening,
+        alpha,
+        fit_intercept=fit_intercept,
+        rows=float(problem.statistics["rows"].sum()),
+        noise=block_noise(problem.basis),
+        certificates=certificates,
+    )
+    if certificates.errors is not None:
+        certificates.errors = replace(certificates.errors, widest=problem.basis.dtype == "float64")
+    return found
+
+
+def block_noise(basis: Any) -> float:
+    """The standard deviation of the rounding of a kernel value: as float32 blocks show it, or as ε in points makes it.
+
+    Kernels of the distance see points about the mean of the landmarks, as blocks do.
+    """
+    seen = basis.noise()
+    if seen is not None:
+        return float(np.sqrt(np.mean(seen**2)))
+    Z = getattr(basis, "landmarks", None)
+    if Z is None or basis.kernel.precomputed:
+        return 2 * EPS
+    points, mean = Z[:_POINTS], Z.mean(axis=0)
+    signs = np.where(np.random.default_rng(0).random(points.shape) < 0.5, -1.0, 1.0)
+    values = basis.kernel(points, Z)
+    change = basis.kernel(points + _STEP * signs * (points - mean), Z) - values
+    return EPS * float(np.sqrt(np.mean(values**2) + np.mean((change / _STEP) ** 2)))

@@ -1,0 +1,289 @@
+"""Self-training for JDA and ARTL: rounds of pseudo-labels of a target whose labels nobody has seen.
+
+A first sweep takes the moments of both sides. Every round after it sweeps the target alone: what the last solution
+says of its rows, as sums of features by class (`solvers.pseudo_labels`), then solves again. All of it is transductive:
+the target's rows are seen, its labels never.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.estimators.domains import cell_counts, cell_targets, read_cells, require_weight
+from bigkernel.estimators.fit_state import MomentFit, Problem, Solved, Training
+from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
+from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.bandwidths import MedianGaussian
+from bigkernel.kernels.functions import as_kernel
+from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
+from bigkernel.solvers.pseudo_labels import Asked, Decision, PseudoLabels, PseudoLabelStatistic, Sides
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.streaming.chunk import Chunk
+
+Array = NDArray[Any]
+FLAT = 0.75  # of the equivocation: labels that tell less than a quarter of what there is to know of a class
+SLACK = 0.02  # by which it may rise above its least without being a collapse
+TRIAL_ROUNDS = 3  # before labels are judged flat
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedSides:
+    """Shared by all rounds: the whitening, both sides' moments in it, and the graph, where the method has one."""
+
+    whitening: Whitening
+    aligned: Aligned
+    graph: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AdaptingMethod(Method):
+    """Base of the methods that adapt a labelled source to an unlabelled target, by rounds of pseudo-labels.
+
+    `guarded`: against labels that become flat, or of one class.
+    """
+
+    unlabelled: ClassVar[str] = "keep"
+    semi_supervised: ClassVar[bool] = True
+    guarded: ClassVar[bool] = False
+    n_rounds: int
+
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """Return f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
+        raise TypeError(self.name)
+
+    def statistic(self, basis: Any, targets: Sides) -> MomentStatistic:
+        """See `Method`: the moments of target and labelled source."""
+        cells = targets.cells
+        labels = Targets(cells.n_classes, cells.classes, cells.position)
+        return SidedMomentStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
+
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """See `Method`."""
+        require_weight(problem, rows)
+        for group, side in enumerate(("target", "labelled source")):
+            if not problem.statistics["n"][group] > 0:
+                raise DataError(f"weight: no row of the {side} has a weight above zero")
+        return problem
+
+    def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
+        """See `Method`."""
+        return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))
+
+    def classes(self, targets: Any) -> Targets:
+        """See `Method`."""
+        return cell_targets(targets.cells)
+
+    @property
+    def joins(self) -> bool:
+        """False: a row of the source is none of the target."""
+        return False
+
+    def reduce_without(self, reduced: ReducedSides, part: Problem) -> ReducedSides:
+        """See `Method`; the graph is of all rows, labelled or not."""
+        return replace(reduced, aligned=Aligned.of(part.statistics, reduced.whitening, shift=part.centre))
+
+    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
+        """Refused: the rounds depend on all landmarks.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(f"{self.name}: with_landmarks would need new rounds; fit with n_landmarks={count}")
+
+    def finish(self, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+        """Return the fit after the rounds."""
+        return self_train(self, solved, data, **kept)
+
+    def report(self, fit: Any) -> dict[str, Any]:
+        """Return the rows of both sides, and the rounds."""
+        target, source = (int(count) for count in fit.statistics["rows"])
+        return {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
+
+
+@dataclass(eq=False)
+class SelfTraining:
+    """A solution and the rounds that follow it, at most `count`; fewer where no label changes or labels collapse.
+
+    Each round is `asked`, a sweep of the target by whoever drives it, and `take`, a solve.
+
+    Attributes
+    ----------
+    method
+    solved : the latest solution
+    rounds : of each, `entropy`, `equivocation` and `changed` (see `JDA`)
+    fault : why they ended early, or nothing; the least equivocal round is kept then
+    ended : whether there is none to come
+    """
+
+    method: AdaptingMethod
+    solved: Solved
+    count: int
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    fault: str = ""
+
+    def __post_init__(self) -> None:
+        self.ended = not self.count
+        self._least, self._best = np.inf, self.solved.problem.pseudo_labels
+        self._asked: Decision | None = None
+        self._before: Decision | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the round that is to come, from 1."""
+        return len(self.rounds) + 1
+
+    def asked(self, features: Any, sides: Sides) -> Asked:
+        """Whose labels this round wants, over the columns of a centred map."""
+        decision, slope = self.method.decision(self.solved, self.number)
+        self._asked = decision
+        about, before = (
+            None if f is None else replace(f, intercept=f.intercept + features.shift.astype(np.float64) @ f.coef)
+            for f in (decision, self._before)
+        )
+        assert about is not None
+        return Asked(sides, about, slope, before)
+
+    def take(self, labels: PseudoLabels) -> None:
+        """End the round: solve with its labels, unless they are those of before."""
+        number, settled = self.number, labels.changed == 0 and bool(self.rounds)
+        self._before = self._asked
+        self.rounds.append({"entropy": labels.entropy, "equivocation": labels.equivocation, "changed": labels.changed})
+        if labels.equivocation <= self._least:
+            self._least, self._best = labels.equivocation, self.solved.problem.pseudo_labels
+        last = number == self.count or settled
+        self.fault = self._collapse(labels, number, last=last) if self.method.guarded else ""
+        self.ended = last or bool(self.fault)
+        if settled and not self.fault:
+            return
+        problem = replace(self.solved.problem, pseudo_labels=self._best if self.fault else labels)
+        self.solved = solve(self.method, problem, self.solved.whitening, reduced=self.solved.reduced, estimate=False)
+
+    def _collapse(self, labels: PseudoLabels, number: int, *, last: bool) -> str:
+        """Return the warning that is due, or nothing."""
+        found, least, name = labels.equivocation, self._least, self.method.name
+        if found > FLAT and (last or number >= TRIAL_ROUNDS):
+            share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
+            return (
+                f"{name}: after {number} rounds the pseudo-labels tell too little (equivocation {found:.2f}, expected "
+                f"at most {FLAT}; the largest class has {100 * share:.0f} % of the target): the least equivocal round "
+                "is kept; take a larger sharpness, or a source that is more like the target"
+            )
+        if found > least + SLACK:
+            return (
+                f"{name}: the equivocation of the pseudo-labels rises, from {least:.2f} to {found:.2f} in round "
+                f"{number}: the least equivocal round is kept; take a larger sharpness or fewer rounds"
+            )
+        return ""
+
+
+def self_train(method: AdaptingMethod, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+    """Return the fit after at most `n_rounds` rounds from a first solution.
+
+    Fewer where no label changes; where labels collapse, the least equivocal round is kept.
+    """
+    if method.n_rounds:  # the error is estimated of the last solution
+        solved.certificates.errors = None
+    fit = finish(method, solved, **kept)
+    rounds, features = SelfTraining(method, solved, method.n_rounds), fit.basis.centred()
+    while not rounds.ended:
+        statistic = PseudoLabelStatistic(features, **vars(rounds.asked(features, data.targets)))
+        total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
+        rounds.take(PseudoLabels.of(total, features.shift))
+    solved = rounds.solved
+    if rounds.rounds:
+        solved.certificates.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
+        solved.certificates.warn()
+    if rounds.fault:
+        warnings.warn(rounds.fault, PseudoLabelsCollapsed, 6)
+    certificates = {**fit.certificates, **solved.certificates.report()}
+    return replace(
+        fit,
+        solution=solved.solution,
+        pseudo_labels=solved.problem.pseudo_labels,
+        certificates=certificates if rounds.rounds else fit.certificates,
+        rounds=rounds.rounds,
+    )
+
+
+# -- what the two estimators share: rows of either side, landmarks of both ---------------------------------------------
+
+
+def median_kernel(kernel: Any, gamma: Any, degree: int, coef0: float) -> Kernel:
+    """Return a kernel by name, its bandwidth that of the median distance between landmarks for gamma="median"."""
+    if gamma == "median" and isinstance(kernel, str) and kernel in ("rbf", "gaussian"):
+        return MedianGaussian()
+    return as_kernel(kernel, gamma="scale" if gamma == "median" else gamma, degree=degree, coef0=coef0)
+
+
+def check_choice(estimator: Any) -> None:
+    """See `check_landmarks`; "k-means" needs no number."""
+    check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=("uniform", "k-means"))
+
+
+def read_sides(estimator: Any, X: Any, y: Any, sample_domain: Any, sample_weight: Any, *, least: int = 1) -> Training:
+    """Return validated rows, which of them are source and target, and their names; raises as `with_sides`."""
+    return with_sides(
+        estimator, read_cells(estimator, X, y, sample_domain, sample_weight, fallback="labels"), least=least
+    )
+
+
+def with_sides(estimator: Any, data: Training, *, least: int = 1) -> Training:
+    """Return rows with source and target, and the names with those of their domains.
+
+    Without domains the labelled rows are the source. With them, a domain without any label is the target, and rows
+    without a label in a domain that has some are left out.
+
+    Raises
+    ------
+    DataError
+        No row without a label in a domain of its own, or fewer than `least` of them.
+    """
+    cells = data.targets.cells if hasattr(data.targets, "cells") else data.targets
+    inputs, domains, name = data.inputs, data.inputs.domains, type(estimator).__name__
+    rows = with_label_domains(estimator, data.rows, cells)
+    assert domains is not None
+    counts = cell_counts(rows, cells)
+    source = counts[:, : cells.n_classes].sum(axis=1) > 0
+    found = int(counts[~source].sum())
+    if not found:
+        named = ", ".join(map(str, domains[:5])) + (", …" if len(source) > 5 else "")
+        where = "all rows are labelled" if cells.domains is None else f"every domain ({named}) has labelled rows"
+        raise DataError(
+            f"y: {name} has nothing to adapt to, {where}; expected the rows of a target without labels: -1 in "
+            "their place, the other labels numbers, or the target's rows in a corpus of named classes"
+        )
+    if found < least:
+        raise DataError(f"y: {name} needs at least {least} rows of the target, to see how they vary; found {found}")
+    if not source.any():
+        raise DataError(f"y: {name} needs labelled rows of a source domain; found none")
+    inputs = replace(inputs, source_domains=domains[source], target_domains=domains[~source])
+    return Training(rows, Sides(cells, source), inputs)
+
+
+def with_label_domains(estimator: Any, rows: Rows, cells: Cells) -> Rows:
+    """Return rows with a column `domain` where landmarks are balanced over domains that only labels tell."""
+    landmarks = estimator.landmarks
+    if "domain" in rows.columns or not (isinstance(landmarks, str) and "balanced" in landmarks):
+        return rows
+    labels = Chunk(np.empty((len(rows), 0)), y=rows.column("y"))
+    return as_rows(rows, domain=cells.domain(labels).astype(np.int8))
+
+
+def pseudo_labels_of(estimator: Any) -> PseudoLabels | None:
+    """Sums of the target's features by class, by which the last solution was made; None: by none."""
+    fit = estimator._fitted
+    if not isinstance(fit, MomentFit):
+        raise AttributeError(f"{type(estimator).__name__!r} object has no attribute 'pseudo_labels_'")
+    return fit.pseudo_labels
