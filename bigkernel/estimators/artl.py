@@ -16,7 +16,7 @@ from bigkernel.estimators.base import Classifier, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.domains import cell_targets, read_cells
-from bigkernel.estimators.fit_state import AlignedSolution, Fitted, MomentFit, Problem, Solved, Training
+from bigkernel.estimators.fit_state import AlignedSolution, Fitted, MomentFit, Problem, Solution, Solved, Training
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
@@ -47,8 +47,8 @@ _LEAST_TARGET_ROWS = 2  # to see how they vary
 class ARTLMethod(AdaptingMethod):
     """Ridge on the source, with the distances of means and the variation along a graph of all rows."""
 
+    solution_type: ClassVar[type[Solution]] = AlignedSolution
     guarded: ClassVar[bool] = True
-    graph: Graph
     mmd: float
     balance: float
     sharpness: Any

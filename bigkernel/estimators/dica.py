@@ -14,7 +14,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.domains import read_cells, require_weight
 from bigkernel.estimators.exact_rows import ExactRows
-from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Training
+from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
@@ -34,6 +34,7 @@ Array = NDArray[Any]
 class DICAMethod(Method):
     """Components in which domains are alike, and classes apart where `supervised`."""
 
+    solution_type: ClassVar[type[Solution]] = ComponentSolution
     semi_supervised: ClassVar[bool] = True
     rotates: ClassVar[bool] = True
     n_components: int

@@ -83,6 +83,7 @@ class Method:
     name: str
     alpha: Any = 0.0
     probability: bool = False
+    solution_type: ClassVar[type[Solution]] = Solution
     unlabelled: ClassVar[str] = "drop"
     semi_supervised: ClassVar[bool] = False
     has_formula: ClassVar[bool] = False
@@ -228,7 +229,7 @@ class Method:
     def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
         """Return the plan of the sweep that a fit makes."""
         del columns
-        statistic = _with_folds(self, self.statistic(basis, data.targets))
+        statistic = with_folds(self, self.statistic(basis, data.targets))
         return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
 
 
@@ -301,7 +302,7 @@ def sum_up(
     method: Method, data: Training, basis: Any, whitening: Whitening | None = None, *, what: str = "moments"
 ) -> tuple[Problem, Report]:
     """Sweep the rows: what a solve starts from, and the report of the sweep; by a whitening its rounding is probed."""
-    statistic = _with_folds(method, method.statistic(basis, data.targets))
+    statistic = with_folds(method, method.statistic(basis, data.targets))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
     require_some(data.rows, report["skipped_rows"])
@@ -419,7 +420,7 @@ def fit_columns(method: Method, before: MomentFit, columns: Array) -> MomentFit:
 # -- folds that probabilities are calibrated on ------------------------------------------------------------------------
 
 
-def _with_folds(method: Method, statistic: MomentStatistic) -> MomentStatistic:
+def with_folds(method: Method, statistic: MomentStatistic) -> MomentStatistic:
     """With the labelled rows by fold, to calibrate on: five where they fit a worker, else one and the rest."""
     if not method.probability:
         return statistic

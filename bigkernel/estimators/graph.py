@@ -66,6 +66,9 @@ class Graph:
         return whitening.rotate(laplacian(np.sum(total["G"], axis=0), total["anchors"], total["degrees"]))
 
 
+NO_GRAPH = Graph(0.0, 1)
+
+
 def refuse_graph(landmarks: Any, manifold: float, *, fourier: bool) -> None:
     """Raise `ConfigError` for a graph among random features."""
     if fourier and manifold > 0:

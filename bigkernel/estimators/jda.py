@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import set_parameters
-from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solved, Training
+from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solution, Solved, Training
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.self_training import (
@@ -36,6 +36,7 @@ from bigkernel.statistics.projections import Projection
 class JDAMethod(AdaptingMethod):
     """Components that keep variance and bring the means of both sides together."""
 
+    solution_type: ClassVar[type[Solution]] = AlignedComponents
     rotates: ClassVar[bool] = True
     n_components: int
     label_alpha: float

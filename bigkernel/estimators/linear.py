@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.estimators.base import Regressor, RowsEstimator, set_parameters
-from bigkernel.estimators.fit_state import Fitted, LinearSolution, Problem
+from bigkernel.estimators.fit_state import Fitted, LinearSolution, Problem, Solution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
 from bigkernel.estimators.number_range import require_row_squares, require_sums
@@ -33,6 +33,7 @@ Array = NDArray[Any]
 class LinearMethod(Method):
     """Least squares on the rows themselves, about a point near their mean, with a penalty or none."""
 
+    solution_type: ClassVar[type[Solution]] = LinearSolution
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
 

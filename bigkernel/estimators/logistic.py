@@ -20,7 +20,7 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.base import Classifier, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Training
+from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method, sum_up
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.number_range import finite, solving
@@ -100,6 +100,7 @@ class _System:
 class LogisticMethod(Method):
     """Softmax regression by gradients, each of them a sweep."""
 
+    solution_type: ClassVar[type[Solution]] = LogisticSolution
     tol: float
     max_iter: int
 

@@ -25,6 +25,7 @@ from bigkernel.estimators.fit_state import (
     MomentFit,
     Problem,
     RidgeSolution,
+    Solution,
     Training,
 )
 from bigkernel.estimators.fitting import Method
@@ -62,6 +63,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 class RidgeMethod(Method):
     """Least squares with a penalty, by sums of m×m and one solve, or by conjugate gradients."""
 
+    solution_type: ClassVar[type[Solution]] = RidgeSolution
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
     by_cg: IterativeSettings

@@ -20,6 +20,7 @@ from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.domains import cell_counts, cell_targets, read_cells, require_weight
 from bigkernel.estimators.fit_state import MomentFit, Problem, Solved, Training
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
+from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
@@ -57,6 +58,7 @@ class AdaptingMethod(Method):
     semi_supervised: ClassVar[bool] = True
     guarded: ClassVar[bool] = False
     n_rounds: int
+    graph: Graph = NO_GRAPH
 
     def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
         """Return f over the columns of the map by a solution, and the slope of the softmax in round `number`."""

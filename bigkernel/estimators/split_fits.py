@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.estimators.arithmetic import drawn, evidence_of
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.estimators.label_course import Course
+from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.number_range import solving
+from bigkernel.estimators.precision import estimate_errors, is_probed
+from bigkernel.estimators.self_training import SelfTraining
 from bigkernel.solvers.accuracy import Errors
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
 from bigkernel.solvers.perturbation import changes
@@ -48,18 +49,19 @@ class SplitFits:
     problem: Problem
     whitening: Whitening
     tested: Moments
-    courses: list[Course]
+    courses: list[SelfTraining]
 
     @classmethod
     def of(
-        cls, estimators: Sequence[Any], splits: SplitSides, swept: Problem, whitening: Whitening, split: int
+        cls, methods: Sequence[Any], splits: SplitSides, swept: Problem, whitening: Whitening, split: int
     ) -> SplitFits:
-        """The first solution of each estimator, from the sums of groups; all that they differ in is how they solve."""
+        """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
         problem = replace(swept, statistics=splits.part(swept.statistics, split))
-        shared, to_whitened = _reduced(estimators, problem, whitening), Coordinates(whitening).reduce
+        shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
         tested = Moments.of(splits.tests(swept.statistics, split), shift=swept.centre)
         courses = [
-            Course(one, one._solved(problem, whitening, reduced=shared, tell=False), one.n_rounds) for one in estimators
+            SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
+            for one in methods
         ]
         sides = splits.sides(split)
         return cls(sides, problem, whitening, to_whitened(tested), courses)
@@ -79,23 +81,23 @@ class SplitFits:
 
         None where no witness saw the sums.
         """
-        evidence = evidence_of(self.problem, self.whitening)
-        if evidence is None:
+        if not is_probed(self.problem):
             return [None] * len(self.courses)
-        estimators, count = [course.estimator for course in self.courses], len(self.courses)
+        methods, count = [course.method for course in self.courses], len(self.courses)
         glance, moments = self.problem.basis.glance(), self.problem.moments
         seen, nothing = None if glance is None else glance[0], np.zeros(self.weights.shape[1])
 
         def changed(total: Accumulator) -> Array:
             moved = replace(self.problem, statistics=total)
             try:
-                shared = _reduced(estimators, moved, self.whitening)
+                shared = _reduced(methods, moved, self.whitening)
                 found = [
-                    course.estimator._solved(
+                    solve(
+                        course.method,
                         replace(moved, pseudo_labels=course.solved.problem.pseudo_labels),
                         self.whitening,
                         reduced=shared,
-                        tell=False,
+                        estimate=False,
                     ).solution.coef
                     for course in self.courses
                 ]
@@ -103,11 +105,11 @@ class SplitFits:
                 return np.full(count, np.inf)
             return changes(moments, (self.weights, nothing), (np.hstack(found), nothing), count, seen=seen)
 
-        return [*drawn(self.problem, self.whitening, evidence, changed)]
+        return [*(estimate_errors(self.problem, self.whitening, changed) or [])]
 
 
-def _reduced(estimators: Sequence[Any], problem: Problem, whitening: Whitening) -> Any:
+def _reduced(methods: Sequence[Any], problem: Problem, whitening: Whitening) -> Any:
     """What all solves of a split share; with the graph, where one of them has one."""
-    lead = max(estimators, key=lambda one: one.manifold)
+    lead = max(methods, key=lambda one: one.graph.manifold)
     with solving(lead):
-        return lead._reduce(problem, whitening)
+        return lead.reduce(problem, whitening)

@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.fit_state import ExactProblem, MomentFit, Problem, SpectralSolution
+from bigkernel.estimators.fit_state import ExactProblem, MomentFit, Problem, Solution, SpectralSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.kernel_basis import BasisChoice
@@ -48,6 +48,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 class SSSLMethod(Method):
     """Ridge on the leading eigenfunctions of all rows, or of the landmarks alone."""
 
+    solution_type: ClassVar[type[Solution]] = SpectralSolution
     unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     n_components: int

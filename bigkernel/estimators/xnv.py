@@ -20,7 +20,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.fit_state import MomentFit, Problem, ViewSolution
+from bigkernel.estimators.fit_state import MomentFit, Problem, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.landmark_choice import CHOICES
@@ -76,6 +76,7 @@ class ViewChoice(BasisChoice):
 class XNVMethod(Method):
     """Ridge on the canonical directions of two views."""
 
+    solution_type: ClassVar[type[Solution]] = ViewSolution
     unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     fit_intercept: bool

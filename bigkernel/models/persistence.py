@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators import fit_state, kernel_basis
+from bigkernel.estimators.base import restore
 from bigkernel.kernels.encoding import decode, encode
 from bigkernel.models.file import LIMIT_BYTES, Contents, opened, write
 from bigkernel.models.predictor import Predictor
@@ -218,7 +219,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         if not isinstance(fitted, _FITS):
             raise ModelRejected(f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
         require_fit(step, fitted)
-        step.restore(fitted)
+        restore(step, fitted.inputs, fitted)
     try_step(step)
     return step
 

@@ -50,7 +50,7 @@ def require_fit(step: Any, fit: Any) -> None:
         raise ModelRejected(f"{type(step).__name__}: expected {c} different labels")
     if hasattr(step, "predict") and getattr(fit, "statistics", None) and fit.statistics["C"].shape[-1] != c:
         raise ModelRejected(f"{type(step).__name__}: its statistics are of other targets")
-    kind: Any = getattr(step, "_solution_type", object)
+    kind: Any = step._method().solution_type if hasattr(step, "_method") else object
     if (inputs.flat and c != 1) or not isinstance(solution, kind):
         raise ModelRejected(f"{type(step).__name__}: its solution is of another kind")
     alpha, weight = np.asarray(solution.alpha), getattr(fit, "weight", None)

@@ -19,14 +19,15 @@ from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import PlanTooLarge
-from bigkernel.estimators.arithmetic import whitened, witnessed
 from bigkernel.estimators.descents import Goal
-from bigkernel.estimators.fit_state import RowBasis
-from bigkernel.estimators.kernel_basis import FOURIER, FourierBasis, LandmarkBasis
+from bigkernel.estimators.fit_state import Inputs, RowBasis, Training
+from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, FourierBasis, LandmarkBasis, RowChoice
 from bigkernel.estimators.landmark_choice import BY_KERNEL
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
-from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
-from bigkernel.estimators.solver_choice import ChoosesSolver
+from bigkernel.estimators.precision import whitened, with_probe
+from bigkernel.estimators.ridge import RidgeMethod
+from bigkernel.estimators.self_training import AdaptingMethod
+from bigkernel.estimators.solver_choice import choose_solver
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
@@ -47,15 +48,24 @@ _STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, 
 
 @dataclass(eq=False)
 class Candidate:
-    """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
+    """One point of the grid.
 
-    `choice` is that of conjugate gradients, None of a direct solve.
+    Attributes
+    ----------
+    index, params : its number and its parameters
+    model, last : an estimator or Pipeline with these parameters, and its last step
+    method, columns : of the last step
+    penalty : in which candidates that share all moments may differ
+    basis : the columns, once they are chosen
+    choice : of conjugate gradients; None of a direct solve
     """
 
     index: int
     params: dict[str, Any]
     model: Any
     last: Any
+    method: Method
+    columns: BasisChoice | RowChoice
     penalty: Penalty
     basis: Any = None
     choice: PreconditionerChoice | None = None
@@ -96,7 +106,7 @@ class Sweep:
     @property
     def predicting(self) -> Any:
         """The part of the feature map that solutions have coefficients of."""
-        return self.lead.last.predicting(self.features)
+        return self.lead.method.predicting(self.features)
 
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
@@ -109,8 +119,8 @@ class Sweep:
             features = self.lead.basis.centred()
         if not isinstance(self.lead.basis, RowBasis):
             sums = self.lead.basis.sum_dtype
-        statistic = MomentStatistic(features, targets, self.lead.last.unlabelled, partition.folds, sums=sums)
-        return witnessed(statistic, whitenings, rows) if self.lead.last.has_witness else statistic
+        statistic = MomentStatistic(features, targets, self.lead.method.unlabelled, partition.folds, sums=sums)
+        return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
     def judge(
         self,
@@ -157,9 +167,10 @@ class Descents(Sweep):
     @property
     def goal(self) -> Goal:
         """What their descents are after."""
-        last, penalties = self.lead.last, [candidate.penalty for candidate in self.candidates]
+        method, penalties = self.lead.method, [candidate.penalty for candidate in self.candidates]
+        assert isinstance(method, RidgeMethod)
         alphas = tuple(float(penalty.alpha) for penalty in penalties)
-        return Goal(alphas, penalties[0].fit_intercept, last.tol, last.max_iter)
+        return Goal(alphas, penalties[0].fit_intercept, method.by_cg.tol, method.by_cg.max_iter)
 
     @property
     def factor_bytes(self) -> int:
@@ -218,7 +229,7 @@ class SidedSweep(Sweep):
         """See `Sweep`: the moments by what the splits make of the rows."""
         assert partition.sides is not None
         basis = self.lead.basis
-        graphs = [candidate.last.neighbors_among(basis.width) for candidate in self.candidates]
+        graphs = [candidate.method.graph.neighbors_among(basis.width) for candidate in self.candidates]
         statistic = SplitMomentStatistic(
             basis.centred(),
             targets,
@@ -226,25 +237,26 @@ class SidedSweep(Sweep):
             splits=partition.sides,
             neighbours=max(number or 0 for number in graphs),
         )
-        return witnessed(statistic, whitenings, rows)
+        return with_probe(statistic, whitenings, rows)
 
     @property
     def rounds(self) -> int:
         """Most rounds of a candidate."""
-        return max(int(candidate.last.n_rounds) for candidate in self.candidates)
+        return max(int(candidate.method.n_rounds) for candidate in self.candidates)
 
 
 def arrange(
     members: list[Candidate],
     rows: Rows,
     targets: Targets,
+    inputs: Inputs,
     parts: list[Partition],
     *,
     scoring: Scoring,
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; and those of their scores."""
     sweeps: list[Sweep] = []
-    _choose_solvers(members, rows, targets, parts)
+    _choose_solvers(members, rows, targets, inputs, parts)
     for group in _share_landmarks(members, rows):
         sweeps += _descents([candidate for candidate in group if candidate.choice])
         group = [candidate for candidate in group if not candidate.choice]
@@ -255,9 +267,9 @@ def arrange(
             continue
         kernels: dict[Any, list[Candidate]] = {}
         for candidate in group:
-            last, adapts = candidate.last, isinstance(candidate.last, SidedEstimator)
-            graph = last.n_neighbors if adapts else None
-            key = candidate.basis.dtype, last.dtype == "auto", _key(candidate.basis.kernel), graph
+            adapts = isinstance(candidate.method, AdaptingMethod)
+            graph = candidate.method.graph.n_neighbors if adapts else None
+            key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
@@ -269,27 +281,31 @@ def arrange(
     return sweeps
 
 
-def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition]) -> None:
+def _choose_solvers(
+    members: list[Candidate], rows: Rows, targets: Targets, inputs: Inputs, parts: list[Partition]
+) -> None:
     """Note of the candidates that conjugate gradients fit which preconditioner they take."""
     splits, most = (sum(len(part.splits) for part in parts), max(len(part.splits) for part in parts))
     trained = len(rows) * (1 - 1 / most) if most > 1 else None  # a single fold has a preconditioner of its own
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
-        last = candidate.last
-        if not isinstance(last, ChoosesSolver) or isinstance(last.alpha, str):
+        method = candidate.method
+        if not isinstance(method, RidgeMethod) or isinstance(method.alpha, str):
             continue
-        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
+        key = _draw_of(candidate.columns), method.by_cg.solver, _alike(candidate)
         groups.setdefault(key, []).append(candidate)
+    data = Training(rows, targets, inputs)
     for group in groups.values():
         for candidate in group:
-            candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group), trained=trained)
+            models = splits * len(group)
+            candidate.choice, _ = choose_solver(
+                candidate.method, candidate.columns, data, models=models, trained=trained
+            )
 
 
 def _alike(candidate: Candidate) -> Any:
     """Equal for candidates of the same landmarks whose descents may share sweeps."""
-    last = candidate.last
-    return _columns_of(last), candidate.penalty.fit_intercept, last.tol, last.max_iter
+    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, candidate.method.by_cg
 
 
 def _descents(members: list[Candidate]) -> list[Sweep]:
@@ -308,34 +324,40 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
     """Group candidates by their landmarks, drawn once a group; each is given its basis."""
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
-        last = candidate.last
-        if not isinstance(last, LandmarkEstimator):
+        columns = candidate.columns
+        if isinstance(columns, RowChoice):
             groups.setdefault("rows", []).append(candidate)
             continue
-        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        kernel = _key(last.given_kernel()) if given in BY_KERNEL else None
-        if given in FOURIER:  # functions of the kernel, which share nothing with those of another
-            kernel = _columns_of(last)
-        groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
+        draw = _draw_of(columns)
+        kernel = _key(columns.kernel) if draw[0] in BY_KERNEL else None
+        if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
+            kernel = _columns_of(columns)
+        groups.setdefault((draw, kernel), []).append(candidate)
     for group in groups.values():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
-        lead = group[0].basis = group[0].last.basis(rows)
+        lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[Any, Any] = {}
-        direct = [one.last for one in group if not one.choice]
-        whitens = {_columns_of(last) for last in direct if last.has_witness and last.whitens}
+        direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
+        whitens = {_columns_of(one.columns) for one in direct}
         for candidate in group:
-            last, key = candidate.last, _columns_of(candidate.last)
+            columns, key = candidate.columns, _columns_of(candidate.columns)
             if key not in bases:
-                basis = lead if candidate is group[0] else last.basis(rows, like=lead)
-                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if key in whitens else basis
+                basis = lead if candidate is group[0] else columns.choose(rows, like=lead)
+                bases[key] = whitened(basis, choose=columns.dtype == "auto")[0] if key in whitens else basis
             candidate.basis = bases[key]
     return list(groups.values())
 
 
-def _columns_of(last: Any) -> Any:
-    """Equal for candidates that share landmarks and have the same columns of them."""
-    return (last.dtype, _key(last.given_kernel())) if isinstance(last, LandmarkEstimator) else None
+def _columns_of(columns: BasisChoice | RowChoice) -> Any:
+    """Return what is equal for candidates that share landmarks and have the same columns of them."""
+    return (columns.dtype, _key(columns.kernel)) if isinstance(columns, BasisChoice) else None
+
+
+def _draw_of(columns: BasisChoice) -> tuple[Any, ...]:
+    """Return what is equal for candidates that would draw the same landmarks."""
+    given = columns.landmarks if isinstance(columns.landmarks, str) else np.asarray(columns.landmarks).tobytes()
+    return given, columns.count, _seed(columns.random_state)
 
 
 def about(statistic: MomentStatistic, place: int) -> Array | None:

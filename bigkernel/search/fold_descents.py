@@ -135,7 +135,7 @@ def descended(
     system = FoldSystem(
         rows, targets, basis, one.goal, Core(basis), one.choice.rows, what="tune-cg", partition=partition
     )
-    with solving(one.lead.last):
+    with solving(one.lead.method):
         alpha, left, P = begun(system)
         reached, shares = descend(system, alpha, left, P)
     by_fold = reached.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)

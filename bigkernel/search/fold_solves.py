@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.estimators.arithmetic import drawn, evidence_of
 from bigkernel.estimators.fit_state import Problem
+from bigkernel.estimators.precision import estimate_errors, evidence_of
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import Scoring, Solved, Tested
-from bigkernel.solvers.accuracy import ENOUGH, Evidence, Variances, variances
+from bigkernel.solvers.accuracy import ENOUGH, Variances, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -55,7 +55,7 @@ class _Folds:
         groups = range(len(problem.statistics["n"]))
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
         most, everything = max(one.penalty.n_components or 0 for one in some), summed(raw)
-        coordinates = some[0].last.coordinates(some[0].basis, everything, most, whitening)
+        coordinates = some[0].method.coordinates(some[0].basis, everything, most, whitening)
         # mostly every row is in a fold, and what is in none need not be rotated
         folded = raw[first:] if raw[-1].rows else raw[first:-1]
         return cls(coordinates, list(pool.map(coordinates.reduce, folded)), everything)
@@ -79,11 +79,11 @@ def solve_folds(
     pool: ThreadPoolExecutor,
 ) -> list[Solved]:
     """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
-    last, c, first = members[0].last, swept.statistics["t"].shape[1], int(statistic.unlabelled == "keep")
-    evidence = None if whitening is None else evidence_of(swept, whitening)
-    by_draw = evidence is not None and not last.tells_by_formula
+    method, c, first = members[0].method, swept.statistics["t"].shape[1], int(statistic.unlabelled == "keep")
+    evidence = evidence_of(swept, whitening)
+    by_draw = evidence is not None and not method.has_formula
     expand = scoring.coefficients or by_draw
-    width = last.predicting(statistic.features).width if expand else 0
+    width = method.predicting(statistic.features).width if expand else 0
     solved = [Solved.of(len(members), width, c) for _ in range(len(swept.statistics["n"]) - first - 1)]
     for places in _alike(members):
         some = [members[place] for place in places]
@@ -98,9 +98,7 @@ def solve_folds(
         fit = partial(_fit_fold, folds, known, scoring, expand)
         found = list(pool.map(fit, range(len(solved)), penalties))
         if by_draw:
-            assert evidence is not None
-            assert whitening is not None
-            _tell(some, problem, folds, found, penalties, (first, whitening, evidence), pool)
+            _estimate(some, problem, folds, found, penalties, first, whitening, pool)
         columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
         for out, of_fold in zip(solved, found, strict=True):
             out.hidden |= of_fold.hidden
@@ -119,19 +117,19 @@ def _penalties(folds: _Folds, some: list[Candidate], fold: int) -> list[Penalty]
     return settled(folds.train(fold), penalties)
 
 
-def _tell(
+def _estimate(
     some: list[Candidate],
     problem: Problem,
     folds: _Folds,
     found: list[Solved],
     penalties: list[list[Penalty]],
-    given: tuple[int, Whitening, Evidence],
+    first: int,
+    whitening: Whitening | None,
     pool: ThreadPoolExecutor,
 ) -> None:
     """Note the errors of candidates, from solves of sums that are moved as rounding moved them."""
-    first, whitening, evidence = given
-    last, basis, k = some[0].last, problem.basis, len(some)
-    total, glance = last.predicted_from(problem), basis.glance()
+    method, basis, k = some[0].method, problem.basis, len(some)
+    total, glance = method.predicted_from(problem), basis.glance()
     seen = None if glance is None else glance[0][:, : len(total.s)]
 
     def changed(sums: Accumulator) -> Array:
@@ -151,7 +149,8 @@ def _tell(
         fit = found[fold].weights, found[fold].intercepts
         return changes(total, fit, others.expanded(weights, intercepts), k, seen=seen)
 
-    errors = drawn(problem, whitening, evidence, changed)
+    errors = estimate_errors(problem, whitening, changed)
+    assert errors is not None
     for fold, out in enumerate(found):
         out.errors = list(errors[fold * k : (fold + 1) * k])
         out.tested = [
@@ -190,6 +189,6 @@ def _alike(members: list[Candidate]) -> list[list[int]]:
     """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[Any, list[int]] = {}
     for place, candidate in enumerate(members):
-        key = (getattr(candidate.last, "eigenfunctions", None), candidate.penalty.fit_intercept)
+        key = (candidate.method.whitens, candidate.penalty.fit_intercept)
         groups.setdefault(key, []).append(place)
     return list(groups.values())

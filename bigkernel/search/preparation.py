@@ -12,9 +12,8 @@ from sklearn.pipeline import Pipeline
 from bigkernel.engine.class_weights import ClassWeightSource
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.artl import CellTargets
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.domains import CellTargets
 from bigkernel.events.kinds import Event, SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search.arrangement import Candidate, arrange
@@ -66,7 +65,7 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"param_grid: {error}") from error
         last = model[-1] if isinstance(model, Pipeline) else model
-        if isinstance(last, DomainedTransformer):
+        if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
                 f"estimator: {type(last).__name__} predicts nothing that folds could be judged by; search a Pipeline "
                 "of it and a classifier, for which it is fitted once to all rows, or ARTLClassifier"
@@ -79,7 +78,9 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
                 "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
-        found.append(Candidate(index, dict(params), model, last, last.penalty()))
+        method, weighting = last._method(), getattr(last, "class_weight", None)
+        penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
+        found.append(Candidate(index, dict(params), model, last, method, last._columns(), penalty))
     return found
 
 
@@ -103,9 +104,8 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
         proto = clone(members[0].last)
         if any(member.penalty.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
-        rows, targets, inputs = proto.searched(
-            inner, given.y, given.sample_weight, sample_domain=given.sample_domain, groups=given.groups
-        )
+        data = proto._read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
+        rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
         if prepared:
             parts = prepared[0].work.partitions
@@ -114,7 +114,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
         if isinstance(targets, CellTargets):
             parts = with_sides(parts, rows, targets.cells)
         judging = _with_own_weights(rows) if several else rows
-        sweeps = arrange(members, rows, targets, parts, scoring=scoring)
+        sweeps = arrange(members, rows, targets, inputs, parts, scoring=scoring)
         if scoring.gcv:
             _require_gcv(members)
         work = Work(rows, targets, inputs, judging, parts, sweeps)

@@ -19,8 +19,10 @@ from threadpoolctl import threadpool_limits
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import sweep
-from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
-from bigkernel.estimators.fit_state import Problem
+from bigkernel.estimators.base import restore
+from bigkernel.estimators.fit_state import Problem, Training
+from bigkernel.estimators.precision import next_precision, probed_sweep
+from bigkernel.estimators.solver_choice import fit_by_cg
 from bigkernel.events.kinds import Note, Step
 from bigkernel.events.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, fits, within_memory
@@ -29,7 +31,7 @@ from bigkernel.search.fold_solves import solve_folds
 from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.side_sweeps import adapted, begun
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.search.value_sweeps import Training, coefficients, value_scores
+from bigkernel.search.value_sweeps import SearchTraining, coefficients, value_scores
 from bigkernel.solvers.accuracy import PROMISE
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.moments import MomentStatistic
@@ -40,7 +42,7 @@ _ROTATED_BYTES = 2**28  # of the folds of kernels that are solved side by side
 
 
 @dataclass(eq=False)
-class Work(Training):
+class Work(SearchTraining):
     """Rows, what they are fitted to, and the sweeps over them.
 
     Attributes
@@ -97,20 +99,20 @@ class Work(Training):
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
         # one that whitens to solve tells the whitening, wherever it stands in the grid
         leads = [
-            next((c.last for c in members if c.last.whitens), members[0].last)
+            next((c.method for c in members if c.method.whitens), members[0].method)
             for members in one.members
-            if one.lead.last.has_witness
+            if one.lead.method.probed
         ]
         certificates = [Certificates() for _ in leads]
         with threadpool_limits(limits=1, user_api="blas"):  # the same bits however many there are, as in the solves
             whitenings = [
-                whitening_for(last, members[0].basis, noted)
-                for members, last, noted in zip(one.members, leads, certificates, strict=False)
+                method.whiten(members[0].basis, noted)
+                for members, method, noted in zip(one.members, leads, certificates, strict=False)
             ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
-        total = seeing_sweep(partition.attach(self.rows), statistic, what="tune").total
-        for last, noted in zip(leads, certificates, strict=True):
-            if last.whitens:
+        total = probed_sweep(partition.attach(self.rows), statistic, what="tune").total
+        for method, noted in zip(leads, certificates, strict=True):
+            if method.whitens:
                 noted.warn()
         groups, problems = statistic.groups, []
         for place, members in enumerate(one.members):
@@ -149,14 +151,14 @@ class Work(Training):
     ) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
         coarse: dict[Any, list[list[Candidate]]] = {}
-        if isinstance(one, Descents) or not one.lead.last.has_witness:
+        if isinstance(one, Descents) or not one.lead.method.probed:
             return []
         for members in one.members:
             errors = [error for fold in solved[id(members)] for error in fold.errors if error is not None]
             worst = max(errors, key=lambda error: error.total, default=None)
-            choose = all(candidate.last.dtype == "auto" for candidate in members)
+            choose = all(candidate.columns.dtype == "auto" for candidate in members)
             hidden = any(fold.hidden for fold in solved[id(members)])
-            wider = None if worst is None else better(members[0].basis, worst, choose=choose, hidden=hidden)
+            wider = None if worst is None else next_precision(members[0].basis, worst, choose=choose, hidden=hidden)
             if wider is None:
                 continue
             if self._move(one, members, wider, partition, scoring):
@@ -225,9 +227,12 @@ class Work(Training):
         if candidate.choice:
             ends, folds = self.starts.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            candidate.last.adopt_descent(self.rows, targets, inputs, candidate.basis, start)
+            restore(candidate.last, inputs)
+            data = Training(self.rows, targets, inputs)
+            method, columns = candidate.method, candidate.columns
+            candidate.last._fitted = fit_by_cg(method, columns, data, candidate.basis, start=start)
         else:
-            candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
+            candidate.last._adopt(Training(self.rows, targets, inputs), candidate.basis, problem)
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:

@@ -20,7 +20,7 @@ from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.domain_base import slot_counts
+from bigkernel.estimators.domains import slot_counts
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.split_fits import SplitFits
 from bigkernel.events.kinds import Note
@@ -78,14 +78,14 @@ def begun(
     one: Sweep, partition: Partition, problem: Problem, whitening: Whitening, pool: ThreadPoolExecutor
 ) -> list[Solved]:
     """The first solutions of all candidates, by fold."""
-    sides, estimators = partition.sides, [candidate.last for candidate in one.candidates]
+    sides, methods = partition.sides, [candidate.method for candidate in one.candidates]
     assert sides is not None
     for fold, split in enumerate(partition.splits):
         tested, part = sides.tests(problem.statistics, fold), sides.part(problem.statistics, fold)
         require_fold(split, float(tested["n"].sum()), float(part["n"][1]), part["t"][1])
         if not part["n"][0] > 0:
             raise DataError(f"cv: split {split} has no row of the target with a weight above zero")
-    fits = pool.map(partial(SplitFits.of, estimators, sides, problem, whitening), range(len(partition.splits)))
+    fits = pool.map(partial(SplitFits.of, methods, sides, problem, whitening), range(len(partition.splits)))
     return list(pool.map(_solved, list(fits)))
 
 

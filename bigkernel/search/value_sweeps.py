@@ -27,7 +27,7 @@ Scores = dict[tuple[int, int], dict[str, float]]  # by candidate and fold
 
 
 @dataclass(eq=False)
-class Training:
+class SearchTraining:
     """Rows, and what they are fitted to, as a fit of its own has them; `judging`: with the weights that scores have."""
 
     rows: Rows
@@ -36,7 +36,7 @@ class Training:
     judging: Rows
 
 
-def batches(one: Sweep, partition: Partition, work: Training, scoring: Scoring) -> list[tuple[Sweep, Plan]]:
+def batches(one: Sweep, partition: Partition, work: SearchTraining, scoring: Scoring) -> list[tuple[Sweep, Plan]]:
     """Sweeps of some candidates each, whose values fit the memory of a worker and of this process.
 
     Raises
@@ -65,7 +65,7 @@ def batches(one: Sweep, partition: Partition, work: Training, scoring: Scoring) 
 
 
 def value_scores(
-    one: Sweep, partition: Partition, work: Training, found: list[list[Solved]], scoring: Scoring
+    one: Sweep, partition: Partition, work: SearchTraining, found: list[list[Solved]], scoring: Scoring
 ) -> Scores:
     """The scores of all candidates that need values of f, from a sweep or several."""
     where = {candidate.index: place for place, candidate in _places(one)}
@@ -86,7 +86,7 @@ def value_scores(
 
 
 def coefficients(
-    one: Sweep, partition: Partition, work: Training, found: list[list[Solved]], where: dict[int, tuple[int, int]]
+    one: Sweep, partition: Partition, work: SearchTraining, found: list[list[Solved]], where: dict[int, tuple[int, int]]
 ) -> tuple[Array, Array]:
     """Weights (K, F, p, k·c) and intercepts (K, F, k·c) of some of the candidates that were solved, where they stand.
 
@@ -115,11 +115,11 @@ def _halved(members: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]
     return members[: len(members) // 2], members[len(members) // 2 :]
 
 
-def _nothing(one: Sweep, partition: Partition, work: Training) -> tuple[Array, Array]:
+def _nothing(one: Sweep, partition: Partition, work: SearchTraining) -> tuple[Array, Array]:
     wide = max(len(members) for members in one.members) * work.targets.width
     shape = (len(one.members), partition.folds.count, one.predicting.width, wide)
     return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
 
-def _statistic(one: Sweep, partition: Partition, work: Training, weights: Array, intercepts: Array) -> FoldValues:
+def _statistic(one: Sweep, partition: Partition, work: SearchTraining, weights: Array, intercepts: Array) -> FoldValues:
     return FoldValues(one.predicting, weights, intercepts, partition.folds, work.targets, len(work.rows))

@@ -72,9 +72,9 @@ def test_it_holds_on_the_target_where_ridge_on_the_source_does_not():
 
 def test_a_sharpness_of_two_numbers_rises_by_equal_factors():
     model = ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=4)
-    assert_allclose([model._sharpness(number) for number in (1, 2, 3, 4)], [2, 4, 8, 16])
-    assert ARTLClassifier(sharpness=5.0)._sharpness(3) == 5
-    assert ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=1)._sharpness(1) == 2
+    assert_allclose([model._method().sharpness_of(number) for number in (1, 2, 3, 4)], [2, 4, 8, 16])
+    assert ARTLClassifier(sharpness=5.0)._method().sharpness_of(3) == 5
+    assert ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=1)._method().sharpness_of(1) == 2
 
 
 def test_rounds_end_where_no_label_changes():

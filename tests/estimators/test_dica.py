@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.domain_base import cell_counts, distinct
+from bigkernel.estimators.domains import cell_counts, distinct
 from bigkernel.statistics.domain_cells import Cells
 
 rng = np.random.default_rng(20130617)

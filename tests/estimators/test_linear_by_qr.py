@@ -188,9 +188,9 @@ def test_sparse_rows_are_factored_to_the_bits_of_dense_ones():
 
 
 def test_too_many_columns_leave_the_warning(monkeypatch):
-    from bigkernel.estimators import triangle_sweeps
+    from bigkernel.estimators import precision
 
-    monkeypatch.setattr(triangle_sweeps, "MOST_COLUMNS", D)
+    monkeypatch.setattr(precision, "MOST_COLUMNS", D)
     with pytest.warns(Inaccurate):
         model = LinearRegression().fit(*table(1e10, 0.0))
     assert model.fit_report()["sums"] == "float64"

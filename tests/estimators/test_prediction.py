@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from bigkernel import DICA, Gaussian, KernelRidge, KernelRidgeClassifier, Nystroem, UnitNormalizer
-from bigkernel.estimators import inputs, prediction, transforms
+from bigkernel.estimators import base, inputs, transforms
 from bigkernel.kernels.algebra import Kernel
 
 rng = np.random.default_rng(19)
@@ -74,14 +74,14 @@ def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepare
 def test_what_is_prepared_is_in_no_pickle_and_goes_with_its_fit():
     model = MODELS["classes"]()
     gc.collect()  # what other tests have left goes now, and not between the counts
-    before, kept = pickle.dumps(model), len(prediction._KEPT)
+    before, kept = pickle.dumps(model), len(base._KEPT)
     expected = model.decision_function(X)
-    assert len(prediction._KEPT) == kept + 1
+    assert len(base._KEPT) == kept + 1
     assert pickle.dumps(model) == before
     assert_array_equal(pickle.loads(before).decision_function(X), expected)
     del model
     gc.collect()
-    assert len(prediction._KEPT) == kept
+    assert len(base._KEPT) == kept
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def outcome(model, rows):
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 def test_a_quick_look_changes_no_value_and_no_error(model, rows, monkeypatch):
     quick = outcome(model, rows)
-    for module in (inputs, prediction, transforms):
+    for module in (base, inputs, transforms):
         monkeypatch.setattr(module, "is_sound", lambda *_: False)
     assert quick == outcome(model, rows)

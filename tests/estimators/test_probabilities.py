@@ -26,6 +26,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators import fitting
 from bigkernel.estimators.evaluation import judge
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.calibration import fit_softmax
@@ -147,10 +148,11 @@ def test_folds_that_can_judge_no_row_are_refused_in_place_of_one_class_for_all(f
     assert model.fit(as_rows(X, two, group=np.arange(N) // 4)).score(X, two) > 0.75
 
 
-def test_one_fold_without_rows_is_refused():
+def test_one_fold_without_rows_is_refused(monkeypatch):
     model = KernelRidgeClassifier(probability=True, **GIVEN)
     few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
-    model._folded = lambda statistic: replace(statistic, folds=HeldOutFolds(1))
+    fold = lambda method, statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
+    monkeypatch.setattr(fitting, "with_folds", fold)
     with pytest.raises(DataError, match="no held-out row can be judged"):
         model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
 
@@ -159,7 +161,9 @@ def test_where_five_folds_do_not_fit_a_worker_one_is_held_out():
     model = KernelRidgeClassifier(probability=True, **GIVEN)
     five = model.fit(X, Y).fit_report()["calibration_rows"]
     plan, limit = model.plan(X, Y), 10**8
-    size = model._statistic(model._fitted.basis, Targets(3, np.arange(3))).footprint(settings().block_rows)
+    size = fitting.with_folds(
+        model._method(), model._method().statistic(model._fitted.basis, Targets(3, np.arange(3)))
+    ).footprint(settings().block_rows)
     base = {"bigkernel.worker-base-bytes": limit - size.work_bytes - 6 * size.partial_bytes}
     with dask.config.set({"bigkernel.memory-limit-bytes": limit, **base}):
         one = model.fit(X, Y)

@@ -10,6 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigkernel import JDA, ARTLClassifier
 from bigkernel.engine.rows import as_rows
+from bigkernel.estimators.domains import read_cells
+from bigkernel.estimators.fit_state import Training
 from bigkernel.solvers.pseudo_labels import Sides
 from bigkernel.statistics.domain_cells import Cells
 
@@ -18,12 +20,14 @@ class OnItself:
     """Every row once with its label, once without."""
 
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
-        rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels")
+        data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels")
+        rows, cells = data.rows, data.targets
         chunk = rows.read(0, len(rows))
         label = cells.label(chunk)
         weight = None if chunk.weight is None else np.tile(chunk.weight, 2)
         twice = as_rows(np.vstack([chunk.x, chunk.x]), np.concatenate([label, np.full(len(label), -1)]), weight=weight)
-        return twice, Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False])), inputs
+        sides = Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False]))
+        return Training(twice, sides, data.inputs)
 
 
 class ARTLClassifierOnItself(OnItself, ARTLClassifier):

@@ -15,8 +15,9 @@ from sklearn.datasets import load_digits
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
-from bigkernel.estimators.arithmetic import whitening_for
+from bigkernel.estimators.base import restore
 from bigkernel.estimators.deviations import deviation_error
+from bigkernel.estimators.fitting import finish, solve, sum_up
 from bigkernel.estimators.number_range import solving
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior
@@ -70,7 +71,7 @@ def apart(model, exact):
     F, R = values(model), values(exact)
     wide = max(F.shape[1], R.shape[1])
     F, R = (np.pad(one, ((0, 0), (0, wide - one.shape[1]))) for one in (F, R))
-    if model.turns:
+    if model._method().rotates:
         left, _, right = np.linalg.svd(R.T @ F, full_matrices=False)
         F = F @ (left @ right).T
     return np.linalg.norm(F - R) / np.linalg.norm(R)
@@ -81,12 +82,11 @@ def first_told(name, sigma, alpha):
     model, given = METHODS[name]
     model = type(model)(**model.get_params()).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
     model.check_parameters()
-    rows, targets, inputs = model._read_fit(*given, *[None] * (4 - len(given)))
-    basis = replace(model.basis(rows), dtype="float32")
-    whitening = whitening_for(model, basis)
-    solved = model._solved(model.sweep(rows, targets, inputs, basis, whitening)[0], whitening)
-    model._see(inputs)
-    model._fitted = model._settle(solved, sweep={}, skipped_rows=0)
+    method, data = model._method(), model._read_fit(*given, *[None] * (4 - len(given)))
+    basis = replace(model._columns().choose(data.rows), dtype="float32")
+    whitening = method.whiten(basis)
+    solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
+    restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
     return solved.certificates.errors.total, model
 
 
@@ -181,11 +181,11 @@ def test_deviations_tell_their_error(sigma, alpha):
     exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
     wanted = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)
-    rows, targets, inputs = model.training(X, CLASS, None)
-    basis = replace(model.basis(rows), dtype="float32")
-    whitening = whitening_for(model, basis)
-    solved = model._solved(model.sweep(rows, targets, inputs, basis, whitening)[0], whitening)
-    model._fitted = model._settle(solved, sweep={}, skipped_rows=0)
+    method, data = model._method(), model.training(X, CLASS, None)
+    basis = replace(model._columns().choose(data.rows), dtype="float32")
+    whitening = method.whiten(basis)
+    solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
+    restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
     of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=False)
     told = deviation_error(model._fitted, whitening, of_sums)
     block = model.kernel_(X[:300].astype(float), Z.astype(float))

@@ -16,7 +16,7 @@ from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
-from bigkernel.estimators import triangle_sweeps
+from bigkernel.estimators import precision
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.ridge import whiten
 from bigkernel.solvers.triangle_ridge import Stacked
@@ -152,7 +152,7 @@ def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
 
 def test_too_many_columns_or_too_little_memory_leave_the_warning(monkeypatch):
     model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0)
-    monkeypatch.setattr(triangle_sweeps, "MOST_COLUMNS", M)
+    monkeypatch.setattr(precision, "MOST_COLUMNS", M)
     with pytest.warns(Inaccurate):
         model.fit(X, y)
     assert model.fit_report()["sums"] == "float64"

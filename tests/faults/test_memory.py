@@ -33,6 +33,7 @@ from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import PlanTooLarge
+from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.kinds import SweepStarted
@@ -192,7 +193,7 @@ def model_file(path, m, d, dtype):
         with_intercept=True,
         iterations=3,
     )
-    model._see(inputs)
+    restore(model, inputs)
     basis = LandmarkBasis(model.kernel, g.integers(0, 256, (m, d)) / 255, dtype)
     model._fitted = IterativeFit(inputs=inputs, basis=basis, solution=solution)
     save_model(model, path)

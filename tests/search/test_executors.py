@@ -27,6 +27,7 @@ from bigkernel import (
 )
 from bigkernel.engine.context import executing
 from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.events.kinds import SegmentDone, SweepStarted
 from bigkernel.events.scope import observe
 
@@ -152,7 +153,7 @@ def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
 def test_the_refit_has_the_landmarks_that_were_judged(seed):
     fold = np.arange(N) % 4  # no sweep sees all rows, so that no moments are kept
     pairs = [(np.flatnonzero((fold != i) & (fold != 3)), np.flatnonzero(fold == i)) for i in range(3)]
-    choose, drawn = KernelRidge.basis, []
+    choose, drawn = BasisChoice.choose, []
 
     def basis(self, rows, **options):
         chosen = choose(self, rows, **options)
@@ -160,7 +161,7 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
         return chosen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KernelRidge, "basis", basis)
+        patch.setattr(BasisChoice, "choose", basis)
         model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=seed)
         search = SweepSearchCV(model, {"alpha": [0.1]}, cv=pairs).fit(X, y)
     assert_array_equal(search.best_estimator_.landmarks_, drawn[0])

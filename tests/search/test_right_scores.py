@@ -10,7 +10,7 @@ from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
-from bigkernel.estimators import arithmetic
+from bigkernel.estimators import precision
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import observe
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
@@ -128,6 +128,6 @@ def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
 def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
     X, y = TABLES[10]
     monkeypatch.setattr(Witness, "sees", lambda witness, start, window: witness.every == 1)
-    monkeypatch.setattr(arithmetic, "windows_to_skip", lambda *_: 5)
+    monkeypatch.setattr(precision, "windows_to_skip", lambda *_: 5)
     model = KernelRidge(Gaussian(2.0), alpha=0.1, landmarks=X[:60]).fit(X, y)
     assert 0 < model.certificates_["prediction_error"] < 1e-9
