@@ -507,13 +507,13 @@ class Regressor(MultiOutputMixin, RegressorMixin):
         `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
         theirs in a column.
         """
-        fitted: Self = self._fit(X, y, sample_weight, sample_domain)  # type: ignore[attr-defined]
+        fitted: Self = self._fit(X, y, sample_weight, sample_domain)
         return fitted
 
     @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
-        fitted: Self = self._partial_fit(X, y, None, sample_weight)  # type: ignore[attr-defined]
+        fitted: Self = self._partial_fit(X, y, None, sample_weight)
         return fitted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -522,7 +522,7 @@ class Regressor(MultiOutputMixin, RegressorMixin):
         Lazy input is scored by one sweep; its targets are those it carries unless y is given.
         """
         if is_lazy(X):
-            return score(self.score_totals(X, y, sample_weight))  # type: ignore[attr-defined]
+            return score(self.score_totals(X, y, sample_weight))
         return float(RegressorMixin.score(self, X, y, sample_weight))
 
 
@@ -563,18 +563,18 @@ class Classifier(ClassifierMixin):
         `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
         theirs in a column.
         """
-        fitted: Self = self._fit(X, y, sample_weight, sample_domain)  # type: ignore[attr-defined]
+        fitted: Self = self._fit(X, y, sample_weight, sample_domain)
         return fitted
 
     @available_if(_adds_rows)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
-        if self.class_weight == "balanced":  # type: ignore[attr-defined]
+        if self.class_weight == "balanced":
             raise ConfigError(
                 "class_weight='balanced': partial_fit does not see all rows, and earlier ones cannot be weighed again; "
                 "give a dict of weights, or fit to all rows"
             )
-        fitted: Self = self._partial_fit(X, y, classes, sample_weight)  # type: ignore[attr-defined]
+        fitted: Self = self._partial_fit(X, y, classes, sample_weight)
         return fitted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -583,13 +583,13 @@ class Classifier(ClassifierMixin):
         Lazy input is scored by one sweep; its labels are those it carries unless y is given.
         """
         if is_lazy(X):
-            return score(self.score_totals(X, y, sample_weight))  # type: ignore[attr-defined]
+            return score(self.score_totals(X, y, sample_weight))
         return float(ClassifierMixin.score(self, X, y, sample_weight))
 
     def decision_function(self, X: Any) -> Any:
         """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
-        values = self._values(X)  # type: ignore[attr-defined]
-        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values  # type: ignore[attr-defined]
+        values = self._values(X)
+        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: Any) -> Any:
@@ -611,9 +611,9 @@ class Classifier(ClassifierMixin):
 
     def _of_logits(self, X: Any, function: Any) -> Any:
         check_is_fitted(self)
-        if not self._kept_predictor().logits:  # type: ignore[attr-defined]
+        if not self._kept_predictor().logits:
             raise ConfigError(f"{type(self).__name__}: it was fitted with probability=False; fit again")
-        values = self._values(X)  # type: ignore[attr-defined]
+        values = self._values(X)
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
 

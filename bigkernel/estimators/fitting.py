@@ -241,7 +241,9 @@ def fit(method: Method, columns: BasisChoice | RowChoice, data: Training) -> Fit
     return method.fit(data, columns, columns.choose(data.rows))
 
 
-def fit_moments(method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None) -> Any:
+def fit_moments(
+    method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None
+) -> MomentFit:
     """Fit from sums of the rows: those of `problem`, if they are good enough, else of sweeps."""
     solved, report = judge(method, data, basis, choose=choose, problem=problem)
     swept = problem is None or report["swept_again"]
@@ -260,6 +262,7 @@ def judge(
     problem : the sums of a sweep that has been made already
     """
     report: Report = {}
+    whitening: Whitening | None
     if method.whitens:
         basis, whitening, certificates = whitened(basis, choose=choose and problem is None)
     else:
@@ -306,7 +309,7 @@ def sum_up(
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
     require_some(data.rows, report["skipped_rows"])
-    about = None if isinstance(basis, RowBasis) else statistic.features.shift
+    about = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
     problem = Problem.of_sums(data.inputs, basis, swept.total, about)
     if method.probability:
         problem = _join_folds(problem, int(method.unlabelled == "keep"))
@@ -408,7 +411,8 @@ def fit_columns(method: Method, before: MomentFit, columns: Array) -> MomentFit:
     """Fit on some of the landmarks of a fit (k,), from its sums."""
 
     def part(whole: Problem) -> Problem:
-        return of_columns(whole, columns)
+        fewer: Problem = of_columns(whole, columns)
+        return fewer
 
     solved = solve(method, part(before))
     if before.triangle is None:  # which tells its error by itself

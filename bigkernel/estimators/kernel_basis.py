@@ -216,10 +216,10 @@ class RowChoice:
     def require_rows(self, rows: Rows) -> None:
         """Nothing: any number of rows will do."""
 
-    def choose(self, rows: Rows, *, look: bool = True, like: RowBasis | None = None) -> RowBasis:
+    def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> RowBasis:
         """Return the columns for rows; `like`: a basis whose point is taken."""
         del look
-        return like or RowBasis(near_mean(rows))
+        return like if isinstance(like, RowBasis) else RowBasis(near_mean(rows))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -265,7 +265,7 @@ class BasisChoice:
         if isinstance(self.landmarks, str) and not self.fourier:
             draws.require_count(len(rows), self.count_for(rows) or 0)
 
-    def choose(self, rows: Rows, *, look: bool = True, like: Basis | None = None) -> Basis:
+    def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
         """Choose the columns for rows.
 
         Parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -12,41 +10,22 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     ExactFit,
-    ExactProblem,
-    Fit,
     IterativeFit,
     MomentFit,
-    Problem,
-    RidgeSolution,
-    Solution,
-    Training,
 )
-from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, PENALTIES, penalty_of
-from bigkernel.estimators.precision import evidence_of, solve_triangle
-from bigkernel.estimators.solver_choice import IterativeSettings, choose_solver, fit_by_cg, plan_by_cg, why_not_cg
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, PENALTIES
+from bigkernel.estimators.ridge_method import IterativeSettings, RidgeMethod, choose_solver
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.descent_cost import driver_bytes
-from bigkernel.solvers.exact import exact_krr
-from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
-from bigkernel.solvers.indefinite import indefinite_krr
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.preconditioners import named
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, nystrom_ridge
-from bigkernel.solvers.target_penalties import Columns, by_penalty
-from bigkernel.statistics.moments import Moments, unshifted
-from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 _CONSTRAINTS: dict[str, list[Any]] = {
@@ -57,102 +36,6 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [Interval(Real, 0, None, closed="neither")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
 }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RidgeMethod(Method):
-    """Least squares with a penalty, by sums of m×m and one solve, or by conjugate gradients."""
-
-    solution_type: ClassVar[type[Solution]] = RidgeSolution
-    has_formula: ClassVar[bool] = True
-    fit_intercept: bool
-    by_cg: IterativeSettings
-
-    @property
-    def probed(self) -> bool:
-        """False of conjugate gradients, whose products are float64."""
-        return self.by_cg.solver != "cg"
-
-    @property
-    def factors_rows(self) -> bool:
-        """False where f without each fold is solved for from moments alone."""
-        return not self.probability
-
-    def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
-        refusal = why_not_cg(self, columns)
-        if self.by_cg.solver == "cg" and refusal:
-            raise ConfigError(f"{self.name}(solver='cg'): {refusal}")
-
-    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> RidgeSolution:
-        """See `Method`."""
-        whitening, flag, shift = reduced, self.fit_intercept, problem.inputs.shift
-        # targets were summed about a point near their mean where the fit had an intercept
-        moments = problem.moments
-        if not flag:
-            moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
-        alpha = penalty_of(self.alpha)
-        if problem.triangle is not None:
-            coef, intercept, error, alpha = solve_triangle(problem, whitening, alpha, certificates, fit_intercept=flag)
-        else:
-            if isinstance(alpha, str):
-                alpha = best_alpha(moments, whitening, fit_intercept=flag)
-            evidence = evidence_of(problem, whitening)
-            coef, intercept, error = nystrom_ridge(
-                moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
-            )
-        return RidgeSolution(
-            coef=coef,
-            intercept=(intercept if flag else intercept - shift) + shift,
-            rank=whitening.rank,
-            alpha=alpha,
-            training_mse=error / max(float(problem.statistics["n"].sum()), 1e-300),
-            with_intercept=flag,
-        )
-
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
-        """See `Method`."""
-        K, weight, kernel, flag = problem.K, problem.weight, problem.basis.kernel, self.fit_intercept
-        Y, _ = problem.wanted
-        alpha = penalty_of(self.alpha)
-        if isinstance(alpha, str):
-            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
-        krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
-
-        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-            return krr(K, Y[:, columns], value, fit_intercept=flag, weight=weight, certificates=noted)
-
-        coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)
-        # Y is without its shift here, as is the intercept
-        error = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
-        return RidgeSolution(
-            coef=coef,
-            intercept=intercept + problem.inputs.shift,
-            rank=len(K),
-            alpha=alpha,
-            training_mse=error,
-            with_intercept=flag,
-        )
-
-    def penalty(self) -> Penalty:
-        """See `Method`."""
-        return Penalty(penalty_of(self.alpha), self.fit_intercept)
-
-    def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        """Return the whitened coordinates."""
-        return Coordinates(whitening or basis.whitening())
-
-    def fit(self, data: Training, columns: Any, basis: Any) -> Fit:
-        """Fit by the solver that costs less, where that is a choice."""
-        choice, _ = choose_solver(self, columns, data)
-        return super().fit(data, columns, basis) if choice is None else fit_by_cg(self, columns, data, basis, choice)
-
-    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
-        """See `Method`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
-        choice, _ = choose_solver(self, columns, data)
-        return super().plan(data, columns, basis) if choice is None else plan_by_cg(data, basis, choice)
 
 
 def _method(estimator: Any) -> RidgeMethod:

@@ -20,7 +20,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
-from bigkernel.estimators.fit_state import MomentFit, Problem, Solution, ViewSolution
+from bigkernel.estimators.fit_state import MomentFit, Problem, RowBasis, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.landmark_choice import CHOICES
@@ -46,7 +46,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 class ViewChoice(BasisChoice):
     """Landmarks of two views, in random order, the first view's first; `count` of each."""
 
-    def choose(self, rows: Rows, *, look: bool = True, like: Basis | None = None) -> Basis:
+    def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
         """See `BasisChoice`."""
         basis = super().choose(rows, look=look, like=like)
         if like is not None or not isinstance(self.landmarks, str):

@@ -20,7 +20,7 @@ from bigkernel.estimators.iterative import System, begun, cancellation
 from bigkernel.estimators.number_range import solving
 from bigkernel.estimators.sub_samples import ByPenalty, Core, Drawn, draw_by_leverage, of_folds, of_others
 from bigkernel.events.scope import spent
-from bigkernel.search.arrangement import Descents
+from bigkernel.search.candidates import Descents
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import PROMISE

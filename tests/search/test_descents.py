@@ -28,8 +28,7 @@ from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
 from bigkernel.estimators import solver_choice
 from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
-from bigkernel.search import arrangement
-from bigkernel.search.preparation import Given
+from bigkernel.search.planning import Given
 from bigkernel.statistics.products import FoldProducts
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small

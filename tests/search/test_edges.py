@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Ridge, SweepSearchCV
 from bigkernel.errors import BestAtEdge
-from bigkernel.search.axes import edges
+from bigkernel.search.results import edges
 
 rng = np.random.default_rng(2026)
 N = 120

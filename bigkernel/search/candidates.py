@@ -1,7 +1,7 @@
-"""Candidates that share their rows, arranged in sweeps: as few as kernels, landmarks and memory allow.
+"""From an estimator and the parameters of candidates to sweeps: as few as kernels, landmarks and memory allow.
 
-Candidates with the same landmarks whose kernels have a common argument share a sweep; those with the same kernel share
-its moments.
+Candidates with the same transforms share rows; those with the same landmarks whose kernels have a common argument share
+a sweep; those with the same kernel share its moments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, FourierBasis, LandmarkBasis, RowChoice
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened, with_probe
-from bigkernel.estimators.ridge import RidgeMethod
+from bigkernel.estimators.ridge_method import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
-from bigkernel.estimators.solver_choice import choose_solver
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
@@ -229,7 +228,7 @@ class SidedSweep(Sweep):
         """See `Sweep`: the moments by what the splits make of the rows."""
         assert partition.sides is not None
         basis = self.lead.basis
-        graphs = [candidate.method.graph.neighbors_among(basis.width) for candidate in self.candidates]
+        graphs = [_adapting(candidate).graph.neighbors_among(basis.width) for candidate in self.candidates]
         statistic = SplitMomentStatistic(
             basis.centred(),
             targets,
@@ -242,7 +241,19 @@ class SidedSweep(Sweep):
     @property
     def rounds(self) -> int:
         """Most rounds of a candidate."""
-        return max(int(candidate.method.n_rounds) for candidate in self.candidates)
+        return max(int(_adapting(candidate).n_rounds) for candidate in self.candidates)
+
+
+def _adapting(candidate: Candidate) -> AdaptingMethod:
+    assert isinstance(candidate.method, AdaptingMethod)
+    return candidate.method
+
+
+def by_ridge(candidate: Candidate) -> tuple[RidgeMethod, BasisChoice]:
+    """Return the method and the columns of a candidate that conjugate gradients may fit."""
+    assert isinstance(candidate.method, RidgeMethod)
+    assert isinstance(candidate.columns, BasisChoice)
+    return candidate.method, candidate.columns
 
 
 def arrange(
@@ -268,7 +279,7 @@ def arrange(
         kernels: dict[Any, list[Candidate]] = {}
         for candidate in group:
             adapts = isinstance(candidate.method, AdaptingMethod)
-            graph = candidate.method.graph.n_neighbors if adapts else None
+            graph = _adapting(candidate).graph.n_neighbors if adapts else None
             key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
@@ -289,23 +300,21 @@ def _choose_solvers(
     trained = len(rows) * (1 - 1 / most) if most > 1 else None  # a single fold has a preconditioner of its own
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
-        method = candidate.method
-        if not isinstance(method, RidgeMethod) or isinstance(method.alpha, str):
+        if not isinstance(candidate.method, RidgeMethod) or isinstance(candidate.method.alpha, str):
             continue
-        key = _draw_of(candidate.columns), method.by_cg.solver, _alike(candidate)
+        method, columns = by_ridge(candidate)
+        key = _draw_of(columns), method.by_cg.solver, _alike(candidate)
         groups.setdefault(key, []).append(candidate)
     data = Training(rows, targets, inputs)
     for group in groups.values():
         for candidate in group:
             models = splits * len(group)
-            candidate.choice, _ = choose_solver(
-                candidate.method, candidate.columns, data, models=models, trained=trained
-            )
+            candidate.choice, _ = choose_solver(*by_ridge(candidate), data, models=models, trained=trained)
 
 
 def _alike(candidate: Candidate) -> Any:
     """Equal for candidates of the same landmarks whose descents may share sweeps."""
-    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, candidate.method.by_cg
+    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, by_ridge(candidate)[0].by_cg
 
 
 def _descents(members: list[Candidate]) -> list[Sweep]:

@@ -1,7 +1,9 @@
-"""Sweeps of candidates that adapt a source to a target: a kernel's moments, and the rounds that they all share.
+"""Candidates that adapt a source to a target on every split: from the sums of one sweep, and rounds that all share.
 
-A first sweep sums the rows by what the splits make of them. Each round is then one sweep of the target, for the
-pseudo-labels of every candidate on every split that is still under way.
+A first sweep sums the rows by what the splits make of them. Each model is the fit to the labels that its split leaves
+(`solvers.split_sides`); the models of a split share its sums in whitened coordinates, so that one more is a solve. Each
+round is then one sweep of the target, for the pseudo-labels of every candidate on every split that is still under way.
+Shapes: r whitened coordinates, c classes, k models of a split.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +25,110 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.domains import slot_counts
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.estimators.split_fits import SplitFits
+from bigkernel.estimators.fitting import solve
+from bigkernel.estimators.number_range import solving
+from bigkernel.estimators.precision import estimate_errors, is_probed
+from bigkernel.estimators.self_training import SelfTraining
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.search.arrangement import SidedSweep, Sweep, limit_bytes
+from bigkernel.search.candidates import SidedSweep, Sweep, limit_bytes
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH
-from bigkernel.solvers.penalty_grid import total_spread
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels
+from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.penalty_grid import Coordinates, squared_errors, total_spread
+from bigkernel.solvers.perturbation import changes
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import SplitSides
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class SplitFits:
+    """The models of one split.
+
+    Attributes
+    ----------
+    sides : of the split
+    problem : its sums, of target and source
+    whitening : of the columns
+    tested : moments of the rows that it tests, in whitened coordinates
+    courses : one a model
+    """
+
+    sides: Sides
+    problem: Problem
+    whitening: Whitening
+    tested: Moments
+    courses: list[SelfTraining]
+
+    @classmethod
+    def of(
+        cls, methods: Sequence[Any], splits: SplitSides, swept: Problem, whitening: Whitening, split: int
+    ) -> SplitFits:
+        """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
+        problem = replace(swept, statistics=splits.part(swept.statistics, split))
+        shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
+        tested = Moments.of(splits.tests(swept.statistics, split), shift=swept.centre)
+        courses = [
+            SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
+            for one in methods
+        ]
+        sides = splits.sides(split)
+        return cls(sides, problem, whitening, to_whitened(tested), courses)
+
+    @property
+    def weights(self) -> Array:
+        """Coefficients over the columns of the map, (p, k·c)."""
+        return np.hstack([course.solved.solution.coef for course in self.courses])
+
+    def squares(self, moments: Moments) -> Array:
+        """Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
+        whitened = np.stack([course.solved.solution.whitened for course in self.courses])  # type: ignore[attr-defined]
+        return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
+
+    def errors(self) -> list[Errors | None]:
+        """How far rounding has moved each model, its pseudo-labels given: by solves of sums that are moved as it does.
+
+        None where no witness saw the sums.
+        """
+        if not is_probed(self.problem):
+            return [None] * len(self.courses)
+        methods, count = [course.method for course in self.courses], len(self.courses)
+        glance, moments = self.problem.basis.glance(), self.problem.moments
+        seen, nothing = None if glance is None else glance[0], np.zeros(self.weights.shape[1])
+
+        def changed(total: Accumulator) -> Array:
+            moved = replace(self.problem, statistics=total)
+            try:
+                shared = _reduced(methods, moved, self.whitening)
+                found = [
+                    solve(
+                        course.method,
+                        replace(moved, pseudo_labels=course.solved.problem.pseudo_labels),
+                        self.whitening,
+                        reduced=shared,
+                        estimate=False,
+                    ).solution.coef
+                    for course in self.courses
+                ]
+            except DataError:  # it cannot be solved from these
+                return np.full(count, np.inf)
+            return changes(moments, (self.weights, nothing), (np.hstack(found), nothing), count, seen=seen)
+
+        return [*(estimate_errors(self.problem, self.whitening, changed) or [])]
+
+
+def _reduced(methods: Sequence[Any], problem: Problem, whitening: Whitening) -> Any:
+    """What all solves of a split share; with the graph, where one of them has one."""
+    lead = max(methods, key=lambda one: one.graph.manifold)
+    with solving(lead):
+        return lead.reduce(problem, whitening)
 
 
 @dataclass(eq=False)
