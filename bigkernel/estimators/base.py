@@ -36,6 +36,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
 from bigkernel.estimators.class_weights import check_class_weight, weigh_classes
+from bigkernel.estimators.domains import read_cells
 from bigkernel.estimators.fit_state import (
     ExactFit,
     Fitted,
@@ -117,6 +118,7 @@ class RowsEstimator(BaseEstimator):
     """
 
     _fitted: ExactFit | MomentFit | IterativeFit | None = None
+    _supervised = True  # a fit takes targets
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
     classes_ = Fitted("inputs.classes")
@@ -137,6 +139,8 @@ class RowsEstimator(BaseEstimator):
 
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
         """Return validated rows with their domains, what they are fitted to, and their names."""
+        if not self._supervised:
+            return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
         data = self.training(X, y, sample_weight)
         return replace(data, rows=with_domains(data.rows, sample_domain))
 

@@ -23,9 +23,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums
-from bigkernel.statistics.moments import MomentStatistic
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.domain_cells import Cells, CellSums
 
 Array = NDArray[Any]
 
@@ -47,10 +45,6 @@ class DICAMethod(Method):
         """See `Method`."""
         if not self.alpha > 0:
             raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
-
-    def statistic(self, basis: Any, targets: Cells) -> MomentStatistic:
-        """See `Method`: the sums of every domain and class."""
-        return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
         """See `Method`."""
@@ -120,7 +114,7 @@ class DICAMethod(Method):
         return {"components": solution.n_components, "domains": domains, "distributional_variance": variance}
 
 
-class DICA(RowTransformer, LandmarkEstimator):
+class DICA(LandmarkEstimator, RowTransformer):
     """Domain-invariant component analysis: kernel features in which domains look alike and classes apart.
 
     For domain generalization: the components are learnt from several source domains, without any row of the domains
@@ -259,9 +253,6 @@ class DICA(RowTransformer, LandmarkEstimator):
         report = super().fit_report()
         report.pop("labelled_rows", None)
         return report
-
-    def _row_map(self) -> Projection:
-        return Projection(int(self.n_features_in_), self._kept_predictor())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -52,6 +52,7 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.perturbation import change
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
 from bigkernel.statistics.witness import WITNESSED
@@ -107,7 +108,9 @@ class Method:
     # -- from rows to sums ---------------------------------------------------------------------------------------------
 
     def statistic(self, basis: Any, targets: Any) -> MomentStatistic:
-        """Return what the sweep sums up."""
+        """Return what the sweep sums up: of rows that know their domains, by domain and class."""
+        if isinstance(targets, Cells):
+            return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
         return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:

@@ -29,7 +29,6 @@ from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.target_penalties import require_alpha
-from bigkernel.statistics.projections import Projection
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,7 +68,7 @@ class JDAMethod(AdaptingMethod):
         return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
 
 
-class JDA(RowTransformer, LandmarkEstimator):
+class JDA(LandmarkEstimator, RowTransformer):
     """Joint distribution adaptation: components of the kernel in which a source and a target domain are alike.
 
     Transductive: the rows of the target take part in the fit, their labels never. The components keep as much variance
@@ -206,6 +205,3 @@ class JDA(RowTransformer, LandmarkEstimator):
 
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
         return read_sides(self, X, y, sample_domain, sample_weight)
-
-    def _row_map(self) -> Projection:
-        return Projection(int(self.n_features_in_), self._kept_predictor())

@@ -19,6 +19,7 @@ from bigkernel.estimators.fit_state import Fitted, IterativeFit, MomentFit
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.statistics.projections import Projection
 
 Array = NDArray[Any]
 
@@ -75,6 +76,14 @@ class LandmarkEstimator(RowsEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = is_precomputed(self.kernel)
         return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) with weights (n,); y is not looked at."""
+        return self._fit(X, y, sample_weight)
+
+    def _row_map(self) -> Projection:
+        """Return the map of a transformer, z(x) = φ(x)ᵀW + b."""
+        return Projection(int(self.n_features_in_), self._kept_predictor())
 
     @property
     def n_landmarks_(self) -> int:
