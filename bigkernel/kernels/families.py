@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import Bound, strips
+from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.feature_maps import held_bytes, loaded_bytes
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import PART_ROWS, Bound, strips
+from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
+_DIAGONAL_ROWS = 128  # whose k(x, x) are computed at a time
 
 
 class FeatureMap(Protocol):
@@ -172,8 +172,8 @@ class LandmarkMap(SingleMap):
         """k(x, x) of these rows of the chunk, (b,) float64."""
         chosen = np.arange(len(chunk))[block]
         found = [np.empty(0)]
-        for start in range(0, len(chosen), PART_ROWS):  # a few at a time, for a small buffer
-            rows = chunk.load(chosen[start : start + PART_ROWS], self.n_features, self.dtype)
+        for start in range(0, len(chosen), _DIAGONAL_ROWS):  # a few at a time, for a small buffer
+            rows = chunk.load(chosen[start : start + _DIAGONAL_ROWS], self.n_features, self.dtype)
             found.append(self.kernel.diag(rows))
         return np.concatenate(found)
 

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import panels
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import strips
+from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.blas import cholesky
 
 Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)
@@ -130,7 +129,7 @@ def leverage_scores(kernel: Kernel, X: Array, ridge: float, dictionary: Array, w
     core = kernel(dictionary)
     core.flat[:: len(core) + 1] += ridge / weights
     L = core.T  # symmetric, and LAPACK's order of its transpose needs no copy
-    if panels.cholesky(L, lower=True):
+    if cholesky(L, lower=True):
         raise np.linalg.LinAlgError(f"the matrix of a dictionary of {len(core):,} rows is not positive definite")
     explained, step = np.empty(len(X)), max(1, _STRIP_BYTES // (8 * len(core)))
     for start in range(0, len(X), step):

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import Bound, strips
+from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, LandmarkMap
 from bigkernel.streaming.chunk import Chunk
 
@@ -56,7 +55,7 @@ class LandmarkSlices:
     @property
     def row_bytes(self) -> int:
         """Bytes of buffer a row of a slice takes."""
-        return self.slice_width * self.dtype.itemsize + self.bound.row_bytes
+        return (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:

@@ -32,9 +32,8 @@ from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk
