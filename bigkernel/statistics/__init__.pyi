@@ -1,6 +1,6 @@
 """The names of this package, and the module that each comes from."""
 
-from .feature_sums import FeatureSums as FeatureSums
+from .moments import FeatureSums as FeatureSums
 from .moments import Moments as Moments
 from .moments import MomentStatistic as MomentStatistic
 from .moments import Statistic as Statistic

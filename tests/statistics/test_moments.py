@@ -17,8 +17,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, subtract
+from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, Targets, subtract
 from bigkernel.statistics.triangle import TriangleStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
