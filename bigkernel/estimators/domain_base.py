@@ -37,7 +37,7 @@ from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.solvers.split_sides import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Projection
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 

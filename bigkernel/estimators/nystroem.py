@@ -17,8 +17,7 @@ from bigkernel.estimators.prediction import kept
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Predictor, Projection
 
 
 class Nystroem(RowTransformer, KernelEstimator):

@@ -34,7 +34,7 @@ from scipy.special import gammaincinv, ndtri
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.feature_maps import UFUNC_BYTES, SingleMap
+from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import MapCost
@@ -197,6 +197,10 @@ class FourierMap(SingleMap):
     def of(self, X: Array) -> Array:
         """φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""
         return self.block(Chunk(X, block_rows=max(1, len(X))), slice(None))
+
+
+BlockMap = IdentityMap | LandmarkMap | FourierMap
+"""The maps that give one block."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from bigkernel.models.file import LIMIT_BYTES, Contents, opened
 from bigkernel.models.values import Packing, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Projection
 from bigkernel.streaming.chunk import Chunk, is_plain
 from bigkernel.streaming.row_maps import (
     LinearMap,

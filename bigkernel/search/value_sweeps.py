@@ -18,7 +18,7 @@ from bigkernel.search.arrangement import Candidate, Sweep, limit_bytes
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import Scoring, Solved
 from bigkernel.search.splits import Partition
-from bigkernel.statistics.fold_values import FoldValues
+from bigkernel.statistics.grid_scores import FoldValues
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 

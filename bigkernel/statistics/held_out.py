@@ -15,9 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds, mixed
@@ -69,7 +67,7 @@ class HeldOutValues:
     rows : about how many there are to choose from
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: BlockMap
     targets: Targets
     folds: HeldOutFolds
     coef: Array
@@ -117,22 +115,19 @@ class HeldOutValues:
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
+        known = self.targets.labelled_in(chunk)
         ids = np.arange(chunk.start, chunk.start + len(chunk))
         # 53 bits of the hash, which a double holds
         key = (mixed(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
-        weight = np.ones(len(chunk)) if chunk.weight is None else weights_of(chunk, slice(None))
-        chosen = self.targets.labelled(chunk.y, chunk.start) & (weight > 0) & (key <= self.share)
+        weight = weights_of(chunk, slice(None))
+        chosen = known & (weight > 0) & (key <= self.share)
         fold, found = self.folds.of(chunk) % (self.folds.count + 1), [total]
         for number in range(len(self.coef)):
             for block in chunk.blocks(np.flatnonzero(chosen & (fold == number))):
                 phi = self.features.block(chunk, block)
                 with chunk.work.stage("predict"):
-                    truth = np.empty((len(phi), self.targets.width))
-                    self.targets.encode(chunk.y[block], truth)
+                    place = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                     values = (phi @ self.weights[number]).astype(np.float64) + self.intercept[number]
-                place = truth.argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
                 found.append({**columns, "truth": place, "values": values})
         both = {name: np.concatenate([part[name] for part in found]) for name in total}

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.products import products, tile_bytes
 from bigkernel.streaming.chunk import Chunk
@@ -47,9 +45,9 @@ class LeverageSample:
     folds : only rows that one of them is trained on; None: all
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: BlockMap
     targets: Targets
-    projection: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
+    projection: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
     size: int
     step: str
     folds: Folds | None = None
@@ -83,9 +81,7 @@ class LeverageSample:
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
-        used = self.targets.labelled(chunk.y, chunk.start)
+        used = self.targets.labelled_in(chunk)
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows
         used &= (fold == -1) if self.folds is not None and self.folds.count == 1 else (fold >= -1)
@@ -93,7 +89,7 @@ class LeverageSample:
         for block in chunk.blocks(np.flatnonzero(used)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                w = np.ones(len(phi)) if chunk.weight is None else weights_of(chunk, block)
+                w = weights_of(chunk, block)
                 with np.errstate(over="ignore"):
                     leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
                 row = chunk.start + np.arange(len(chunk))[block]

@@ -180,6 +180,13 @@ class Targets:
             raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
         return known
 
+    def one_hot(self, chunk: Chunk, block: slice | Array) -> Array:
+        """Targets of labelled rows of a block, (b, c) float64."""
+        assert chunk.y is not None
+        out = np.empty((len(chunk.y[block]), self.width))
+        self.encode(chunk.y[block], out)
+        return out
+
     def encode(self, y: Array, out: Array) -> None:
         """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
         if self.classes is None:

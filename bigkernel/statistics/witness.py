@@ -40,7 +40,7 @@ class Witness:
     every : one window of rows in so many is seen
     """
 
-    vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
+    vectors: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
     every: int = 1
 
     def views(self, start: int, window: int, features: FeatureMap, place: int) -> list[View]:
