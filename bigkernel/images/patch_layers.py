@@ -276,7 +276,6 @@ class PatchFeatures:
                 raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         grid = self.layers[0].grid
         wanted = grid.height * grid.columns * grid.channels
         if d != wanted:
@@ -287,7 +286,6 @@ class PatchFeatures:
         return self.layers[-1].width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         flops = sum(layer.flops_per_row for layer in self.layers)
         held = sum(layer.held_bytes for layer in self.layers)
         rows = self._strip_rows(np.dtype(f"f{itemsize}"))
@@ -295,7 +293,6 @@ class PatchFeatures:
         return MapCost(flops, 0, held + work)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         rows = min(self._strip_rows(x.dtype), max(1, len(x)))
         layers = [layer.at_work(rows, x.dtype) for layer in self.layers]

@@ -61,22 +61,18 @@ class PatchSample:
     per_row: int = _PATCHES_A_ROW
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {"patches": np.empty((0, self.grid.width)), "order": np.empty(0)}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return {name: np.concatenate([a[name], b[name]]) for name in a}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         grid = self.grid
         rows = min(block_rows, len(self.ids))
         numbers = rows * (grid.height * grid.columns * grid.channels + 2 * self.per_row * grid.width)
         return Footprint(0.0, 8 * len(self.ids) * self.per_row * (grid.width + 1), 8 * numbers)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         first, last = np.searchsorted(self.ids, (chunk.start, chunk.start + len(chunk)))
         ids, grid = self.ids[first:last], self.grid
         width = grid.height * grid.columns * grid.channels

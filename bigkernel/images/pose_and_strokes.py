@@ -113,18 +113,15 @@ class MomentNormalise(_ImageMap):
             raise ConfigError(f"aspect: expected 0 to 1, found {self.aspect}")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         self._require(d)
         return d
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         pixels = self._strip_rows * (self.height + 3) * (self.columns + 3)
         held = pixels * (8 + LineResampler.pixel_bytes(itemsize, self._reach))
         return MapCost(30.0 * d, 0, held + _POSED_ROWS * _POSE_BYTES)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         images = x.reshape(len(x), self.height, self.columns)
         rows = min(self._strip_rows, max(1, len(x)))
         resampler = LineResampler(self.height, self.columns, rows, x.dtype, self._reach)
@@ -246,12 +243,10 @@ class Orientations(_ImageMap):
             raise ConfigError(f"power: expected a number above 0, at most 1, found {self.power}")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         self._require(d)
         return self.directions * self.cells * self.cells
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
         features = self.cells * self.cells
         pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * (self.cells * self.columns + (1 + 2 * _TILES) * features)
@@ -259,7 +254,6 @@ class Orientations(_ImageMap):
         return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._lanes * pixels * itemsize)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         work = _Gradients(self, self._lanes, x.dtype)
         rows = self._lanes * _TILES

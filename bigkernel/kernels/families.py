@@ -51,7 +51,6 @@ class LandmarkFamily:
 
     @property
     def count(self) -> int:
-        """See `FeatureMap`."""
         return len(self.kernels)
 
     @cached_property
@@ -76,30 +75,27 @@ class LandmarkFamily:
 
     @property
     def width(self) -> int:
-        """See `FeatureMap`."""
         return len(self.landmarks)
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`: the argument is computed once."""
+        """The argument is computed once."""
         return float(2 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels))
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`: the argument and a block of one kernel."""
+        """The argument and a block of one kernel."""
         return 2 * self.width * self.dtype.itemsize + loaded_bytes(self.landmarks, self.dtype)
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came and as prepared."""
+        """The landmarks as they came and as prepared."""
         return held_bytes(self.kernels, self.landmarks, self.dtype)
 
     def about(self, place: int) -> Array | None:
-        """See `FeatureMap`."""
         return None if self.shifts is None else self.shifts[place]
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        """See `FeatureMap`."""
         rows = self.bound.load(chunk, block)
         shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
         with chunk.work.stage("block"):

@@ -67,7 +67,6 @@ class SingleMap:
     shift: Array | None = None
 
     def about(self, place: int) -> Array | None:
-        """See `FeatureMap`."""
         return self.shift
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
@@ -75,7 +74,6 @@ class SingleMap:
         raise TypeError(type(self).__name__)
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        """See `FeatureMap`."""
         yield self.block(chunk, block, spare)
 
     def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
@@ -92,26 +90,21 @@ class IdentityMap(SingleMap):
 
     @property
     def width(self) -> int:
-        """See `FeatureMap`."""
         return len(self.shift)
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return float(len(self.shift))
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
         return self.width * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`."""
         return 8 * self.width
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         rows = chunk.load(block, self.width + spare, self.dtype)
         features = rows[:, : self.width]
         np.subtract(features, self.shift.astype(self.dtype), out=features)
@@ -150,22 +143,19 @@ class LandmarkMap(SingleMap):
 
     @property
     def width(self) -> int:
-        """See `FeatureMap`."""
         return len(self.landmarks)
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return float(2 * self.landmarks.size * self.kernel.leaves)
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
         return self.width * self.dtype.itemsize + loaded_bytes(self.landmarks, self.dtype)
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came and as prepared, and NumPy's own buffers."""
+        """The landmarks as they came and as prepared, and NumPy's own buffers."""
         return held_bytes((self.kernel,), self.landmarks, self.dtype) + UFUNC_BYTES
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
@@ -178,7 +168,6 @@ class LandmarkMap(SingleMap):
         return np.concatenate(found)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         rows = self.bound.load(chunk, block)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         with chunk.work.stage("block"):

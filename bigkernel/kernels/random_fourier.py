@@ -148,17 +148,15 @@ class FourierMap(SingleMap):
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return 2.0 * -(-self.width // 2) * self.n_features
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
         return (self.width + self.n_features) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
+        """The frequencies, and what there is of them while they are made."""
         d, count = self.n_features, -(-self.width // 2)
         made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
         return d * count * self.dtype.itemsize + made + UFUNC_BYTES
@@ -168,7 +166,6 @@ class FourierMap(SingleMap):
         return np.ones(len(np.arange(len(chunk))[block]))
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         pairs, count = self.width // 2, -(-self.width // 2)
         frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
         rows = chunk.load(block, self.n_features, self.dtype)
@@ -211,18 +208,15 @@ class FourierRows:
     name: ClassVar[str] = "fourier"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         if d != self.features.n_features:
             raise DataError(f"fourier features: expected rows of {self.features.n_features} features, found {d}")
         return self.features.width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         features = self._of(np.dtype(f"f{itemsize}"))
         return MapCost(features.flops_per_row, features.row_bytes, features.fixed_bytes)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         chunk, features = Chunk(x), self._of(x.dtype)
         out = np.empty((len(x), features.width), x.dtype)
         for block in chunk.blocks():  # a whole array takes no more buffers than a block

@@ -78,12 +78,10 @@ class GridScores(_FoldModels, Sums):
         return int(self.weights.shape[3]) // self.targets.width
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
         return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(shape if self.with_loss else (0,))}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         count, folds, p, wide = self.weights.shape
         c = self.targets.width
         return Footprint(
@@ -95,7 +93,6 @@ class GridScores(_FoldModels, Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         c, k = self.targets.width, self.candidates
         for number, rows in enumerate(self._rows(chunk)):
             for block in chunk.blocks(rows):
@@ -130,15 +127,12 @@ class FoldValues(_FoldModels):
     rows: int
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {"row": np.zeros(0), "fold": np.zeros(0), "values": np.zeros((0, *self.weights.shape[::3]))}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return {name: np.concatenate([a[name], b[name]]) for name in a}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         count, _, p, wide = self.weights.shape
         numbers = count * wide
         return Footprint(
@@ -150,7 +144,6 @@ class FoldValues(_FoldModels):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         for number, ids in enumerate(self._rows(chunk)):
             values, done = np.empty((len(ids), *self.weights.shape[::3])), 0
             for block in chunk.blocks(ids):

@@ -39,7 +39,6 @@ class HeldOutFolds:
     count: int
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         by: Literal["row", "group"] = "row" if chunk.group is None else "group"
         fold = HashFolds(FOLDS, _FOLD_SEED, by).of(chunk)
         return np.where(fold < self.count, fold, -1)
@@ -90,18 +89,15 @@ class HeldOutValues:
         return min(1.0, (self.most + _SURE * float(np.sqrt(self.most))) / max(self.rows, 1.0))
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         columns: Accumulator = {name: np.zeros(0) for name in ("key", "row", "weight", "truth")}
         return {**columns, "values": np.zeros((0, self.targets.width))}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         both = {name: np.concatenate([a[name], b[name]]) for name in a}
         order = np.lexsort((both["row"], both["key"]))[: self.most]
         return {name: values[order] for name, values in both.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         g, p, c = self.coef.shape
         kept = 8 * int(min(self.most, self.rows)) * (c + 4)
         return Footprint(
@@ -114,7 +110,6 @@ class HeldOutValues:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         known = self.targets.labelled_in(chunk)
         ids = np.arange(chunk.start, chunk.start + len(chunk))
         # 53 bits of the hash, which a double holds

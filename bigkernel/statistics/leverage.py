@@ -53,11 +53,10 @@ class LeverageSample:
     folds: Folds | None = None
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {name: np.zeros(0) for name in _NAMES}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
+        """What is among the smallest of all is among the smallest of its part."""
         return self._smallest([a, b])
 
     def _smallest(self, parts: list[Accumulator]) -> Accumulator:
@@ -67,7 +66,6 @@ class LeverageSample:
         return {name: values[kept] for name, values in whole.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, q = self.projection.shape
         kept = 2 * (self.size + 1) * len(_NAMES)
         return Footprint(
@@ -80,7 +78,6 @@ class LeverageSample:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         used = self.targets.labelled_in(chunk)
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows

@@ -58,7 +58,6 @@ class Sums:
     """Base of the statistics that are sums over rows."""
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return add(a, b)
 
 
@@ -265,7 +264,6 @@ class MomentStatistic:
         return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         g, p, c = self.groups * self.features.count, self.features.width, self.targets.width if self.targets else 0
         shapes: dict[str, tuple[int, ...]] = {"rows": (g,), "n": (g,), "G": (g, p, p), "C": (g, p, c)}
         shapes |= {"s": (g, p), "t": (g, c), "q": (g, c)}
@@ -274,7 +272,6 @@ class MomentStatistic:
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return add(a, b)
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -291,7 +288,6 @@ class MomentStatistic:
         return {**total, "G": G}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
         dtype, sums = self.features.dtype, self.sums or self.features.dtype
         widened = 0 if sums == dtype else self.wide * sums.itemsize
@@ -400,17 +396,14 @@ class FeatureSums(Sums):
     features: FeatureMap
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p = self.features.width
         work = self.features.fixed_bytes + block_rows * (self.features.row_bytes + 8 * p)
         return Footprint(self.features.flops_per_row + 3 * p, 16 * p + 8, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         for block in chunk.blocks():
             (phi,) = self.features.blocks(chunk, block)
             with chunk.work.stage("add"):

@@ -124,20 +124,17 @@ class Projection:
     name: ClassVar[str] = "projection"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         if d != self.n_features:
             raise DataError(f"projection: expected rows of {self.n_features} features, found {d}")
         return self.predictor.width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         predictor = self.predictor
         # values leave in float64 before they take the dtype of the rows
         row_bytes = predictor.features.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         # in blocks of its own: x may be a whole array
         mapped: Array = self.predictor.values(Chunk(x)).astype(x.dtype, copy=False)
         return mapped

@@ -53,7 +53,6 @@ class ProductStatistic(Sums):
     residual: bool = False
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         p, c = self.vectors.shape
         shapes: dict[str, tuple[int, ...]] = {"U": (p, c)}
         if self.residual:
@@ -61,7 +60,6 @@ class ProductStatistic(Sums):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, c = self.vectors.shape
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * (c + self.residual),
@@ -73,7 +71,6 @@ class ProductStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         known = self._used(chunk)
         for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
             phi = self.features.block(chunk, block)
@@ -126,7 +123,6 @@ class FoldProducts(ProductStatistic):
     folds: Folds = field(kw_only=True)
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
         shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
         if self.residual:
@@ -135,7 +131,6 @@ class FoldProducts(ProductStatistic):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
@@ -206,12 +201,10 @@ class SoftmaxStatistic(Sums):
     step: str
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         p, c = self.coef.shape
         return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, c = self.coef.shape
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * c,
@@ -222,7 +215,6 @@ class SoftmaxStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         known = self.targets.labelled_in(chunk)
         for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
             phi = self.features.block(chunk, block)

@@ -42,7 +42,6 @@ class ScoreStatistic(Sums):
     shift: Array | float = 0.0
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         c = self.targets.width
         if self.targets.classes is not None:
             shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
@@ -50,7 +49,6 @@ class ScoreStatistic(Sums):
         return {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         c, predictor = self.targets.width, self.predictor
         # of a row: its place, weight, values, truth and what their differences leave on the way
         values = block_rows * 8 * (4 * c + 2 + self.predictor.logits * (3 * c + 5))
@@ -59,7 +57,6 @@ class ScoreStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         known, c = np.flatnonzero(self.targets.labelled_in(chunk)), self.targets.width
         for block in chunk.blocks(known):
             assert chunk.y is not None
@@ -104,14 +101,12 @@ class JudgingStatistic(ScoreStatistic):
     spread: Array | float = 1.0
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         if self.targets.classes is None:
             return {**super().zero(), "residuals": np.zeros((self.targets.width, RESIDUAL_BINS))}
         none = {name: np.full(self.keep, -1.0) for name in ("row", "truth", "guess")}
         return {**super().zero(), "margin": np.full(self.keep, np.inf), **none}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         if self.targets.classes is None:
             return add(a, b)
         both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
@@ -119,7 +114,6 @@ class JudgingStatistic(ScoreStatistic):
         return {**summed, **self._worst(both)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         plain = super().footprint(block_rows)
         more = 8 * (self.targets.width * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep)
         # of a row: what is ordered, twice

@@ -40,13 +40,11 @@ class TriangleStatistic(MomentStatistic):
         return 1 + self.features.width + (self.targets.width if self.targets else 0)
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         c = self.targets.width if self.targets else 0
         shapes: dict[str, tuple[int, ...]] = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c)}
         return {name: np.zeros(shape) for name, shape in {**shapes, "R": (self.side, self.side)}.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -58,7 +56,6 @@ class TriangleStatistic(MomentStatistic):
         return total
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, q = self.features.width, self.side
         return Footprint(
             flops_per_row=self.features.flops_per_row + 2 * q * q,
@@ -70,7 +67,6 @@ class TriangleStatistic(MomentStatistic):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         p, q = self.features.width, self.side
         (index,) = self._split(chunk)
         for block in chunk.blocks(index):
