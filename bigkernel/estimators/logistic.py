@@ -35,7 +35,7 @@ from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.products import SoftmaxStatistic
+from bigkernel.statistics.softmax_sums import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]

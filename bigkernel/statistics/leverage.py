@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.products import products, tile_bytes
 from bigkernel.streaming.chunk import Chunk
@@ -45,18 +47,19 @@ class LeverageSample:
     folds : only rows that one of them is trained on; None: all
     """
 
-    features: BlockMap
+    features: IdentityMap | LandmarkMap | FourierMap
     targets: Targets
-    projection: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
+    projection: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     size: int
     step: str
     folds: Folds | None = None
 
     def zero(self) -> Accumulator:
+        """See `Statistic`."""
         return {name: np.zeros(0) for name in _NAMES}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """What is among the smallest of all is among the smallest of its part."""
+        """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
         return self._smallest([a, b])
 
     def _smallest(self, parts: list[Accumulator]) -> Accumulator:
@@ -66,6 +69,7 @@ class LeverageSample:
         return {name: values[kept] for name, values in whole.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
         p, q = self.projection.shape
         kept = 2 * (self.size + 1) * len(_NAMES)
         return Footprint(
@@ -78,7 +82,10 @@ class LeverageSample:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        used = self.targets.labelled_in(chunk)
+        """See `Statistic`."""
+        if chunk.y is None:
+            raise DataError("y: labels are needed and the input has none")
+        used = self.targets.labelled(chunk.y, chunk.start)
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows
         used &= (fold == -1) if self.folds is not None and self.folds.count == 1 else (fold >= -1)
@@ -86,7 +93,7 @@ class LeverageSample:
         for block in chunk.blocks(np.flatnonzero(used)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                w = weights_of(chunk, block)
+                w = np.ones(len(phi)) if chunk.weight is None else weights_of(chunk, block)
                 with np.errstate(over="ignore"):
                     leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
                 row = chunk.start + np.arange(len(chunk))[block]

@@ -1,9 +1,8 @@
-"""Products of a feature block with a few vectors: all that a step of an iterative solver needs of the rows.
+"""Products of a feature block with a few vectors: all that a step of conjugate gradients needs of the rows.
 
-With b = φ(x) of a row, w its weight and y its targets, a step of conjugate gradients sums up Σ w b (bᵀv), (p, c), and a
-look at the residual Σ w b (y − bᵀv); one of softmax regression, with t the one-hot class and p = softmax(bᵀV + b₀),
-−Σ w log p_y, Σ w b (t − p)ᵀ and Σ w (t − p). Blocks have the dtype of the map, products and sums are float64: rounding
-of products in float32 would end the descent early. Shapes: b rows of a block, p columns of the map, c targets.
+With b = φ(x) of a row, w its weight and y its targets, a step sums up Σ w b (bᵀv), (p, c), and a look at the residual
+Σ w b (y − bᵀv). Blocks have the dtype of the map, products and sums are float64: rounding of products in float32 would
+end the descent early. Shapes: b rows of a block, p columns of the map, c targets.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.random_fourier import BlockMap
-from bigkernel.statistics.calibration import log_softmax
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Sums, Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
@@ -24,8 +24,6 @@ from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
-_STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block of softmax regression
-_NOT_COMPARED = {"identity": False}  # `data.fingerprint.NOT_COMPARED`
 _TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
 
 
@@ -46,13 +44,14 @@ class ProductStatistic(Sums):
     residual : whether targets are looked at
     """
 
-    features: BlockMap
+    features: IdentityMap | LandmarkMap | FourierMap
     targets: Targets
-    vectors: Array = field(metadata=_NOT_COMPARED)
+    vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     step: str
     residual: bool = False
 
     def zero(self) -> Accumulator:
+        """See `Statistic`."""
         p, c = self.vectors.shape
         shapes: dict[str, tuple[int, ...]] = {"U": (p, c)}
         if self.residual:
@@ -60,6 +59,7 @@ class ProductStatistic(Sums):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
         p, c = self.vectors.shape
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * (c + self.residual),
@@ -71,26 +71,36 @@ class ProductStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        if chunk.y is None:
+            raise DataError("y: labels are needed and the input has none")
         known = self._used(chunk)
         for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                y = self.targets.one_hot(chunk, block) if self.residual else None
-                self._add(total, chunk, block, phi, weights_of(chunk, block), y)
+                w = None if chunk.weight is None else weights_of(chunk, block)
+                y = self._wanted(chunk, block, len(phi)) if self.residual else None
+                self._add(total, chunk, block, phi, w, y)
 
     def _used(self, chunk: Chunk) -> Array:
         """Which rows count, (n,) bool."""
-        return self.targets.labelled_in(chunk)
+        return self.targets.labelled(chunk.y, chunk.start)  # type: ignore[arg-type]
+
+    def _wanted(self, chunk: Chunk, block: slice | Array, count: int) -> Array:
+        """Targets of a block, (b, c)."""
+        y = chunk.work.buffer("targets", (count, self.targets.width), np.float64)
+        self.targets.encode(chunk.y[block], y)  # type: ignore[index]
+        return y
 
     def _add(
-        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array, y: Array | None
+        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
     ) -> None:
         """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""
         if y is not None:
-            total["rows"] += np.count_nonzero(w)
+            total["rows"] += len(phi) if w is None else np.count_nonzero(w)
         for strip in _strips(phi):
             values: Array = products(chunk, phi[strip], self.vectors)
-            weight = w[strip]
+            weight = np.ones(len(values)) if w is None else w[strip]
             if y is not None:
                 total["squares"] += weight @ values**2
                 total["t"] += weight @ y[strip]
@@ -99,7 +109,7 @@ class ProductStatistic(Sums):
                 total["n"] += weight.sum()
                 total["e"] += weight @ values
                 total["sse"] += weight @ values**2
-            weighted = weight[:, None] * values
+            weighted = values if w is None else weight[:, None] * values
             for columns, wide in _tiles(chunk, phi[strip]):
                 total["U"][columns] += wide.T @ weighted
                 if y is not None:
@@ -123,6 +133,7 @@ class FoldProducts(ProductStatistic):
     folds: Folds = field(kw_only=True)
 
     def zero(self) -> Accumulator:
+        """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
         shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
         if self.residual:
@@ -131,6 +142,7 @@ class FoldProducts(ProductStatistic):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
@@ -145,21 +157,19 @@ class FoldProducts(ProductStatistic):
         return super()._used(chunk) & (self.folds.of(chunk) >= -1)
 
     def _add(
-        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array, y: Array | None
+        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
     ) -> None:
         count, fold = self.folds.count, self.folds.of(chunk)[block]
         for strip in _strips(phi):
-            part, weight = phi[strip], w[strip]
+            part = phi[strip]
+            weight = np.ones(len(part)) if w is None else w[strip]
             held = np.flatnonzero(fold[strip] >= 0)
             own = fold[strip][held]
             values: Array = products(chunk, part, self.vectors).reshape(len(part), count, -1)
             apart = np.zeros((len(part), count + 1))  # weights by group
             if y is not None:
                 apart[np.arange(len(part)), np.where(fold[strip] < 0, count, fold[strip])] = weight
-                total["rows"] += np.count_nonzero(apart, axis=0)
-                total["n"] += apart.sum(axis=0)
-                total["t"] += apart.T @ y[strip]
-                total["q"] += apart.T @ y[strip] ** 2
+                _add_groups(total, y[strip], apart)
                 squares = values**2
                 squares[held, own] = 0
                 total["squares"] += weight @ squares.reshape(len(part), -1)
@@ -173,63 +183,19 @@ class FoldProducts(ProductStatistic):
             if y is not None:
                 total["e"] += weight @ values
                 total["sse"] += weight @ values**2
-            weighted = weight[:, None] * values
+            weighted = values if w is None else weight[:, None] * values
             for columns, wide in _tiles(chunk, part):
                 total["U"][columns] += wide.T @ weighted
                 if y is not None:
                     total["s"][:, columns] += apart.T @ wide
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxStatistic(Sums):
-    """Loss and gradient of a softmax regression at one point, over the labelled rows.
-
-    Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : the classes
-    coef, intercept : V (p, c) and b (c,) float64; no part of what a run is known by, as in `ProductStatistic`
-    step : what they are a step of, in words: a run is known by it
-    """
-
-    features: BlockMap
-    targets: Targets
-    coef: Array = field(metadata=_NOT_COMPARED)
-    intercept: Array = field(metadata=_NOT_COMPARED)
-    step: str
-
-    def zero(self) -> Accumulator:
-        p, c = self.coef.shape
-        return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
-
-    def footprint(self, block_rows: int) -> Footprint:
-        p, c = self.coef.shape
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * c,
-            partial_bytes=8 * (p * c + c + 1),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (5 * c + 4))
-            + 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1)),
-        )
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        known = self.targets.labelled_in(chunk)
-        for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
-            phi = self.features.block(chunk, block)
-            with chunk.work.stage("product"):
-                truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
-                rows = max(1, _STRIP_NUMBERS // max(1, phi.shape[1]))
-                for start in range(0, len(phi), rows):
-                    strip = slice(start, start + rows)
-                    wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
-                    np.copyto(wide, phi[strip])
-                    logarithms = log_softmax(wide @ self.coef + self.intercept)
-                    total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
-                    left = weight[strip, None] * (truth[strip] - np.exp(logarithms))
-                    total["U"] += wide.T @ left
-                    total["e"] += left.sum(axis=0)
+def _add_groups(total: Accumulator, y: Array, apart: Array) -> None:
+    """Add what is summed by group of rows: targets (b, c), weights by group (b, g)."""
+    total["rows"] += np.count_nonzero(apart, axis=0)
+    total["n"] += apart.sum(axis=0)
+    total["t"] += apart.T @ y
+    total["q"] += apart.T @ y**2
 
 
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
