@@ -37,22 +37,15 @@ _MOST_CHANNELS = 4096
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Patches of an image, and cells that average over their places.
+    """Patches of an image, and cells that average over their places."""
 
-    Attributes
-    ----------
-    height, columns, channels : of the image
-    patch : p, side of a patch in pixels
-    subsampling : places from one cell to the next, down and across
-    centred : the mean of a patch is taken off it, channel by channel, so that brightness does not count
-    """
-
+    # height, columns, channels: of the image
     height: int
     columns: int
     channels: int
-    patch: int
-    subsampling: int
-    centred: bool = True
+    patch: int  # p, side of a patch in pixels
+    subsampling: int  # places from one cell to the next, down and across
+    centred: bool = True  # the mean of a patch is taken off it, channel by channel, so that brightness does not count
 
     def __post_init__(self) -> None:
         require_image(self.height, self.columns)
@@ -133,20 +126,12 @@ def _gaussian_cells(places: int, cells: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class PatchLayer:
-    """Kernel features of patches in cells.
-
-    Attributes
-    ----------
-    grid : PatchGrid
-    sigma : σ of k, on the unit sphere
-    landmarks : Z (m, q) float64, of unit length
-    whitening : K_ZZ^(−½) (m, m) float64
-    """
+    """Kernel features of patches in cells."""
 
     grid: PatchGrid
-    sigma: float
-    landmarks: Array
-    whitening: Array
+    sigma: float  # σ of k, on the unit sphere
+    landmarks: Array  # Z (m, q) float64, of unit length
+    whitening: Array  # K_ZZ^(−½) (m, m) float64
 
     @property
     def width(self) -> int:

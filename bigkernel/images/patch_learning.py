@@ -47,17 +47,11 @@ class PatchSample:
 
     Patches without contrast are left out. The accumulator holds `patches` (k, q) and `order` (k,), which tells row and
     place in the draw.
-
-    Attributes
-    ----------
-    grid : of the mapped rows as images
-    ids : sorted numbers of the rows to look at
-    seed : of the draws of places
     """
 
-    grid: PatchGrid
-    ids: NDArray[np.int64]
-    seed: int
+    grid: PatchGrid  # of the mapped rows as images
+    ids: NDArray[np.int64]  # sorted numbers of the rows to look at
+    seed: int  # of the draws of places
     per_row: int = _PATCHES_A_ROW
 
     def zero(self) -> Accumulator:

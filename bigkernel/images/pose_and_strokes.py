@@ -45,14 +45,9 @@ _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
 
 @dataclass(frozen=True)
 class _ImageMap:
-    """Base of the maps: rows of `height`·`width` pixels.
+    """Base of the maps: rows of `height`·`width` pixels."""
 
-    Attributes
-    ----------
-    height, columns : int
-        Pixels of an image, down and across.
-    """
-
+    # pixels of an image, down and across
     height: int
     columns: int
     name: ClassVar[str]

@@ -21,20 +21,13 @@ class LineResampler:
     """Resampling of some images at a time, with its buffers: between two lines first, then along them; 0 beyond.
 
     Positions are multiples of 2⁻¹⁶ pixels: float32 holds those below 2⁸ exactly, and float64 all others.
-
-    Attributes
-    ----------
-    height, width : of an image
-    rows : most images at a time
-    dtype : of the pixels that come out, float32 or float64
-    reach : pixels; neither a position along a line nor a term of it is larger
     """
 
     height: int
     width: int
-    rows: int
-    dtype: Any
-    reach: float
+    rows: int  # most images at a time
+    dtype: Any  # of the pixels that come out, float32 or float64
+    reach: float  # pixels; neither a position along a line nor a term of it is larger
 
     def __post_init__(self) -> None:
         h, w, b = self.height, self.width, self.rows

@@ -34,19 +34,12 @@ def argument(kernel: Kernel) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class LandmarkFamily:
-    """φ_k(x) = k(x, Z) for several kernels k of one argument and the same landmarks.
+    """φ_k(x) = k(x, Z) for several kernels k of one argument and the same landmarks."""
 
-    Attributes
-    ----------
-    kernels : resolved kernels, all of the same `argument`; or one kernel of any kind
-    landmarks : (m, d)
-    dtype : of the blocks
-    shifts : (K, m) subtracted from the rows of each kernel's blocks, or None; see `features.centre_of`
-    """
-
-    kernels: tuple[Kernel, ...]
-    landmarks: Any
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    kernels: tuple[Kernel, ...]  # resolved kernels, all of the same `argument`; or one kernel of any kind
+    landmarks: Any  # (m, d)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
+    # (K, m) subtracted from the rows of each kernel's blocks, or None; see `feature_maps.centre_of`
     shifts: Array | None = None
 
     @property

@@ -113,20 +113,12 @@ class IdentityMap(SingleMap):
 
 @dataclass(frozen=True, eq=False)
 class LandmarkMap(SingleMap):
-    """φ(x) = k(x, Z): a row of the Nyström landmark block B.
+    """φ(x) = k(x, Z): a row of the Nyström landmark block B."""
 
-    Attributes
-    ----------
-    kernel : Kernel, every parameter a number
-    landmarks : (m, d)
-    dtype : of the block
-    shift : (m,) subtracted from every row of the block, or None; see `centre_of`
-    """
-
-    kernel: Kernel
-    landmarks: Any
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    shift: Array | None = None
+    kernel: Kernel  # every parameter a number
+    landmarks: Any  # (m, d)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    shift: Array | None = None  # (m,) subtracted from every row of the block, or None; see `centre_of`
 
     @property
     def n_features(self) -> int:

@@ -27,20 +27,12 @@ PREPARED_BYTES = 2**27  # of float64 landmarks, from which on they travel prepar
 
 @dataclass(frozen=True, eq=False)
 class LandmarkSlices:
-    """φ(x) = k(x, Z), given in slices of its columns.
+    """φ(x) = k(x, Z), given in slices of its columns."""
 
-    Attributes
-    ----------
-    kernel : Kernel, every parameter a number
-    bound : Z prepared for blocks
-    width : m
-    slice_width : s, of every slice but the last
-    """
-
-    kernel: Kernel
-    bound: Bound
-    width: int
-    slice_width: int
+    kernel: Kernel  # every parameter a number
+    bound: Bound  # Z prepared for blocks
+    width: int  # m
+    slice_width: int  # s, of every slice but the last
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -46,23 +46,13 @@ _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The values that decide the frequencies of a kernel.
+    """The values that decide the frequencies of a kernel."""
 
-    Attributes
-    ----------
-    name : of the kernel
-    scales : frequencies of unit length are multiplied by these, one or one a feature
-    degrees : of freedom of t; 0: normal
-    seed : int ≥ 0
-    n_features : d
-    orthogonal : bool
-    """
-
-    name: str
-    scales: tuple[float, ...]
-    degrees: int
-    seed: int
-    n_features: int
+    name: str  # of the kernel
+    scales: tuple[float, ...]  # frequencies of unit length are multiplied by these, one or one a feature
+    degrees: int  # of freedom of t; 0: normal
+    seed: int  # ≥ 0
+    n_features: int  # d
     orthogonal: bool = False
 
     def frequencies(self, count: int) -> tuple[Array, Array]:
@@ -112,26 +102,15 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
 
 @dataclass(frozen=True, eq=False)
 class FourierMap(SingleMap):
-    """φ of the head of the module.
+    """φ of the head of the module."""
 
-    Attributes
-    ----------
-    kernel : gaussian, matern or laplacian, every parameter a number
-    seed : int ≥ 0
-    width : p
-    origin : a, (d,)
-    orthogonal : bool
-    dtype : of the block
-    shift : (p,) subtracted from every row of the block, or None; see `features.centre_of`
-    """
-
-    kernel: Kernel
-    seed: int
-    width: int
-    origin: Array
+    kernel: Kernel  # gaussian, matern or laplacian, every parameter a number
+    seed: int  # ≥ 0
+    width: int  # p
+    origin: Array  # a, (d,)
     orthogonal: bool = False
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    shift: Array | None = None
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    shift: Array | None = None  # (p,) subtracted from every row of the block, or None; see `feature_maps.centre_of`
 
     def __post_init__(self) -> None:
         spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none

@@ -28,14 +28,6 @@ MOST_CELLS = 4096  # each is a column of C
 class Cells:
     """Which cell a row is in: g·(k + 1) + c for class c of domain g, with c = k where it has no label.
 
-    Attributes
-    ----------
-    domains : (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column:
-        labelled rows are then domain 0, the others domain 1
-    classes : (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark
-        rows without a label.
-    position : which of the k classes each of `classes` is; None: its own place
-
     Raises
     ------
     DataError
@@ -49,9 +41,13 @@ class Cells:
     array([2, 3, 4])
     """
 
+    # (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column: labelled
+    # rows are then domain 0, the others domain 1
     domains: Array | None
+    # (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark rows
+    # without a label.
     classes: Array
-    position: Array | None = None
+    position: Array | None = None  # which of the k classes each of `classes` is; None: its own place
 
     def __post_init__(self) -> None:
         if self.width > MOST_CELLS:
@@ -152,16 +148,10 @@ class CellMomentStatistic(MomentStatistic):
 
 @dataclass(frozen=True, eq=False)
 class CellSums:
-    """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`.
+    """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`."""
 
-    Attributes
-    ----------
-    sums : (p, G, k + 1) Σ w φ; the last class: rows without a label
-    weights : (G, k + 1) Σ w
-    """
-
-    sums: Array
-    weights: Array
+    sums: Array  # (p, G, k + 1) Σ w φ; the last class: rows without a label
+    weights: Array  # (G, k + 1) Σ w
 
     @classmethod
     def of(cls, total: Mapping[str, Array], cells: Cells) -> CellSums:

@@ -28,20 +28,12 @@ FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 
 @dataclass(frozen=True, eq=False)
 class _FoldModels:
-    """Models without each fold.
+    """Models without each fold."""
 
-    Attributes
-    ----------
-    features : FeatureMap of K blocks
-    weights : (K, F, p, k·c) float64
-    intercepts : (K, F, k·c)
-    folds, targets : which fold tests a row; whether it is labelled, and its class
-    """
-
-    features: FeatureMap
-    weights: Array
-    intercepts: Array
-    folds: Folds
+    features: FeatureMap  # of K blocks
+    weights: Array  # (K, F, p, k·c) float64
+    intercepts: Array  # (K, F, k·c)
+    folds: Folds  # which of them tests a row
     targets: Targets
 
     @cached_property
@@ -64,13 +56,9 @@ class GridScores(_FoldModels, Sums):
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
     (K, F, k), Σ −log p of the true class with p the values of f cut to [0.001, 1] and divided by their sum. Rows count
     with their weights.
-
-    Attributes
-    ----------
-    with_loss : whether log-losses are wanted
     """
 
-    with_loss: bool = False
+    with_loss: bool = False  # whether log-losses are wanted
 
     @property
     def candidates(self) -> int:
@@ -118,13 +106,9 @@ class FoldValues(_FoldModels):
     """Values of f of every candidate at the labelled rows that a fold tests.
 
     Accumulates `row` (r,), `fold` (r,) that tests it, and `values` (r, K, k·c) by the models without this fold.
-
-    Attributes
-    ----------
-    rows : about how many there are
     """
 
-    rows: int
+    rows: int  # about how many there are
 
     def zero(self) -> Accumulator:
         return {"row": np.zeros(0), "fold": np.zeros(0), "values": np.zeros((0, *self.weights.shape[::3]))}

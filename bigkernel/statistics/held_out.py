@@ -55,24 +55,15 @@ class HeldOutValues:
 
     Accumulates, of at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the position of the
     row's class, (r,); and `values` (r, c).
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : the classes
-    folds : which f a row meets; with g = folds.count + 1, rows of no fold meet the last
-    coef, intercept : (g, p, c) and (g, c)
-    most : rows that are kept
-    rows : about how many there are to choose from
     """
 
-    features: BlockMap
-    targets: Targets
-    folds: HeldOutFolds
-    coef: Array
-    intercept: Array
-    most: int
-    rows: float
+    features: BlockMap  # a single map of width p
+    targets: Targets  # the classes
+    folds: HeldOutFolds  # which f a row meets; with g = folds.count + 1, rows of no fold meet the last
+    coef: Array  # (g, p, c)
+    intercept: Array  # (g, c)
+    most: int  # rows that are kept
+    rows: float  # about how many there are to choose from
 
     @cached_property
     def weights(self) -> Array:

@@ -104,22 +104,16 @@ def unshifted(total: Accumulator, shift: Array) -> Accumulator:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head.
+    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
 
-    Attributes
-    ----------
-    rows : the number of rows whose weight is above 0
-    shift : a (p,), where G, C and s are those of φ − a; None: of φ
-    """
-
-    rows: float
+    rows: float  # the number of rows whose weight is above 0
     n: float
     G: Array
     C: Array
     s: Array
     t: Array
     q: Array
-    shift: Array | None = None
+    shift: Array | None = None  # a (p,), where G, C and s are those of φ − a; None: of φ
 
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
@@ -133,22 +127,15 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled.
+    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled."""
 
-    Attributes
-    ----------
-    width : c
-    classes : sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is
-        itself a class. NaN is unlabelled where y holds numbers.
-    position : which of the c targets each of `classes` is; None: its own place
-    missing : a number that marks rows without a target, beside NaN
-    shift : (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
-    """
-
-    width: int
+    width: int  # c
+    # sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is itself a
+    # class. NaN is unlabelled where y holds numbers.
     classes: Array | None = None
-    position: Array | None = None
-    missing: float | None = None
+    position: Array | None = None  # which of the c targets each of `classes` is; None: its own place
+    missing: float | None = None  # a number that marks rows without a target, beside NaN
+    # (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
     shift: Array | None = None
 
     def labelled_in(self, chunk: Chunk) -> Array:
@@ -229,28 +216,18 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 
-    Attributes
-    ----------
-    features : FeatureMap
-    targets : Targets or None
-        None: no y is read, c = 0.
-    unlabelled : "drop" or "keep"
-        "drop": one group, the labelled rows. "keep": group 0 the unlabelled rows, group 1 the labelled ones.
-    folds : Folds or None
-        Labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none.
-    sums : dtype or None
-        Of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
-    witness : Witness or None
-        Also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
-
     Where the features give several blocks for the same rows, the groups of the first come first.
     """
 
     features: FeatureMap
-    targets: Targets | None = None
+    targets: Targets | None = None  # None: no y is read, c = 0.
+    # "drop": one group, the labelled rows; "keep": group 0 the unlabelled rows, group 1 the labelled ones
     unlabelled: str = "drop"
+    # labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none
     folds: Folds | None = None
+    # of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
     sums: np.dtype[Any] | None = field(default=None, kw_only=True)
+    # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
     witness: Witness | None = field(default=None, kw_only=True)
 
     @property

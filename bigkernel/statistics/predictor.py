@@ -30,22 +30,13 @@ _PREPARING = Lock()
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """f(x) = φ(x)ᵀW + b.
+    """f(x) = φ(x)ᵀW + b."""
 
-    Attributes
-    ----------
-    features : a single map of width p
-    coef : (p, c)
-    intercept : (c,)
-    classes : (c,) labels, or None for numbers
-    logits : the values are logits of the classes, whose softmax are probabilities
-    """
-
-    features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap
-    coef: Array
-    intercept: Array
-    classes: Array | None = None
-    logits: bool = False
+    features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap  # a single map of width p
+    coef: Array  # (p, c)
+    intercept: Array  # (c,)
+    classes: Array | None = None  # (c,) labels, or None for numbers
+    logits: bool = False  # the values are logits of the classes, whose softmax are probabilities
 
     @classmethod
     def of(cls, features: Any, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
@@ -111,16 +102,10 @@ class Predictor:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """Rows of d features become rows of r values z(x) = φ(x)ᵀW + b in the task that reads them: nothing is stored.
+    """Rows of d features become rows of r values z(x) = φ(x)ᵀW + b in the task that reads them: nothing is stored."""
 
-    Attributes
-    ----------
-    n_features : d
-    predictor : features of width p, `coef` (p, r) and `intercept` (r,)
-    """
-
-    n_features: int
-    predictor: Predictor
+    n_features: int  # d
+    predictor: Predictor  # features of width p, `coef` (p, r) and `intercept` (r,)
     name: ClassVar[str] = "projection"
 
     def width(self, d: int) -> int:

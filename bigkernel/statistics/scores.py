@@ -90,15 +90,10 @@ class JudgingStatistic(ScoreStatistic):
     class. Places that no row takes have the margin +∞. Rows are ordered by margin, then by id, so that the same k are
     kept however the rows are cut; rows of weight 0 are left out. For numbers: `residuals` (c, RESIDUAL_BINS), weights
     of the rows by (target − f)/spread in equal bins from −4 to 4, the first and the last open to infinity.
-
-    Attributes
-    ----------
-    keep : k
-    spread : (c,) or a number above 0, the unit of residuals
     """
 
-    keep: int = 40
-    spread: Array | float = 1.0
+    keep: int = 40  # k
+    spread: Array | float = 1.0  # (c,) or a number above 0, the unit of residuals
 
     def zero(self) -> Accumulator:
         if self.targets.classes is None:

@@ -30,20 +30,14 @@ class SoftmaxStatistic(Sums):
     """Loss and gradient of a softmax regression at one point, over the labelled rows.
 
     Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : the classes
-    coef, intercept : V (p, c) and b (c,) float64; no part of what a run is known by, as in `ProductStatistic`
-    step : what they are a step of, in words: a run is known by it
     """
 
-    features: BlockMap
-    targets: Targets
+    features: BlockMap  # a single map of width p
+    targets: Targets  # the classes
+    # coef, intercept: V (p, c) and b (c,) float64; no part of what a run is known by, as in `ProductStatistic`
     coef: Array = field(metadata=_NOT_COMPARED)
     intercept: Array = field(metadata=_NOT_COMPARED)
-    step: str
+    step: str  # what they are a step of, in words: a run is known by it
 
     def zero(self) -> Accumulator:
         p, c = self.coef.shape

@@ -100,22 +100,16 @@ def selected(R: Array, columns: Array, width: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class TriangularRows:
-    """Rows whose products are those of all rows: least squares on them is least squares on all.
+    """Rows whose products are those of all rows: least squares on them is least squares on all."""
 
-    Attributes
-    ----------
-    columns, targets : (k, p), (k, c), less their means where these are taken out
-    mean, target_mean : (p,), (c,) of the columns about 0, and of the targets as they were factored
-    n : Σw
-    lengths : (p,) of the columns as they were factored
-    """
-
+    # columns, targets: (k, p), (k, c), less their means where these are taken out
     columns: Array
     targets: Array
+    # mean, target_mean: (p,), (c,) of the columns about 0, and of the targets as they were factored
     mean: Array
     target_mean: Array
-    n: float
-    lengths: Array
+    n: float  # Σw
+    lengths: Array  # (p,) of the columns as they were factored
 
     @classmethod
     def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> TriangularRows:

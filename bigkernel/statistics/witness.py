@@ -32,16 +32,12 @@ _LEAST_WINDOWS = 2  # about so many are seen: each has k vectors for every colum
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """Vectors that see the rounding of a Gram matrix.
+    """Vectors that see the rounding of a Gram matrix."""
 
-    Attributes
-    ----------
-    vectors : v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise
-    every : one window of rows in so many is seen
-    """
-
-    vectors: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
-    every: int = 1
+    # v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise; see
+    # `data.fingerprint.NOT_COMPARED`
+    vectors: Array = field(metadata={"identity": False})
+    every: int = 1  # one window of rows in so many is seen
 
     def views(self, start: int, window: int, features: FeatureMap, place: int) -> list[View]:
         """What sees window number `window` of the rows from `start`, for every block of the features.
