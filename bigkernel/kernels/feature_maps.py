@@ -122,7 +122,6 @@ class LandmarkMap(SingleMap):
 
     @property
     def n_features(self) -> int:
-        """d."""
         return int(self.landmarks.shape[1])
 
     @cached_property

@@ -122,7 +122,6 @@ class FourierMap(SingleMap):
 
     @property
     def n_features(self) -> int:
-        """d."""
         return len(self.origin)
 
     @property

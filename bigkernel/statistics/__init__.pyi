@@ -8,6 +8,5 @@ from .moments import Targets as Targets
 from .moments import add as add
 from .moments import require_weights as require_weights
 from .moments import selected as selected
-from .moments import subtract as subtract
 from .moments import uncentred as uncentred
 from .moments import unshifted as unshifted

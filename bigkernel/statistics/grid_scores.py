@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.moments import Sums, Targets
+from bigkernel.statistics.moments import Sums, Targets, block_footprint
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
@@ -62,7 +62,6 @@ class GridScores(_FoldModels, Sums):
 
     @property
     def candidates(self) -> int:
-        """k."""
         return int(self.weights.shape[3]) // self.targets.width
 
     def zero(self) -> Accumulator:
@@ -72,12 +71,13 @@ class GridScores(_FoldModels, Sums):
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
         c = self.targets.width
-        return Footprint(
-            self.features.flops_per_row + 2.0 * count * p * wide,
-            8 * count * folds * self.candidates * (c * c + 1),
-            self.features.fixed_bytes
-            + 2 * self.weights.nbytes
-            + block_rows * (self.features.row_bytes + wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates),
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * count * p * wide,
+            row_bytes=wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates,
+            partial_bytes=8 * count * folds * self.candidates * (c * c + 1),
+            work_bytes=2 * self.weights.nbytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -118,13 +118,13 @@ class FoldValues(_FoldModels):
 
     def footprint(self, block_rows: int) -> Footprint:
         count, _, p, wide = self.weights.shape
-        numbers = count * wide
-        return Footprint(
-            self.features.flops_per_row + 2.0 * p * numbers,
-            8 * self.rows * (numbers + 2),
-            self.features.fixed_bytes
-            + 2 * self.weights.nbytes
-            + block_rows * (self.features.row_bytes + (numbers + wide) * (8 + self.features.dtype.itemsize)),
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * p * count * wide,
+            row_bytes=(count + 1) * wide * (8 + self.features.dtype.itemsize),
+            partial_bytes=8 * self.rows * (count * wide + 2),
+            work_bytes=2 * self.weights.nbytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

@@ -68,8 +68,7 @@ class HeldOutValues:
     @cached_property
     def weights(self) -> Array:
         """The coefficients in the dtype of the features."""
-        cast: Array = self.coef.astype(self.features.dtype)
-        return cast
+        return np.asarray(self.coef.astype(self.features.dtype))
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "weights"}

@@ -61,9 +61,12 @@ class Sums:
         return add(a, b)
 
 
-def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
-    """a − b: the statistics of the rows of `a` without those of `b` (exact removal)."""
-    return {name: a[name] - b[name] for name in a}
+def block_footprint(
+    features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
+) -> Footprint:
+    """The cost of a statistic of blocks of these features, beside them: of a row, of the accumulator, of a task."""
+    work = features.fixed_bytes + block_rows * (features.row_bytes + row_bytes) + work_bytes
+    return Footprint(features.flops_per_row + flops, partial_bytes, work)
 
 
 def uncentred(total: Accumulator, shift: Array) -> Accumulator:
@@ -377,8 +380,7 @@ class FeatureSums(Sums):
 
     def footprint(self, block_rows: int) -> Footprint:
         p = self.features.width
-        work = self.features.fixed_bytes + block_rows * (self.features.row_bytes + 8 * p)
-        return Footprint(self.features.flops_per_row + 3 * p, 16 * p + 8, work)
+        return block_footprint(self.features, block_rows, flops=3 * p, row_bytes=8 * p, partial_bytes=16 * p + 8)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in chunk.blocks():

@@ -70,8 +70,7 @@ class Predictor:
     @cached_property
     def weights(self) -> Array:
         """The coefficients in the dtype of the features."""
-        weights: Array = self.coef.astype(self.features.dtype)
-        return weights
+        return np.asarray(self.coef.astype(self.features.dtype))
 
     def prepare(self) -> None:
         """Prepare what rows share, if that is still to be done: once, however many threads ask for it at a time."""

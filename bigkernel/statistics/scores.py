@@ -57,15 +57,12 @@ class ScoreStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        known, c = np.flatnonzero(self.targets.labelled_in(chunk)), self.targets.width
-        for block in chunk.blocks(known):
-            assert chunk.y is not None
-            b = len(chunk.y[block])
-            values, truth = (chunk.work.buffer(name, (b, c), np.float64) for name in ("values", "truth"))
+        for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk))):
+            truth = self.targets.one_hot(chunk, block)
+            values = np.empty(truth.shape)
             self.predictor.fill(chunk, block, values)
             with chunk.work.stage("predict"):
-                self.targets.encode(chunk.y[block], truth)
-                weight = np.ones(b) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+                weight = np.ones(len(truth)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
                 ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
                 self._add(total, ids, weight, values, truth)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.calibration import log_softmax
-from bigkernel.statistics.moments import Sums, Targets, weights_of
+from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
@@ -45,12 +45,10 @@ class SoftmaxStatistic(Sums):
 
     def footprint(self, block_rows: int) -> Footprint:
         p, c = self.coef.shape
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * c,
-            partial_bytes=8 * (p * c + c + 1),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (5 * c + 4))
-            + 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1)),
+        partial, work = 8 * (p * c + c + 1), 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1))
+        row_bytes, flops = 8 * (5 * c + 4), 4.0 * p * c
+        return block_footprint(
+            self.features, block_rows, flops=flops, row_bytes=row_bytes, partial_bytes=partial, work_bytes=work
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

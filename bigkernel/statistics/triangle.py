@@ -36,13 +36,12 @@ class TriangleStatistic(MomentStatistic):
 
     @property
     def side(self) -> int:
-        """q."""
         return 1 + self.features.width + (self.targets.width if self.targets else 0)
 
     def zero(self) -> Accumulator:
-        c = self.targets.width if self.targets else 0
-        shapes: dict[str, tuple[int, ...]] = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c)}
-        return {name: np.zeros(shape) for name, shape in {**shapes, "R": (self.side, self.side)}.items()}
+        c, q = self.targets.width if self.targets else 0, self.side
+        shapes = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c), "R": (q, q)}
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
