@@ -38,20 +38,13 @@ class Kernel:
     """The base of all kernels; subclasses are dataclasses of their parameters.
 
     `get_params` and `set_params` are scikit-learn's, so that `kernel__sigma` works in a grid search.
-
-    Attributes
-    ----------
-    positive : it is positive definite for every parameter value that is accepted
-    precomputed : rows hold values of the kernel in place of features, so that k(x, x) of a new row is not known
-    leaves : products that a block takes: 1, or as many as it is made of
-    kinked : the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
     """
 
     name: ClassVar[str]
-    positive: ClassVar[bool] = True
-    precomputed: ClassVar[bool] = False
-    leaves: ClassVar[int] = 1
-    kinked: ClassVar[bool] = False
+    positive: ClassVar[bool] = True  # definite, for every parameter value that is accepted
+    precomputed: ClassVar[bool] = False  # rows hold values in place of features: k(x, x) of a new row is not known
+    leaves: ClassVar[int] = 1  # products that a block takes: as many as it is made of
+    kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
     _distance: ClassVar[bool] = True  # a function of ‖x−z‖
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
@@ -317,17 +310,12 @@ def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
 class PointsBound(Bound):
     """Landmarks as they are, where no product gives the argument: `fill` of the kernel writes it, by strips of rows.
 
-    Attributes
-    ----------
-    kernel : with `fill(x, points, some, out)`: out (b, s) ← of rows x (b, d) and points (s, d) float64, which are
-        number `some` of the landmarks
-    points : (m, d), or None where it needs none
-    strip_bytes : that a strip takes beside the block; 0: those of the points in float64
+    `fill(x, points, some, out)`: out (b, s) ← of rows x (b, d) and points (s, d), number `some` of the landmarks.
     """
 
     kernel: Any = None
-    points: Array | None = None
-    strip_bytes: int = 0
+    points: Array | None = None  # (m, d), or None where it needs none
+    strip_bytes: int = 0  # that a strip takes beside the block; 0: those of the points in float64
 
     @property
     def nbytes(self) -> int:
@@ -347,18 +335,12 @@ class PointsBound(Bound):
 
 @dataclass
 class _JoinedBound(Bound):
-    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `value` leaves them.
+    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `value` leaves them."""
 
-    Attributes
-    ----------
-    parts : prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
-    join : what two parts become
-    factor : of the whole
-    """
-
+    # prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
     parts: Sequence[tuple[Bound, Array | None]] = ()
-    join: Callable[..., Any] = np.add
-    factor: float = 1.0
+    join: Callable[..., Any] = np.add  # what two parts become
+    factor: float = 1.0  # of the whole
 
     @property
     def nbytes(self) -> int:

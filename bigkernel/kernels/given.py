@@ -113,7 +113,9 @@ class Pairwise(_Given):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         elif self.gamma is not None:
             raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}; take params for a function")
-        elif self.params is not None and not (isinstance(self.params, Mapping) and all(map(_is_word, self.params))):
+        elif self.params is not None and not (
+            isinstance(self.params, Mapping) and all(isinstance(name, str) for name in self.params)
+        ):
             raise ConfigError(f"pairwise kernel: expected params by name, found {self.params!r}")
         return self
 
@@ -195,16 +197,16 @@ class Pairwise(_Given):
 
 def _by_pairs(function: Callable[..., Any], X: Array, Z: Array) -> Array:
     """Values (n, m) of a function of two rows."""
-    return np.array([[_number(function, function(x, z)) for z in Z] for x in X]).reshape(len(X), len(Z))
-
-
-def _number(function: Callable[..., Any], value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
-        ) from error
+    out = np.empty((len(X), len(Z)))
+    for i, j in np.ndindex(out.shape):
+        value = function(X[i], Z[j])
+        try:
+            out[i, j] = float(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
+            ) from error
+    return out
 
 
 def _called(function: Any) -> str:
@@ -219,10 +221,6 @@ def _of_length_one(X: Array) -> Array:
     X = np.asarray(X, np.float64)
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     return np.asarray(X / np.where(norms > 0, norms, 1))
-
-
-def _is_word(name: Any) -> bool:
-    return isinstance(name, str)
 
 
 def _sha256(content: bytes) -> str:

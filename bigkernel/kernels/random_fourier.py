@@ -113,7 +113,7 @@ class FourierMap(SingleMap):
     shift: Array | None = None  # (p,) subtracted from every row of the block, or None; see `feature_maps.centre_of`
 
     def __post_init__(self) -> None:
-        spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none
+        _ = self.spectrum  # refuses what has none
 
     @property
     def spectrum(self) -> Spectrum:
@@ -191,18 +191,15 @@ class FourierRows:
         return self.features.width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        features = self._of(np.dtype(f"f{itemsize}"))
+        features = replace(self.features, dtype=np.dtype(f"f{itemsize}"))
         return MapCost(features.flops_per_row, features.row_bytes, features.fixed_bytes)
 
     def apply(self, x: Array) -> Array:
-        chunk, features = Chunk(x), self._of(x.dtype)
+        chunk, features = Chunk(x), replace(self.features, dtype=x.dtype)
         out = np.empty((len(x), features.width), x.dtype)
         for block in chunk.blocks():  # a whole array takes no more buffers than a block
             out[block] = features.block(chunk, block)
         return out
-
-    def _of(self, dtype: np.dtype[Any]) -> FourierMap:
-        return replace(self.features, dtype=dtype)
 
 
 @lru_cache(maxsize=2)
@@ -217,8 +214,7 @@ def _uniforms(seed: int, count: int, words: int) -> Array:
     """`words` numbers between 0 and 1, neither of which occurs, for each of `count` frequencies, (count, words)."""
     ticks = -(-words // 4)
     raw = np.asarray(Philox(key=seed).random_raw(4 * ticks * count)).reshape(count, -1)[:, :words]
-    uniforms: Array = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return uniforms
+    return np.asarray(((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def _at_right_angles(normals: Array) -> Array:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.landmark_slices import LandmarkSlices, in_slices
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import MapCost
 
