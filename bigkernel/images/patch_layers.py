@@ -90,10 +90,9 @@ class PatchGrid:
         A patch without contrast becomes zeros.
         """
         columns = patches.reshape(-1, self.width).T.copy()[None]
-        norms: Array = self.unit_columns(columns)[0]
+        norms = self.unit_columns(columns)[0]
         patches[...] = columns[0].T.reshape(patches.shape)
-        found: Array = norms.reshape(patches.shape[:-1])
-        return found
+        return np.asarray(norms.reshape(patches.shape[:-1]))
 
     def unit_columns(self, columns: Array) -> Array:
         """`directions` of patches that are the columns of matrices (b, q, P): ‖x‖ (b, P)."""
@@ -120,8 +119,7 @@ def _gaussian_cells(places: int, cells: int) -> Array:
     apart = places / cells
     centres = (np.arange(cells) + 0.5) * apart - 0.5
     weights = np.exp(-(((np.arange(places) - centres[:, None]) / apart) ** 2))
-    shares: Array = weights / weights.sum(axis=1, keepdims=True)
-    return shares
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +140,9 @@ class PatchLayer:
     @property
     def flops_per_row(self) -> float:
         """Products, and 20 for an exponential."""
-        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
-        m = len(self.landmarks)
-        pooling = cells_down * down * across + cells_down * cells_across * across
-        return 2.0 * m * (down * across * (self.grid.width + 12) + pooling + cells_down * cells_across * m)
+        (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
+        pooling = down * tall * wide + down * across * wide
+        return 2.0 * m * (tall * wide * (self.grid.width + 12) + pooling + down * across * m)
 
     @cached_property
     def _single(self) -> tuple[Array, ...]:
@@ -174,12 +171,8 @@ class PatchLayer:
 
     def image_bytes(self, itemsize: int) -> int:
         """Bytes of the buffers of one image."""
-        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
-        m = len(self.landmarks)
-        numbers = (
-            down * across * (2 * self.grid.width + 6 + m) + (cells_down * across + 2 * cells_down * cells_across) * m
-        )
-        return numbers * itemsize
+        (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
+        return (tall * wide * (2 * self.grid.width + 6 + m) + (down * wide + 2 * down * across) * m) * itemsize
 
     @property
     def held_bytes(self) -> int:
@@ -191,15 +184,12 @@ class PatchLayer:
 
         They lie in a buffer that its next call overwrites.
         """
-        parts = self._single if dtype == np.float32 else self._prepare(dtype)
-        return partial(self._features, parts, self._buffers(rows, dtype))
-
-    def _buffers(self, rows: int, dtype: np.dtype[Any]) -> list[Array]:
-        """Of patches, exponents, lines of cells, cells, and features."""
         m, (tall, wide), (down, across) = len(self.landmarks), self.grid.places, self.grid.cells
+        # of patches, exponents, lines of cells, cells, and features
         patches = (self.grid.width + 1, tall * wide) if self.grid.centred else (tall * wide, self.grid.width)
         shapes = (patches, (tall * wide, m), (down, wide * m), (down, across, m), (down * across, m))
-        return [np.empty((rows, *shape), dtype) for shape in shapes]
+        parts = self._single if dtype == np.float32 else self._prepare(dtype)
+        return partial(self._features, parts, [np.empty((rows, *shape), dtype) for shape in shapes])
 
     def _features(self, parts: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:
         weights, down, across, whitening = parts
@@ -231,9 +221,8 @@ class PatchLayer:
         np.matmul(patches, weights, out=values)
         cells = images.reshape(b, grid.height, grid.columns, grid.channels)
         squares = np.einsum("bijc,bijc->bij", cells, cells)
-        norms = np.sqrt(sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))).reshape(
-            b, -1
-        )
+        sums = sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))
+        norms = np.sqrt(sums).reshape(b, -1)
         np.divide(values, np.where(norms == 0, np.inf, norms)[..., None], out=values)
         with np.errstate(divide="ignore"):
             np.add(values, (np.log(norms) - inverse)[..., None], out=values)
@@ -253,11 +242,8 @@ class PatchFeatures:
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.layers):
-            if (*before.grid.cells, len(before.landmarks)) != (
-                after.grid.height,
-                after.grid.columns,
-                after.grid.channels,
-            ):
+            grid = after.grid
+            if (*before.grid.cells, len(before.landmarks)) != (grid.height, grid.columns, grid.channels):
                 raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
 
     def width(self, d: int) -> int:

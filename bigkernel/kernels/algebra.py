@@ -106,15 +106,7 @@ class Kernel:
         if Z is not None:
             return bound.values(X, len(other))
         whole = bound.of_itself()
-        if whole is None:
-            whole = bound.values(X, len(X))
-            for start in range(0, len(whole), _LINES):  # (K + Kᵀ)/2: above the diagonal nothing was written yet
-                rows = slice(start, start + _LINES)
-                half = whole[rows, start:] + whole[start:, rows].T
-                half *= 0.5
-                whole[rows, start:] = half
-                whole[start:, rows] = half.T
-        return whole
+        return _symmetric(bound.values(X, len(X))) if whole is None else whole
 
     def diag(self, X: Array) -> Array:
         """k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
@@ -238,10 +230,12 @@ class Bound:
         """out (b, s) ← the argument of placed rows and some of the landmarks."""
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
             np.matmul(rows, self.weights[:, some], out=out)
-        if self.touching is None:
-            return
-        # the product has lost half of the digits of the few ‖x−z‖² < √eps·‖x‖²: compute them from the differences
-        x, squares, landmarks = rows[:, : self.n_features], rows[:, self.n_features], self.touching[some]
+        if self.touching is not None:
+            self._look_again(rows, out, self.touching[some])
+
+    def _look_again(self, rows: Array, out: Array, landmarks: Array) -> None:
+        """Compute the few ‖x−z‖² < √eps·‖x‖² from the differences: the product has lost half of their digits."""
+        x, squares = rows[:, : self.n_features], rows[:, self.n_features]
         limits = (-self.gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
         most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
         for strip in strips(out):
@@ -287,6 +281,18 @@ class Bound:
                 self.value(values)
         mirror(out)
         return out
+
+
+def _symmetric(matrix: Array) -> Array:
+    """(M + Mᵀ)/2 in the place of M (n, n), some lines at a time."""
+    for start in range(0, len(matrix), _LINES):
+        rows = slice(start, start + _LINES)
+        # above the diagonal nothing was written yet
+        half = matrix[rows, start:] + matrix[start:, rows].T
+        half *= 0.5
+        matrix[rows, start:] = half
+        matrix[start:, rows] = half.T
+    return matrix
 
 
 def rounding_of(Z: Array, dtype: Any) -> Array:

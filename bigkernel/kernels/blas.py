@@ -77,10 +77,7 @@ def _call(routine: Any, *given: Array | bytes | int | ctypes._SimpleCData[Any]) 
 def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     """Upper triangle of out (p, p) ← BᵀB, or out + BᵀB; what is below the diagonal of `out` is not touched.
 
-    Parameters
-    ----------
-    block : B (b, p), float32 or float64, C-contiguous
-    out : (p, p), of the same dtype, C-contiguous
+    B is the block (b, p), float32 or float64; both are of one dtype and C-contiguous.
     """
     b, p = block.shape
     if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
@@ -137,14 +134,8 @@ def mirror(total: Array) -> None:
 def cholesky(A: Array, *, lower: bool) -> int:
     """Factor A = LLᵀ into its lower triangle, or A = LᵀL into its upper one; the other triangle is not touched.
 
-    Parameters
-    ----------
-    A : (m, m) float32 or float64, positive definite, of which the same triangle is read; in either order
-
-    Returns
-    -------
-    int
-        0, or the order of the leading minor that is not positive; then A is not to be used.
+    A is (m, m) float32 or float64, positive definite, in either order, and the same triangle of it is read. Returns 0,
+    or the order of the leading minor that is not positive; then A is not to be used.
     """
     L = A if lower else A.T
     if len(L) <= WIDE:
@@ -153,6 +144,10 @@ def cholesky(A: Array, *, lower: bool) -> int:
         factor, info = potrf(own, lower=low, clean=0, overwrite_a=1)
         assert np.shares_memory(factor, L)
         return int(info)
+    return _cholesky_by_panels(L)
+
+
+def _cholesky_by_panels(L: Array) -> int:
     for i in range(0, len(L), PANEL):
         j = min(i + PANEL, len(L))
         panel = L[i:, i:j] - L[i:, :i] @ L[i:j, :i].T
@@ -190,10 +185,7 @@ def _write_lower(corner: Array, values: Array) -> None:
 def congruent(A: Array, lower: Array) -> Array:
     """L⁻¹AL⁻ᵀ in the lower triangle of A, which is overwritten; m³ flops.
 
-    Parameters
-    ----------
-    A : (m, m) float64, symmetric, in column order, of which the lower triangle is read; the upper one is not touched
-    lower : L (m, m), in column order, the same
+    Both are (m, m) float64 in column order; their lower triangles are read, and the upper ones not touched.
     """
     m, routine = len(A), _routine("dsygst")
     for given in (A, lower):

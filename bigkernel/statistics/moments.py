@@ -146,13 +146,7 @@ class Targets:
         return self.labelled(require_labels(chunk), chunk.start)
 
     def labelled(self, y: Array, start: int) -> Array:
-        """Which rows of y carry a label, (n,) bool.
-
-        Raises
-        ------
-        DataError
-            A label that is not among the classes.
-        """
+        """Which rows of y carry a label, (n,) bool; `DataError` for one that is not among the classes."""
         if self.classes is None:
             table = y[:, None] if y.ndim == 1 else y
             there: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
