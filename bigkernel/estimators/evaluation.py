@@ -28,7 +28,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.statistics.probability_scores import probability_scores
+from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 from bigkernel.streaming.merge_tree import Accumulator
 

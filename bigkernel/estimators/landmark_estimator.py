@@ -19,7 +19,7 @@ from bigkernel.estimators.fit_state import Fitted, IterativeFit, MomentFit
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Projection
 
 Array = NDArray[Any]
 

@@ -18,8 +18,7 @@ from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Predictor, Projection
 
 
 class Nystroem(RowTransformer):

@@ -24,7 +24,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.streaming.row_maps import (
     RowMap,
     Scale,

@@ -37,22 +37,15 @@ _MOST_CHANNELS = 4096
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Patches of an image, and cells that average over their places.
+    """Patches of an image, and cells that average over their places."""
 
-    Attributes
-    ----------
-    height, columns, channels : of the image
-    patch : p, side of a patch in pixels
-    subsampling : places from one cell to the next, down and across
-    centred : the mean of a patch is taken off it, channel by channel, so that brightness does not count
-    """
-
+    # height, columns, channels: of the image
     height: int
     columns: int
     channels: int
-    patch: int
-    subsampling: int
-    centred: bool = True
+    patch: int  # p, side of a patch in pixels
+    subsampling: int  # places from one cell to the next, down and across
+    centred: bool = True  # the mean of a patch is taken off it, channel by channel, so that brightness does not count
 
     def __post_init__(self) -> None:
         require_image(self.height, self.columns)
@@ -97,10 +90,9 @@ class PatchGrid:
         A patch without contrast becomes zeros.
         """
         columns = patches.reshape(-1, self.width).T.copy()[None]
-        norms: Array = self.unit_columns(columns)[0]
+        norms = self.unit_columns(columns)[0]
         patches[...] = columns[0].T.reshape(patches.shape)
-        found: Array = norms.reshape(patches.shape[:-1])
-        return found
+        return np.asarray(norms.reshape(patches.shape[:-1]))
 
     def unit_columns(self, columns: Array) -> Array:
         """`directions` of patches that are the columns of matrices (b, q, P): ‖x‖ (b, P)."""
@@ -127,26 +119,17 @@ def _gaussian_cells(places: int, cells: int) -> Array:
     apart = places / cells
     centres = (np.arange(cells) + 0.5) * apart - 0.5
     weights = np.exp(-(((np.arange(places) - centres[:, None]) / apart) ** 2))
-    shares: Array = weights / weights.sum(axis=1, keepdims=True)
-    return shares
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
 class PatchLayer:
-    """Kernel features of patches in cells.
-
-    Attributes
-    ----------
-    grid : PatchGrid
-    sigma : σ of k, on the unit sphere
-    landmarks : Z (m, q) float64, of unit length
-    whitening : K_ZZ^(−½) (m, m) float64
-    """
+    """Kernel features of patches in cells."""
 
     grid: PatchGrid
-    sigma: float
-    landmarks: Array
-    whitening: Array
+    sigma: float  # σ of k, on the unit sphere
+    landmarks: Array  # Z (m, q) float64, of unit length
+    whitening: Array  # K_ZZ^(−½) (m, m) float64
 
     @property
     def width(self) -> int:
@@ -157,10 +140,9 @@ class PatchLayer:
     @property
     def flops_per_row(self) -> float:
         """Products, and 20 for an exponential."""
-        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
-        m = len(self.landmarks)
-        pooling = cells_down * down * across + cells_down * cells_across * across
-        return 2.0 * m * (down * across * (self.grid.width + 12) + pooling + cells_down * cells_across * m)
+        (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
+        pooling = down * tall * wide + down * across * wide
+        return 2.0 * m * (tall * wide * (self.grid.width + 12) + pooling + down * across * m)
 
     @cached_property
     def _single(self) -> tuple[Array, ...]:
@@ -189,12 +171,8 @@ class PatchLayer:
 
     def image_bytes(self, itemsize: int) -> int:
         """Bytes of the buffers of one image."""
-        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
-        m = len(self.landmarks)
-        numbers = (
-            down * across * (2 * self.grid.width + 6 + m) + (cells_down * across + 2 * cells_down * cells_across) * m
-        )
-        return numbers * itemsize
+        (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
+        return (tall * wide * (2 * self.grid.width + 6 + m) + (down * wide + 2 * down * across) * m) * itemsize
 
     @property
     def held_bytes(self) -> int:
@@ -206,15 +184,12 @@ class PatchLayer:
 
         They lie in a buffer that its next call overwrites.
         """
-        parts = self._single if dtype == np.float32 else self._prepare(dtype)
-        return partial(self._features, parts, self._buffers(rows, dtype))
-
-    def _buffers(self, rows: int, dtype: np.dtype[Any]) -> list[Array]:
-        """Of patches, exponents, lines of cells, cells, and features."""
         m, (tall, wide), (down, across) = len(self.landmarks), self.grid.places, self.grid.cells
+        # of patches, exponents, lines of cells, cells, and features
         patches = (self.grid.width + 1, tall * wide) if self.grid.centred else (tall * wide, self.grid.width)
         shapes = (patches, (tall * wide, m), (down, wide * m), (down, across, m), (down * across, m))
-        return [np.empty((rows, *shape), dtype) for shape in shapes]
+        parts = self._single if dtype == np.float32 else self._prepare(dtype)
+        return partial(self._features, parts, [np.empty((rows, *shape), dtype) for shape in shapes])
 
     def _features(self, parts: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:
         weights, down, across, whitening = parts
@@ -246,9 +221,8 @@ class PatchLayer:
         np.matmul(patches, weights, out=values)
         cells = images.reshape(b, grid.height, grid.columns, grid.channels)
         squares = np.einsum("bijc,bijc->bij", cells, cells)
-        norms = np.sqrt(sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))).reshape(
-            b, -1
-        )
+        sums = sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))
+        norms = np.sqrt(sums).reshape(b, -1)
         np.divide(values, np.where(norms == 0, np.inf, norms)[..., None], out=values)
         with np.errstate(divide="ignore"):
             np.add(values, (np.log(norms) - inverse)[..., None], out=values)
@@ -268,15 +242,11 @@ class PatchFeatures:
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.layers):
-            if (*before.grid.cells, len(before.landmarks)) != (
-                after.grid.height,
-                after.grid.columns,
-                after.grid.channels,
-            ):
+            grid = after.grid
+            if (*before.grid.cells, len(before.landmarks)) != (grid.height, grid.columns, grid.channels):
                 raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         grid = self.layers[0].grid
         wanted = grid.height * grid.columns * grid.channels
         if d != wanted:
@@ -287,7 +257,6 @@ class PatchFeatures:
         return self.layers[-1].width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         flops = sum(layer.flops_per_row for layer in self.layers)
         held = sum(layer.held_bytes for layer in self.layers)
         rows = self._strip_rows(np.dtype(f"f{itemsize}"))
@@ -295,7 +264,6 @@ class PatchFeatures:
         return MapCost(flops, 0, held + work)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         rows = min(self._strip_rows(x.dtype), max(1, len(x)))
         layers = [layer.at_work(rows, x.dtype) for layer in self.layers]

@@ -47,40 +47,29 @@ class PatchSample:
 
     Patches without contrast are left out. The accumulator holds `patches` (k, q) and `order` (k,), which tells row and
     place in the draw.
-
-    Attributes
-    ----------
-    grid : of the mapped rows as images
-    ids : sorted numbers of the rows to look at
-    seed : of the draws of places
     """
 
-    grid: PatchGrid
-    ids: NDArray[np.int64]
-    seed: int
+    grid: PatchGrid  # of the mapped rows as images
+    ids: NDArray[np.int64]  # sorted numbers of the rows to look at
+    seed: int  # of the draws of places
     per_row: int = _PATCHES_A_ROW
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {"patches": np.empty((0, self.grid.width)), "order": np.empty(0)}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return {name: np.concatenate([a[name], b[name]]) for name in a}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         grid = self.grid
         rows = min(block_rows, len(self.ids))
         numbers = rows * (grid.height * grid.columns * grid.channels + 2 * self.per_row * grid.width)
         return Footprint(0.0, 8 * len(self.ids) * self.per_row * (grid.width + 1), 8 * numbers)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         first, last = np.searchsorted(self.ids, (chunk.start, chunk.start + len(chunk)))
-        ids, grid = self.ids[first:last], self.grid
-        width = grid.height * grid.columns * grid.channels
-        for block in chunk.blocks(ids - chunk.start):
+        width = self.grid.height * self.grid.columns * self.grid.channels
+        for block in chunk.blocks(self.ids[first:last] - chunk.start):
             images = chunk.load(block, width, np.float64)
             with chunk.work.stage("patches"):
                 numbers = chunk.start + np.asarray(block)
@@ -114,17 +103,8 @@ def learn_layers(
 ) -> tuple[PatchLayer, ...]:
     """Layers for rows of images of (height, width, channels), each from a sweep over what those before it give.
 
-    Parameters
-    ----------
-    rows : their row maps give the images
-    options : of each layer
-    rng : draws the rows, the places and the first centres
-    n_patches : of the sample of a layer, at most; fewer where they would take more than `SAMPLE_BYTES`
-
-    Raises
-    ------
-    DataError
-        A patch does not fit in the image of its layer, or no patch of the sample has any contrast.
+    The generator draws rows, places and first centres. The sample of a layer has `n_patches`, or fewer where they would
+    take more than `SAMPLE_BYTES`. `DataError` where a patch does not fit in the image of its layer, or has no contrast.
     """
     require_layers(image, options)
     seen = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
@@ -167,5 +147,4 @@ def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: 
             f"{rows.name}: no patch of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows has any contrast, so "
             "that there is nothing to learn; look at the images, or take larger patches"
         )
-    chosen: Array = patches[np.sort(rng.permutation(len(patches))[:count])]
-    return chosen
+    return np.asarray(patches[np.sort(rng.permutation(len(patches))[:count])])

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
-from bigkernel.images.resample import LineResampler
 from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 Array = NDArray[Any]
@@ -41,18 +40,14 @@ _CELLS_AT_ONCE = 8
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
 _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
+_FRACTION_BITS = 16  # of positions in pixels
 
 
 @dataclass(frozen=True)
 class _ImageMap:
-    """Base of the maps: rows of `height`·`width` pixels.
+    """Base of the maps: rows of `height`·`width` pixels."""
 
-    Attributes
-    ----------
-    height, columns : int
-        Pixels of an image, down and across.
-    """
-
+    # pixels of an image, down and across
     height: int
     columns: int
     name: ClassVar[str]
@@ -113,21 +108,18 @@ class MomentNormalise(_ImageMap):
             raise ConfigError(f"aspect: expected 0 to 1, found {self.aspect}")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         self._require(d)
         return d
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         pixels = self._strip_rows * (self.height + 3) * (self.columns + 3)
-        held = pixels * (8 + LineResampler.pixel_bytes(itemsize, self._reach))
+        held = pixels * (8 + _LineResampler.pixel_bytes(itemsize, self._reach))
         return MapCost(30.0 * d, 0, held + _POSED_ROWS * _POSE_BYTES)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         images = x.reshape(len(x), self.height, self.columns)
         rows = min(self._strip_rows, max(1, len(x)))
-        resampler = LineResampler(self.height, self.columns, rows, x.dtype, self._reach)
+        resampler = _LineResampler(self.height, self.columns, rows, x.dtype, self._reach)
         for start in range(0, len(x), _POSED_ROWS):
             posed = images[start : start + _POSED_ROWS]
             with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite stays as it is
@@ -156,7 +148,7 @@ class MomentNormalise(_ImageMap):
         inked = (peak > 0) & np.isfinite(peak)
         mass = np.where(inked, sums[:, 0, 0], 1.0)
         (_, x, x2), (y, xy, _), (y2, *_) = (sums / mass[:, None, None]).transpose(1, 2, 0)
-        rows, columns = _from_the_middle(h), _from_the_middle(w)
+        first_row, first_column = -(h - 1) / 2, -(w - 1) / 2  # from the middle
         var_y = y2 - y**2 + _PIXEL_VARIANCE
         slant = np.clip((xy - x * y) / var_y, -_STEEPEST, _STEEPEST)
         # of the ink without its slant
@@ -168,8 +160,8 @@ class MomentNormalise(_ImageMap):
         affine[:, 0, 0] = 1 / down
         affine[:, 1, 0] = slant / down
         affine[:, 1, 1] = 1 / across
-        affine[:, 0, 2] = y + (h - 1) / 2 + rows[0] / down
-        affine[:, 1, 2] = x + (w - 1) / 2 + columns[0] / across + slant * rows[0] / down
+        affine[:, 0, 2] = y + (h - 1) / 2 + first_row / down
+        affine[:, 1, 2] = x + (w - 1) / 2 + first_column / across + slant * first_row / down
         affine[~inked] = 0
         return affine, inked
 
@@ -184,18 +176,101 @@ def _moment_sums(images: Array) -> tuple[Array, Array]:
     if images.dtype == np.float64:  # so that no sum leaves the range of the dtype
         np.divide(ink, np.where((peak > 0) & np.isfinite(peak), peak, 1.0)[:, None, None], out=ink)
     # products of one image each
-    sums: Array = np.matmul(_powers(_from_the_middle(h)).T, np.matmul(ink, _powers(_from_the_middle(w))))
+    sums: Array = np.matmul(_powers(h).T, np.matmul(ink, _powers(w)))
     return peak, sums
 
 
-def _from_the_middle(side: int) -> Array:
-    """Places of the pixels along a side, (side,)."""
-    return np.arange(side) - (side - 1) / 2
-
-
-def _powers(places: Array) -> Array:
-    """(k, 3): 1, u and u² of each place."""
+def _powers(side: int) -> Array:
+    """(side, 3): 1, u and u² of the places u of the pixels along a side, from its middle."""
+    places = np.arange(side) - (side - 1) / 2
     return np.stack([np.ones_like(places), places, places**2], axis=1)
+
+
+@dataclass
+class _LineResampler:
+    """Bilinear resampling of some images at a time by affine maps that leave lines level, with its buffers.
+
+    Between two lines first, then along them; 0 beyond. Positions are multiples of 2⁻¹⁶ pixels: float32 holds those
+    below 2⁸ exactly, and float64 all others. The pixels of an image do not depend on what is resampled beside it.
+    """
+
+    height: int
+    width: int
+    rows: int  # most images at a time
+    dtype: Any  # of the pixels that come out, float32 or float64
+    reach: float  # pixels; neither a position along a line nor a term of it is larger
+
+    def __post_init__(self) -> None:
+        h, w, b = self.height, self.width, self.rows
+        self._framed = np.zeros((b, h + 3, w + 3), self.dtype)
+        self._lines = [np.empty((b, h, w + 3), self.dtype) for _ in range(2)]
+        places = self._place_dtype(self.reach, self.dtype)
+        self._places, self._whole = np.empty((b, h, w), places), np.empty((b, h, w), places)
+        self._parts = [np.empty((b, h, w), self.dtype) for _ in range(2)]
+        self._near, self._index = np.empty((b, h, w), np.int32), np.empty((b, h, w), np.intp)
+        self._line_starts = np.repeat(np.arange(b * h, dtype=np.int32) * (w + 3), w).reshape(b, h, w)
+        self._columns = np.tile(np.arange(w, dtype=places), h).reshape(h, w)
+
+    @staticmethod
+    def _place_dtype(reach: float, dtype: Any) -> np.dtype[Any]:
+        """A dtype that holds positions up to `reach` pixels, and one more, exactly."""
+        exact = np.dtype(dtype) == np.float32 and reach + 1 < 1 << np.finfo(np.float32).nmant + 1 - _FRACTION_BITS
+        return np.dtype(np.float32 if exact else np.float64)
+
+    @staticmethod
+    def pixel_bytes(itemsize: int, reach: float) -> int:
+        """Of the buffers, for a pixel of an image (and its frame)."""
+        return 8 + 4 + 4 + 5 * itemsize + 2 * _LineResampler._place_dtype(reach, f"f{itemsize}").itemsize
+
+    def __call__(self, images: Array, affine: Array, out: Array | None = None) -> Array:
+        """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
+
+        Returns
+        -------
+        (b, h, w), `out`, which may be `images`, or a buffer that the next call overwrites
+        """
+        b, h, w = len(images), self.height, self.width
+        fixed = np.rint(affine * (1 << _FRACTION_BITS)) / (1 << _FRACTION_BITS)
+        self._framed[:b, 1 : h + 1, 1 : w + 1] = images
+        lines, slope = self._between_lines(fixed[:, 0, :1] * np.arange(h) + fixed[:, 0, 2:])
+        places, whole, index = self._places[:b], self._whole[:b], self._index[:b]
+        starts = (fixed[:, 1, :1] * np.arange(h) + (fixed[:, 1, 2:] + 1)).astype(places.dtype)
+        np.multiply(self._columns, fixed[:, 1, 1, None, None].astype(places.dtype), out=whole)
+        np.copyto(places, starts[:, :, None])
+        np.add(places, whole, out=places)
+        # beyond the frame there is nothing but ground
+        np.clip(places, 0, w + 1, out=places)
+        np.floor(places, out=whole)
+        np.subtract(places, whole, out=places)
+        # by way of int32: a conversion to int64 takes several times as long
+        near = self._near[:b]
+        np.copyto(near, whole, casting="unsafe")
+        np.add(near, self._line_starts[:b], out=near)
+        np.copyto(index, near)
+        left, right = (values[:b] for values in self._parts)
+        # every index is inside; to wrap it is less work than to clip it
+        np.take(lines, index, out=left, mode="wrap")
+        np.take(slope, index, out=right, mode="wrap")
+        np.multiply(right, places, out=right, casting="same_kind")
+        return np.add(left, right, out=left if out is None else out)
+
+    def _between_lines(self, places: Array) -> tuple[Array, Array]:
+        """Lines at places (b, h) of the framed images, and how far each of their pixels is from the next, flat."""
+        (b, h), flat = places.shape, self._framed.reshape(-1, self.width + 3)
+        inside = np.clip(places, -1, h) + 1
+        whole = np.floor(inside)
+        index = whole.astype(np.intp) + (np.arange(b) * (h + 3))[:, None]
+        top, bottom = (line[:b] for line in self._lines)
+        np.take(flat, index, axis=0, out=top, mode="clip")
+        np.take(flat, index + 1, axis=0, out=bottom, mode="clip")
+        # top + part·(bottom − top)
+        np.subtract(bottom, top, out=bottom)
+        np.multiply(bottom, (inside - whole).astype(self.dtype)[:, :, None], out=bottom)
+        np.add(top, bottom, out=top)
+        lines, slope = top.reshape(-1), bottom.reshape(-1)
+        np.subtract(lines[1:], lines[:-1], out=slope[:-1])
+        slope[-1] = 0
+        return lines, slope
 
 
 @dataclass(frozen=True)
@@ -246,12 +321,10 @@ class Orientations(_ImageMap):
             raise ConfigError(f"power: expected a number above 0, at most 1, found {self.power}")
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         self._require(d)
         return self.directions * self.cells * self.cells
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
         features = self.cells * self.cells
         pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * (self.cells * self.columns + (1 + 2 * _TILES) * features)
@@ -259,7 +332,6 @@ class Orientations(_ImageMap):
         return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._lanes * pixels * itemsize)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         work = _Gradients(self, self._lanes, x.dtype)
         rows = self._lanes * _TILES

@@ -1,7 +1,8 @@
-"""What every kernel has, and kernels made of kernels: sums, products, multiples, and kernels of some columns.
+"""Kernels: their values in blocks, and sums, products, multiples and kernels of some columns.
 
-Kernels are small things that are called, `k(X, Z)`, and that bind landmarks for the fast block path. Shapes: X (n, d)
-rows, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,).
+Kernels are small things that are called, `k(X, Z)`, and that bind landmarks for the fast block path: `k.bind(Z, dtype)`
+prepares Z once and gives a `Bound`, which fills preallocated blocks with no more than a few strips of its own. Shapes:
+X (n, d) rows, b of a block, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,).
 
 Sums and products of positive definite kernels are positive definite, and so is c·k for c > 0 (Schölkopf & Smola, 2002,
 ch. 13.1). `Gaussian(1.0) + 0.5 * Linear()` and `Gaussian(2.0) * Polynomial(2)` write them.
@@ -10,16 +11,27 @@ ch. 13.1). `Gaussian(1.0) + 0.5 * Linear()` and `Gaussian(2.0) * Polynomial(2)` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.blocks import PART_ROWS, Bound, JoinedBound
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
+_FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
+_PART_ROWS = 128  # of a block whose parts are computed one after the other
+_PLAIN_GAMMA = 1e100  # up to which, and from whose inverse on, squares of γ stay in the range of float64
+_LINES = 64  # of a matrix at a time, whole cache lines of either triangle
+_STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
+
+
+def strips(block: Array) -> list[slice]:
+    """Slices of rows of `block` that each stay in cache."""
+    rows = max(1, _STRIP_BYTES // max(1, block[:1].nbytes))
+    return [slice(i, i + rows) for i in range(0, len(block), rows)]
 
 
 class Kernel:
@@ -29,22 +41,11 @@ class Kernel:
     """
 
     name: ClassVar[str]
+    positive: ClassVar[bool] = True  # definite, for every parameter value that is accepted
+    precomputed: ClassVar[bool] = False  # rows hold values in place of features: k(x, x) of a new row is not known
+    leaves: ClassVar[int] = 1  # products that a block takes: as many as it is made of
+    kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
     _distance: ClassVar[bool] = True  # a function of ‖x−z‖
-
-    @property
-    def positive(self) -> bool:
-        """True where it is positive definite for every parameter value that is accepted."""
-        return True
-
-    @property
-    def precomputed(self) -> bool:
-        """True where rows hold values of the kernel in place of features, so that k(x, x) of a new row is not known."""
-        return False
-
-    @property
-    def leaves(self) -> int:
-        """Products that a block takes: 1, or as many as it is made of."""
-        return 1
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
@@ -101,16 +102,11 @@ class Kernel:
         if X.shape[1] != other.shape[1]:
             raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
-        kernel = self.resolve(other)
-        bound = kernel.bind(other, dtype)
-        if Z is None and (whole := bound.of_itself()) is not None:
-            return whole
-        out = np.empty((len(X), len(other)), dtype)
-        bound.product(bound.rows_of(X), out)
-        bound.finish(out)
-        if Z is None:
-            _symmetrize(out)
-        return out
+        bound = self.resolve(other).bind(other, dtype)
+        if Z is not None:
+            return bound.values(X, len(other))
+        whole = bound.of_itself()
+        return _symmetric(bound.values(X, len(X))) if whole is None else whole
 
     def diag(self, X: Array) -> Array:
         """k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
@@ -118,13 +114,14 @@ class Kernel:
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         """The same kernel, checked, with every "scale" parameter replaced by its number for (weighted) rows Z."""
-        self._check(np.shape(Z)[1])
         return replace(self)  # type: ignore[type-var]
 
-    @property
-    def kinked(self) -> bool:
-        """True where the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
-        return False
+    def widths(self) -> tuple[float, Array | None]:
+        """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
+        raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
+
+    def finish(self, strip: Array) -> None:
+        """Turn a strip of the argument into values, in place; here it holds values already."""
 
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
@@ -137,28 +134,249 @@ class Kernel:
         DataError
             float32 cannot resolve the distances between these landmarks at this bandwidth.
         """
-        dtype = np.dtype(dtype)
-        Z = np.asarray(Z, np.float64)
+        dtype, Z = np.dtype(dtype), np.asarray(Z, np.float64)
         if not self._distance:
-            return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
-        bound, blur = Bound.of_distance(self.finish, Z, *self.widths(), dtype, touching=touching or self.kinked)
+            return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), Z.shape[1])
+        (gamma, lengths), limits = self.widths(), np.finfo(dtype)
+        weights, squares = np.empty((Z.shape[1] + 2, len(Z)), dtype), np.empty(len(Z))
+        placed = np.empty(Z.shape, dtype) if touching or self.kinked else None
+        with np.errstate(over="ignore", invalid="ignore"):
+            # the mean as the blocks see it: rounded once, the same for rows and landmarks
+            shift, lost = Z.mean(axis=0).astype(dtype), rounding_of(Z, dtype)
+            stretch = None if lengths is None else (1 / lengths).astype(dtype)
+            if stretch is not None:
+                lost *= stretch
+            for strip in strips(Z):
+                centred = Z[strip] - shift.astype(np.float64)
+                if stretch is not None:
+                    centred *= stretch.astype(np.float64)
+                centred[...] = centred.astype(dtype)
+                squares[strip] = np.einsum("ij,ij->i", centred, centred)
+                np.multiply(centred.T, 2 * gamma, out=weights[:-2, strip], casting="same_kind")
+                if placed is not None:
+                    placed[strip] = centred
+            # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
+            largest = float(squares.max(initial=0.0))
+            blur = float(gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost))
+            vanish = gamma * largest > limits.eps and largest < _FAR * float(limits.tiny)
+            if gamma > float(limits.max) / _FAR or vanish:  # rows so small that γ or their squares leave the range
+                blur = np.inf
+            # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
+            weights[-2] = -gamma
+            weights[-1] = -gamma * squares
         refuse_blur(self.name, dtype, blur)
-        return bound
+        return Bound(self.finish, weights, Z.shape[1], float(dtype.type(gamma)), shift, stretch, placed)
 
-    def widths(self) -> tuple[float, Array | None]:
-        """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
-        raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
 
-    def finish(self, strip: Array) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how its argument becomes a value")
+@dataclass
+class Bound:
+    """k(·, Z) with Z prepared: fills blocks in preallocated buffers. Made by `Kernel.bind`.
 
-    def _check(self, n_features: int) -> None: ...
+    Call `product(rows, out)`, then `value` on strips of `out` (b, m). `rows` is what `load` gives, a (b, columns)
+    buffer with x in its first d columns, which is overwritten. Both are of `dtype`, C-contiguous.
+    """
+
+    # turns a strip of the argument into a strip of the kernel, in place; a method of a kernel, which is told beside
+    value: Callable[[Array], None] = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
+    weights: Array  # (columns, m): what the rows are multiplied by; (d, 0) where no product serves
+    n_features: int
+    gamma: float = 1.0  # as the blocks see it
+    shift: Array | None = None  # (d,): subtracted from the rows; None for kernels of the inner product
+    stretch: Array | None = None  # (d,): the rows are multiplied by it (one length per feature)
+    touching: Array | None = None  # (m, d): shifted and stretched as rows are, where `product` is to look at them again
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64: of the rows, of the block and of the product."""
+        return self.weights.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was prepared."""
+        return self.weights.nbytes + (0 if self.touching is None else self.touching.nbytes)
+
+    def spare_bytes(self, columns: int) -> int:
+        """Bytes that values at so many of the landmarks take beside the block."""
+        return 0
+
+    def load(self, chunk: Chunk, block: slice | Array) -> Array:
+        """Rows of a block of a chunk, in a buffer of the chunk's that `product` may overwrite."""
+        return chunk.load(block, len(self.weights), self.dtype)
+
+    def product(self, rows: Array, out: Array) -> None:
+        """out ← the kernel's argument: −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁."""
+        self.place(rows)
+        self.multiply(rows, out)
+
+    def place(self, rows: Array) -> None:
+        """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
+        d = self.n_features
+        x = rows[:, :d]
+        if self.shift is not None:
+            np.subtract(x, self.shift, out=x)
+        if self.stretch is not None:
+            np.multiply(x, self.stretch, out=x)
+        if len(self.weights) > d:
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.einsum("ij,ij->i", x, x, out=rows[:, d])
+            # beyond this squared distance from the landmarks' mean a row is as good as infinitely far
+            horizon = float(np.finfo(self.dtype).max) / (16 * max(1.0, self.gamma))
+            near = rows[:, d] < horizon
+            if not near.all():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
+                x[~near], rows[~near, d] = 0, horizon
+            rows[:, d + 1] = 1
+
+    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+        """out (b, s) ← the argument of placed rows and some of the landmarks."""
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
+            np.matmul(rows, self.weights[:, some], out=out)
+        if self.touching is not None:
+            self._look_again(rows, out, self.touching[some])
+
+    def _look_again(self, rows: Array, out: Array, landmarks: Array) -> None:
+        """Compute the few ‖x−z‖² < √eps·‖x‖² from the differences: the product has lost half of their digits."""
+        x, squares = rows[:, : self.n_features], rows[:, self.n_features]
+        limits = (-self.gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
+        most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
+        for strip in strips(out):
+            near, values = x[strip], out[strip]
+            found = np.flatnonzero(values > limits[strip])
+            for first in range(0, len(found), most):
+                i, j = np.divmod(found[first : first + most], values.shape[1])
+                gap = near[i] - landmarks[j]
+                values[i, j] = -self.gamma * np.einsum("ij,ij->i", gap, gap)
+
+    def values(self, x: Array, count: int, some: slice = slice(None)) -> Array:
+        """k of rows x (b, d), which stay as they are, and some of the landmarks, (b, count)."""
+        rows, out = np.empty((len(x), len(self.weights)), self.dtype), np.empty((len(x), count), self.dtype)
+        rows[:, : self.n_features] = x
+        self.place(rows)
+        self.multiply(rows, out, some)
+        for strip in strips(out):
+            self.value(out[strip])
+        return out
+
+    def of_itself(self) -> Array | None:
+        """k(Z, Z) (m, m), exactly symmetric: one triangle is computed. None where no product in float64 gives it."""
+        of_distance, d, gamma = len(self.weights) > self.n_features, self.n_features, self.gamma
+        plain = type(self) is Bound and self.touching is None and self.dtype == np.float64
+        if not (plain and 1 / _PLAIN_GAMMA < gamma < _PLAIN_GAMMA):
+            return None
+        from bigkernel.kernels.blas import mirror, syrk  # SciPy's, which predictors do without
+
+        out = np.empty((self.weights.shape[1],) * 2)
+        syrk(self.weights[:d], out, accumulate=False)
+        # (2γz)ᵀ(2γz') to 2γzᵀz' − γ‖z‖² − γ‖z'‖², which is 0 on the diagonal
+        scale = 1 / (2 * gamma)
+        squares = np.diagonal(out) * (scale / 2)
+        for i in range(0, len(out), _LINES):
+            j = min(i + _LINES, len(out))
+            out[i:j, i:j] = np.triu(out[i:j, i:j])  # below the diagonal may stand anything
+            for strip in strips(out[i:j, i:]):
+                values = out[i:j, i:][strip]
+                if of_distance:
+                    values *= scale
+                    values -= squares[i:j][strip, None]
+                    values -= squares[i:]
+                self.value(values)
+        mirror(out)
+        return out
+
+
+def _symmetric(matrix: Array) -> Array:
+    """(M + Mᵀ)/2 in the place of M (n, n), some lines at a time."""
+    for start in range(0, len(matrix), _LINES):
+        rows = slice(start, start + _LINES)
+        # above the diagonal nothing was written yet
+        half = matrix[rows, start:] + matrix[start:, rows].T
+        half *= 0.5
+        matrix[rows, start:] = half
+        matrix[start:, rows] = half.T
+    return matrix
+
+
+def rounding_of(Z: Array, dtype: Any) -> Array:
+    """The largest |z − z rounded to `dtype`| of every feature, (d,)."""
+    lost = np.zeros(Z.shape[1])
+    for strip in strips(Z):
+        np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
+    return lost
+
+
+def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
+    """Raise `DataError` where rounding to `dtype` moves distances by a hundredth of a bandwidth or more."""
+    if not blur < 0.01:
+        raise DataError(
+            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
+            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
+        )
+
+
+@dataclass
+class PointsBound(Bound):
+    """Landmarks as they are, where no product gives the argument: `fill` of the kernel writes it, by strips of rows.
+
+    `fill(x, points, some, out)`: out (b, s) ← of rows x (b, d) and points (s, d), number `some` of the landmarks.
+    """
+
+    kernel: Any = None
+    points: Array | None = None  # (m, d), or None where it needs none
+    strip_bytes: int = 0  # that a strip takes beside the block; 0: those of the points in float64
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.points is None else self.points.nbytes
+
+    def spare_bytes(self, columns: int) -> int:
+        """What a strip takes."""
+        return self.strip_bytes or 8 * columns * self.n_features
+
+    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+        """out (b, s) ← the argument of rows and some of the landmarks."""
+        # once, and not for every strip
+        points = None if self.points is None else self.points[some].astype(np.float64, copy=False)
+        for strip in strips(out):
+            self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
+
+
+@dataclass
+class _JoinedBound(Bound):
+    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `value` leaves them."""
+
+    # prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
+    parts: Sequence[tuple[Bound, Array | None]] = ()
+    join: Callable[..., Any] = np.add  # what two parts become
+    factor: float = 1.0  # of the whole
+
+    @property
+    def nbytes(self) -> int:
+        return sum(bound.nbytes for bound, _ in self.parts)
+
+    def spare_bytes(self, columns: int) -> int:
+        """A hundred rows of a part, and what that takes."""
+        part = _PART_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
+        return part + max(bound.spare_bytes(columns) for bound, _ in self.parts)
+
+    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+        """out (b, s) ← k of rows and some of the landmarks; a hundred rows at a time, so that a part is small."""
+        x = rows[:, : self.n_features]
+        for start in range(0, len(out), _PART_ROWS):
+            strip = slice(start, start + _PART_ROWS)
+            for number, (bound, columns) in enumerate(self.parts):
+                value = bound.values(x[strip] if columns is None else x[strip, columns], out.shape[1], some)
+                if number:
+                    self.join(out[strip], value, out=out[strip])
+                else:
+                    out[strip] = value
+            if self.factor != 1:
+                out[strip] *= self.dtype.type(self.factor)
 
 
 class _Made(Kernel):
     """A kernel made of others; block path and "scale" parameters are theirs."""
 
     _distance: ClassVar[bool] = False
+    _join: ClassVar[np.ufunc] = np.add  # what two parts become
 
     @property
     def parts(self) -> tuple[Kernel, ...]:
@@ -167,32 +385,40 @@ class _Made(Kernel):
         return tuple(value for value in values if isinstance(value, Kernel))
 
     @property
-    def positive(self) -> bool:
+    def positive(self) -> bool:  # type: ignore[override]
         return all(part.positive for part in self.parts)
 
     @property
-    def precomputed(self) -> bool:
+    def precomputed(self) -> bool:  # type: ignore[override]
         return any(part.precomputed for part in self.parts)
 
     @property
-    def leaves(self) -> int:
+    def leaves(self) -> int:  # type: ignore[override]
         return sum(part.leaves for part in self.parts)
 
     @property
-    def kinked(self) -> bool:
+    def kinked(self) -> bool:  # type: ignore[override]
         return any(part.kinked for part in self.parts)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Those of the parts, of the columns of one as they come, and a hundred rows of it."""
         parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
-        return parts + 8 * m * d + PART_ROWS * (m + d + 2) * itemsize
+        return parts + 8 * m * d + _PART_ROWS * (m + d + 2) * itemsize
 
     def described(self) -> dict[str, Any]:
         """As it is written."""
         return {"name": self.formula()}
 
-    def finish(self, strip: Array) -> None:
-        """Nothing: the block holds values already."""
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        Z, chosen = np.asarray(Z), self._columns(np.shape(Z)[1])
+        seen = Z if chosen is None else Z[:, chosen]
+        parts = tuple((part.bind(seen, dtype, touching=touching), chosen) for part in self.parts)
+        none, factor = np.empty((Z.shape[1], 0), dtype), float(getattr(self, "factor", 1.0))
+        return _JoinedBound(self.finish, none, Z.shape[1], parts=parts, join=self._join, factor=factor)
+
+    def _columns(self, n_features: int) -> Array | None:
+        """Columns that the parts see; None: all."""
+        return None
 
     def _require_kernels(self, *parts: Any) -> None:
         for part in parts:
@@ -213,17 +439,8 @@ class _Pair(_Made):
         self._require_kernels(self.k1, self.k2)
         return replace(self, k1=self.k1.resolve(Z, weight), k2=self.k2.resolve(Z, weight))
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        parts = [(part.bind(Z, dtype, touching=touching), None) for part in self.parts]
-        return JoinedBound.of(parts, Z.shape[1], join=self._join)
-
     def diag(self, X: Array) -> Array:
-        value: Array = self._join(*(part.diag(X) for part in self.parts))
-        return value
-
-    @property
-    def _join(self) -> Callable[..., Any]:
-        raise TypeError(type(self).__name__)
+        return np.asarray(self._join(self.k1.diag(X), self.k2.diag(X)))
 
 
 @dataclass
@@ -245,10 +462,6 @@ class Sum(_Pair):
     name: ClassVar[str] = "sum"
     _sign: ClassVar[str] = "+"
 
-    @property
-    def _join(self) -> Callable[..., Any]:
-        return np.add
-
 
 @dataclass
 class Product(_Pair):
@@ -262,10 +475,7 @@ class Product(_Pair):
 
     name: ClassVar[str] = "product"
     _sign: ClassVar[str] = "*"
-
-    @property
-    def _join(self) -> Callable[..., Any]:
-        return np.multiply
+    _join: ClassVar[np.ufunc] = np.multiply
 
 
 @dataclass
@@ -291,10 +501,6 @@ class Scaled(_Made):
         if not sound or not 1e-160 < self.factor < 1e160:
             raise ConfigError(f"scaled kernel: expected a finite factor above 0, found {self.factor!r}")
         return replace(self, kernel=self.kernel.resolve(Z, weight))
-
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        part = self.kernel.bind(Z, dtype, touching=touching)
-        return JoinedBound.of([(part, None)], Z.shape[1], factor=float(self.factor))
 
     def diag(self, X: Array) -> Array:
         return self.factor * self.kernel.diag(X)
@@ -327,17 +533,12 @@ class OnColumns(_Made):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         self._require_kernels(self.kernel)
-        return replace(self, kernel=self.kernel.resolve(np.asarray(Z)[:, self._chosen(np.shape(Z)[1])], weight))
-
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        chosen = self._chosen(Z.shape[1])
-        part = self.kernel.bind(np.asarray(Z)[:, chosen], dtype, touching=touching)
-        return JoinedBound.of([(part, chosen)], Z.shape[1])
+        return replace(self, kernel=self.kernel.resolve(np.asarray(Z)[:, self._columns(np.shape(Z)[1])], weight))
 
     def diag(self, X: Array) -> Array:
-        return self.kernel.diag(np.asarray(X)[:, self._chosen(np.shape(X)[1])])
+        return self.kernel.diag(np.asarray(X)[:, self._columns(np.shape(X)[1])])
 
-    def _chosen(self, n_features: int) -> Array:
+    def _columns(self, n_features: int) -> Array:
         chosen = np.asarray(self.columns)
         whole = chosen.ndim == 1 and len(chosen) and chosen.dtype.kind in "iuf" and (chosen == np.round(chosen)).all()
         if not whole or len(np.unique(chosen)) < len(chosen) or not 0 <= chosen.min() <= chosen.max() < n_features:
@@ -345,24 +546,3 @@ class OnColumns(_Made):
                 f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"
             )
         return chosen.astype(np.int64)
-
-
-def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
-    """Raise `DataError` where rounding to `dtype` moves distances by a hundredth of a bandwidth or more."""
-    if not blur < 0.01:
-        raise DataError(
-            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
-        )
-
-
-def _symmetrize(matrix: Array) -> None:
-    """(M + Mᵀ)/2 in the place of M (n, n), a strip at a time."""
-    step = 64  # whole cache lines of either triangle
-    for start in range(0, len(matrix), step):
-        rows = slice(start, start + step)
-        # above the diagonal nothing was written yet
-        half = matrix[rows, start:] + matrix[start:, rows].T
-        half *= 0.5
-        matrix[rows, start:] = half
-        matrix[start:, rows] = half.T

@@ -43,5 +43,4 @@ class MedianGaussian(Gaussian):
     """The Gaussian whose σ is `median_width` of its landmarks; resolved, it is a plain `Gaussian`."""
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Gaussian:
-        """See `Kernel.resolve`."""
         return Gaussian(median_width(Z))

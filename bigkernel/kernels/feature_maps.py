@@ -1,26 +1,35 @@
 """Feature maps: what a block of rows becomes before it enters the moments.
 
-A map gives a block of width p for b rows: the rows themselves (`IdentityMap`, p = d) or their kernel values against m
-landmarks (`LandmarkMap`, p = m, the rows of B). Whitening is not applied here: the moments of B are whitened once, as
-an m×m matrix, with m² less work a row (MATH: sweep over B, not over φ).
+A map gives a block of width p for b rows: the rows themselves (`IdentityMap`, p = d), their kernel values against m
+landmarks (`LandmarkMap`, p = m, the rows of B), or those of several kernels, one after the other (`LandmarkFamily`).
+Whitening is not applied here: the moments of B are whitened once, as an m×m matrix, with m² less work a row.
+
+A prediction f(x) = Σ_s k(x, Z_s) w_s needs no whole row of k(x, Z): `LandmarkSlices` gives it in slices of s columns.
+Landmarks are prepared once, where the model is, and travel so, in the dtype of the blocks: a worker holds neither
+float64 landmarks nor a wide block. The width of a slice follows from the dtype alone: who computes, and in how much
+memory, changes no bit; one slice gives the bits of a `LandmarkMap`. Shapes: d features of a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import PART_ROWS, Bound, strips
+from bigkernel.kernels.algebra import Bound, Kernel, strips
+from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
+SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
+PACKED_BYTES = 2**24  # what BLAS keeps of a slice, in the order of its product
+PREPARED_BYTES = 2**27  # of float64 landmarks, from which on they travel prepared
+_DIAGONAL_ROWS = 128  # whose k(x, x) are computed at a time
 
 
 class FeatureMap(Protocol):
@@ -67,19 +76,17 @@ class SingleMap:
     shift: Array | None = None
 
     def about(self, place: int) -> Array | None:
-        """See `FeatureMap`."""
         return self.shift
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """The one block; see `FeatureMap.blocks`."""
-        raise TypeError(type(self).__name__)
+        raise NotImplementedError
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        """See `FeatureMap`."""
         yield self.block(chunk, block, spare)
 
     def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
-        """Columns, and the features of these rows in them: here all at once (`landmark_slices` gives several)."""
+        """Columns, and the features of these rows in them: here all at once (`LandmarkSlices` gives several)."""
         yield slice(None), self.block(chunk, block)
 
 
@@ -92,93 +99,88 @@ class IdentityMap(SingleMap):
 
     @property
     def width(self) -> int:
-        """See `FeatureMap`."""
         return len(self.shift)
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return float(len(self.shift))
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
         return self.width * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`."""
         return 8 * self.width
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         rows = chunk.load(block, self.width + spare, self.dtype)
         features = rows[:, : self.width]
         np.subtract(features, self.shift.astype(self.dtype), out=features)
         return rows
 
 
-@dataclass(frozen=True, eq=False)
-class LandmarkMap(SingleMap):
-    """φ(x) = k(x, Z): a row of the Nyström landmark block B.
+class _AtLandmarks:
+    """What maps of landmarks (m, d) share; what is prepared of them does not travel."""
 
-    Attributes
-    ----------
-    kernel : Kernel, every parameter a number
-    landmarks : (m, d)
-    dtype : of the block
-    shift : (m,) subtracted from every row of the block, or None; see `centre_of`
-    """
+    landmarks: Array
+    dtype: np.dtype[Any]
 
-    kernel: Kernel
-    landmarks: Any
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    shift: Array | None = None
+    @property
+    def width(self) -> int:
+        return len(self.landmarks)
 
     @property
     def n_features(self) -> int:
-        """d."""
+        """Columns of the rows: d."""
         return int(self.landmarks.shape[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+
+    def _held_bytes(self, kernels: Sequence[Kernel]) -> int:
+        """Bytes of landmarks in float64, and of what is prepared from them for blocks of kernels of one argument."""
+        m, d = self.landmarks.shape
+        return int(8 * m * d + max(kernel.prepared_bytes(m, d, self.dtype.itemsize) for kernel in kernels))
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkMap(_AtLandmarks, SingleMap):
+    """φ(x) = k(x, Z): a row of the Nyström landmark block B."""
+
+    kernel: Kernel  # every parameter a number
+    landmarks: Array  # (m, d)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    shift: Array | None = None  # (m,) subtracted from every row of the block, or None; see `centre_of`
 
     @cached_property
     def bound(self) -> Bound:
         """The landmarks prepared for blocks; made once a process."""
         return self.kernel.bind(self.landmarks, self.dtype)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "bound"}
-
-    @property
-    def width(self) -> int:
-        """See `FeatureMap`."""
-        return len(self.landmarks)
-
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return float(2 * self.landmarks.size * self.kernel.leaves)
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
-        return self.width * self.dtype.itemsize + loaded_bytes(self.landmarks, self.dtype)
+        return (self.width + self.n_features + 2) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came and as prepared, and NumPy's own buffers."""
-        return held_bytes((self.kernel,), self.landmarks, self.dtype) + UFUNC_BYTES
+        """The landmarks as they came and as prepared, and NumPy's own buffers."""
+        return self._held_bytes([self.kernel]) + UFUNC_BYTES
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""
         chosen = np.arange(len(chunk))[block]
         found = [np.empty(0)]
-        for start in range(0, len(chosen), PART_ROWS):  # a few at a time, for a small buffer
-            rows = chunk.load(chosen[start : start + PART_ROWS], self.n_features, self.dtype)
+        for start in range(0, len(chosen), _DIAGONAL_ROWS):  # a few at a time, for a small buffer
+            rows = chunk.load(chosen[start : start + _DIAGONAL_ROWS], self.n_features, self.dtype)
             found.append(self.kernel.diag(rows))
         return np.concatenate(found)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         rows = self.bound.load(chunk, block)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         with chunk.work.stage("block"):
@@ -193,15 +195,153 @@ class LandmarkMap(SingleMap):
         return out
 
 
-def loaded_bytes(landmarks: Array, dtype: np.dtype[Any]) -> int:
-    """Bytes of a row on its way to its values at landmarks."""
-    return int((landmarks.shape[1] + 2) * dtype.itemsize)
+def argument(kernel: Kernel) -> str | None:
+    """The argument of a resolved kernel, "euclidean", "manhattan" or "inner"; None: one that no other kernel shares."""
+    if isinstance(kernel, Gaussian | Matern):
+        return "euclidean" if kernel.widths()[1] is None else None
+    if isinstance(kernel, Laplacian):
+        return "manhattan"
+    return "inner" if isinstance(kernel, Linear) else None
 
 
-def held_bytes(kernels: Sequence[Kernel], landmarks: Array, dtype: np.dtype[Any]) -> int:
-    """Bytes of landmarks (m, d) float64, and of what is prepared from them for blocks of kernels of one argument."""
-    m, d = landmarks.shape
-    return int(8 * m * d + max(kernel.prepared_bytes(m, d, dtype.itemsize) for kernel in kernels))
+def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """Positions of kernels that may share a computation, in lists; kernels that share with none stand alone."""
+    families: dict[Any, list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        families.setdefault(argument(kernel) or place, []).append(place)
+    return list(families.values())
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkFamily(_AtLandmarks):
+    """φ_k(x) = k(x, Z) for several kernels k of one argument and the same landmarks.
+
+    One block of distances or products serves all: each kernel takes a scale of it and its own in-place pass.
+    """
+
+    kernels: tuple[Kernel, ...]  # resolved kernels, all of the same `argument`; or one kernel of any kind
+    landmarks: Array  # (m, d)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
+    shifts: Array | None = None  # (K, m) subtracted from the rows of each kernel's blocks, or None; see `centre_of`
+
+    @property
+    def count(self) -> int:
+        return len(self.kernels)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The landmarks prepared for the shared argument: that of the narrowest kernel."""
+        narrowest = self.kernels[int(np.argmax(self.scales))]
+        return narrowest.bind(self.landmarks, self.dtype, touching=any(kernel.kinked for kernel in self.kernels))
+
+    @cached_property
+    def scales(self) -> list[float]:
+        """The factor of each kernel at the shared argument."""
+        shared = argument(self.kernels[0]) == "euclidean"
+        gammas = [kernel.widths()[0] if shared else 1.0 for kernel in self.kernels]
+        return [gamma / max(gammas) for gamma in gammas]
+
+    @property
+    def flops_per_row(self) -> float:
+        """The argument is computed once."""
+        return float(2 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels))
+
+    @property
+    def row_bytes(self) -> int:
+        """The argument and a block of one kernel."""
+        return (2 * self.width + self.n_features + 2) * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The landmarks as they came and as prepared."""
+        return self._held_bytes(self.kernels)
+
+    def about(self, place: int) -> Array | None:
+        return None if self.shifts is None else self.shifts[place]
+
+    def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
+        rows = self.bound.load(chunk, block)
+        shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
+        with chunk.work.stage("block"):
+            self.bound.product(rows, shared)
+        for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
+            out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
+            with chunk.work.stage("exp"):
+                out[:, self.width :] = 0  # so that contiguous passes serve
+                shift = None if self.shifts is None else np.append(self.shifts[place], np.zeros(spare, self.dtype))
+                for strip in strips(out):
+                    np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
+                    kernel.finish(out[strip])
+                    if shift is not None:
+                        np.subtract(out[strip], shift, out=out[strip])
+            yield out
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkSlices:
+    """φ(x) = k(x, Z), given in slices of its columns."""
+
+    kernel: Kernel  # every parameter a number
+    bound: Bound  # Z prepared for blocks
+    width: int  # m
+    slice_width: int  # s, of every slice but the last
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64, of the blocks."""
+        return self.bound.dtype
+
+    @property
+    def flops_per_row(self) -> float:
+        """Floating-point operations to make one row of all slices."""
+        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of buffer a row of a slice takes."""
+        return (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that the landmarks take in a process, at most: as prepared, and a quarter of that while they arrive."""
+        spare = self.bound.spare_bytes(self.slice_width)
+        return self.bound.nbytes * 5 // 4 + spare + PACKED_BYTES + UFUNC_BYTES
+
+    def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
+        """Columns, and the values (b, s) of these rows of the chunk in them, until all are given.
+
+        The buffer is the chunk's, and valid until the next slice.
+        """
+        rows, s = self.bound.load(chunk, block), self.slice_width
+        with chunk.work.stage("block"):
+            self.bound.place(rows)
+        for first in range(0, self.width, s):
+            columns = slice(first, min(first + s, self.width))
+            shape = rows.shape[0], columns.stop - columns.start
+            out = chunk.work.buffer("block", (shape[0] * shape[1],), self.dtype).reshape(shape)
+            with chunk.work.stage("block"):
+                self.bound.multiply(rows, out, columns)
+            with chunk.work.stage("exp"):
+                for strip in strips(out):
+                    self.bound.value(out[strip])
+            yield columns, out
+
+
+def in_slices(features: Any) -> Any:
+    """A map of landmarks as predictions see it: prepared and in slices where there are many; any other as it is.
+
+    Raises
+    ------
+    DataError
+        The dtype of its blocks cannot resolve the distances between the landmarks.
+    """
+    if not isinstance(features, LandmarkMap) or features.shift is not None:
+        return features
+    slices = -(-features.width // (SLICE_ROW_BYTES // features.dtype.itemsize))
+    if slices == 1 and features.landmarks.nbytes <= PREPARED_BYTES:
+        return features
+    width = -(-features.width // slices)
+    return LandmarkSlices(features.kernel, features.bound, features.width, width)
 
 
 def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
@@ -210,5 +350,4 @@ def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
     Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small
     eigenvalues of G to rounding; those of values less their mean keep them.
     """
-    mean: Array = kernel(landmarks[:256], landmarks).mean(axis=0)
-    return mean.astype(dtype)
+    return np.asarray(kernel(landmarks[:256], landmarks).mean(axis=0), dtype)

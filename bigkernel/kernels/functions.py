@@ -3,12 +3,11 @@
 Shapes: X (n, d) rows, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,). Equations as in Schölkopf & Smola, *Learning
 with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn.
 
-`k.bind(Z, dtype)` prepares Z once and returns a `Bound`, which fills preallocated blocks without a temporary. Kernels
-of the distance make it one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM gives
-−γ‖x−z‖² itself. Rows and landmarks are centred by the landmark mean first, without which float32 loses every digit as
-soon as the data lie far from 0. A width given as "scale" or "auto" becomes a number in `resolve`, by one rule (as in
-scikit-learn's SVC): γ = 1/(d·var) of the landmarks, or γ = 1/d as if their variance were 1. The Laplacian has the
-standard deviation in the place of the variance.
+Kernels of the distance are one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM
+gives −γ‖x−z‖² itself. Rows and landmarks are centred by the landmark mean first, without which float32 loses every
+digit as soon as the data lie far from 0. A width given as "scale" or "auto" becomes a number in `resolve`, by one rule
+(as in scikit-learn's SVC): γ = 1/(d·var) of the landmarks, or γ = 1/d as if their variance were 1. The Laplacian has
+the standard deviation in the place of the variance.
 """
 
 from __future__ import annotations
@@ -21,8 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError
-from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum, refuse_blur
-from bigkernel.kernels.blocks import Bound, rounding_of
+from bigkernel.kernels.algebra import (
+    Bound,
+    Kernel,
+    OnColumns,
+    PointsBound,
+    Product,
+    Scaled,
+    Sum,
+    refuse_blur,
+    rounding_of,
+)
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 
 Array = NDArray[Any]
@@ -30,8 +38,31 @@ Scale = Literal["scale", "auto"]
 SCALES: tuple[str, ...] = get_args(Scale)
 
 
+class _Euclidean(Kernel):
+    """A function of ‖x−z‖ over one length, or over one a feature."""
+
+    _length: ClassVar[str]  # name of the parameter
+    _factor: ClassVar[float] = 1.0  # of the argument, beside −‖x−z‖²/(2·length²)
+
+    def resolve(self, Z: Array, weight: Array | None = None) -> Any:
+        length = getattr(self, self._length)
+        _check_number(self.name, self._length, length, np.shape(Z)[1])
+        self._check()
+        if isinstance(length, str):
+            length = (_spread(length, Z, weight) / 2) ** 0.5
+        return replace(self, **{self._length: length})  # type: ignore[type-var]
+
+    def widths(self) -> tuple[float, Array | None]:
+        length = getattr(self, self._length)
+        if np.ndim(length) == 0:
+            return self._factor * (1 / (2 * float(length) ** 2)), None
+        return self._factor * 0.5, np.asarray(length, np.float64)
+
+    def _check(self) -> None: ...
+
+
 @dataclass
-class Gaussian(Kernel):
+class Gaussian(_Euclidean):
     """exp(−‖x−z‖²/(2σ²)).
 
     Parameters
@@ -48,24 +79,16 @@ class Gaussian(Kernel):
 
     sigma: float | Array | Scale = "scale"
     name: ClassVar[str] = "gaussian"
-
-    def resolve(self, Z: Array, weight: Array | None = None) -> Gaussian:
-        self._check(np.shape(Z)[1])
-        return replace(self, sigma=(_spread(self.sigma, Z, weight) / 2) ** 0.5) if _unset(self.sigma) else replace(self)
-
-    def widths(self) -> tuple[float, Array | None]:
-        return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))
-
-    def _check(self, n_features: int) -> None:
-        _check_widths(self.name, "sigma", self.sigma, n_features)
+    _length: ClassVar[str] = "sigma"
 
     def finish(self, strip: Array) -> None:
-        _remove_positive(strip)
+        if strip.max(initial=-np.inf) > 0:  # what rounding leaves where x is almost z; to look costs a third of writing
+            np.minimum(strip, 0, out=strip)
         np.exp(strip, out=strip)
 
 
 @dataclass
-class Matern(Kernel):
+class Matern(_Euclidean):
     """Matérn kernel of smoothness ν: 1/2: e^{−r}, 3/2: (1+r)e^{−r}, 5/2: (1+r+r²/3)e^{−r}, r = √(2ν)‖x−z‖/ℓ.
 
     Parameters
@@ -78,28 +101,23 @@ class Matern(Kernel):
     length_scale: float | Array | Scale = "scale"
     nu: float = 1.5
     name: ClassVar[str] = "matern"
-
-    def resolve(self, Z: Array, weight: Array | None = None) -> Matern:
-        self._check(np.shape(Z)[1])
-        if not _unset(self.length_scale):
-            return replace(self)
-        return replace(self, length_scale=(_spread(self.length_scale, Z, weight) / 2) ** 0.5)
-
-    def widths(self) -> tuple[float, Array | None]:
-        gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
-        return 4 * self.nu * gamma, lengths  # γ‖x−z‖² = r²
+    _length: ClassVar[str] = "length_scale"
 
     @property
-    def kinked(self) -> bool:
+    def _factor(self) -> float:  # type: ignore[override]
+        return 4 * self.nu  # γ‖x−z‖² = r²
+
+    @property
+    def kinked(self) -> bool:  # type: ignore[override]
         return self.nu == 0.5
 
-    def _check(self, n_features: int) -> None:
-        _check_widths(self.name, "length_scale", self.length_scale, n_features)
+    def _check(self) -> None:
         if self.nu not in (0.5, 1.5, 2.5):
             raise ConfigError(f"matern kernel: expected nu of 0.5, 1.5 or 2.5, found {self.nu!r}")
 
     def finish(self, strip: Array) -> None:
-        _remove_positive(strip)
+        if strip.max(initial=-np.inf) > 0:
+            np.minimum(strip, 0, out=strip)
         np.negative(strip, out=strip)
         r = np.sqrt(strip)
         if self.nu == 0.5:
@@ -127,11 +145,11 @@ class Laplacian(Kernel):
     name: ClassVar[str] = "laplacian"
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Laplacian:
-        self._check(np.shape(Z)[1])
-        if not _unset(self.gamma):
-            return replace(self)
-        d = np.shape(Z)[1]
-        return replace(self, gamma=1 / (d * (_spread(self.gamma, Z, weight) / d) ** 0.5))
+        _check_number(self.name, "gamma", self.gamma)
+        gamma, d = self.gamma, np.shape(Z)[1]
+        return replace(
+            self, gamma=1 / (d * (_spread(gamma, Z, weight) / d) ** 0.5) if isinstance(gamma, str) else gamma
+        )
 
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
@@ -141,14 +159,24 @@ class Laplacian(Kernel):
         if gamma > float(np.finfo(dtype).max):
             blur = np.inf
         refuse_blur(self.name, np.dtype(dtype), blur)
-        return Bound(self.finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
+        none = np.empty((Z.shape[1], 0), dtype)
+        return PointsBound(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """L1 distances see the landmarks in float64."""
         return m * d * (itemsize + 8)
 
-    def _check(self, n_features: int) -> None:
-        _check_widths(self.name, "gamma", self.gamma, None)
+    def fill(self, x: Array, points: Array, some: slice, out: Array) -> None:
+        """out (b, s) ← ‖x−z‖₁ of rows x (b, d) and points (s, d): by SciPy where it is installed, else by NumPy."""
+        try:
+            from scipy.spatial.distance import cdist  # slow to load, and needed here alone
+        except ImportError:
+            gap, row_sums = np.empty(points.shape), np.empty(out.shape)
+            for row, values in zip(x, row_sums, strict=True):
+                np.abs(np.subtract(points, row, out=gap), out=gap).sum(axis=1, out=values)
+            out[...] = row_sums
+        else:
+            out[...] = cdist(x, points, "cityblock")
 
     def finish(self, strip: Array) -> None:
         assert not isinstance(self.gamma, str)
@@ -164,26 +192,27 @@ class Linear(Kernel):
     _distance: ClassVar[bool] = False
 
     def diag(self, X: Array) -> Array:
-        return _squares(X)
+        X = np.asarray(X, np.float64)
+        return np.asarray(np.einsum("ij,ij->i", X, X))
 
-    def finish(self, strip: Array) -> None: ...
 
-
-class _Projected(Kernel):
+class _Projected(Linear):
     """A function of γ⟨x,z⟩ + c; "scale" sets γ = 1/(d·var), "auto" γ = 1/d."""
 
     gamma: float | Scale
-    _distance: ClassVar[bool] = False
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        self._check(np.shape(Z)[1])
-        gamma = 1 / _spread(self.gamma, Z, weight) if _unset(self.gamma) else self.gamma
-        return replace(self, gamma=gamma)  # type: ignore[type-var]
+        _check_number(self.name, "gamma", self.gamma)
+        self._check()
+        gamma = 1 / _spread(self.gamma, Z, weight) if isinstance(self.gamma, str) else self.gamma
+        return replace(self, gamma=gamma)  # type: ignore[call-arg]
 
     def diag(self, X: Array) -> Array:
-        value = _squares(X)
+        value = super().diag(X)
         self.resolve(X).finish(value)
         return value
+
+    def _check(self) -> None: ...
 
 
 @dataclass
@@ -203,8 +232,7 @@ class Polynomial(_Projected):
     coef0: float = 1.0
     name: ClassVar[str] = "polynomial"
 
-    def _check(self, n_features: int) -> None:
-        _check_widths(self.name, "gamma", self.gamma, None)
+    def _check(self) -> None:
         sound = isinstance(self.degree, int | np.integer | float) and not isinstance(self.degree, bool)
         if not sound or not 1 <= self.degree < 1000 or self.degree != int(self.degree):
             raise ConfigError(f"polynomial kernel: expected an integer degree of at least 1, found {self.degree!r}")
@@ -234,13 +262,9 @@ class Sigmoid(_Projected):
     gamma: float | Scale = "scale"
     coef0: float = 1.0
     name: ClassVar[str] = "sigmoid"
+    positive: ClassVar[bool] = False
 
-    @property
-    def positive(self) -> bool:
-        return False
-
-    def _check(self, n_features: int) -> None:
-        _check_widths(self.name, "gamma", self.gamma, None)
+    def _check(self) -> None:
         if not np.isfinite(self.coef0):
             raise ConfigError(f"sigmoid kernel: expected a finite coef0, found {self.coef0!r}")
 
@@ -271,8 +295,10 @@ def as_kernel(
         Of "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others have none.
         "scale": 1/(d·var) of the landmarks, of "laplacian" 1/(d·std); "auto": 1/d; of "chi2" both are 1.
     """
-    if isinstance(kernel, Kernel):
-        return kernel
+    return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
+
+
+def _named_kernel(kernel: Any, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
         raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
@@ -297,17 +323,7 @@ def as_kernel(
     return KERNELS[name](**params)
 
 
-def _remove_positive(strip: Array) -> None:
-    """strip ← min(strip, 0): what rounding leaves of −γ‖x−z‖² where x is almost z; looking costs a third of writing."""
-    if strip.max(initial=-np.inf) > 0:
-        np.minimum(strip, 0, out=strip)
-
-
-def _unset(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _spread(width: Any, Z: Array, weight: Array | None = None) -> float:
+def _spread(width: str, Z: Array, weight: Array | None) -> float:
     """Return d·var of the landmarks (rows weighted where weights are given), 1 where they do not vary; of "auto" d."""
     if width == "auto":
         return float(np.shape(Z)[1])
@@ -318,21 +334,9 @@ def _spread(width: Any, Z: Array, weight: Array | None = None) -> float:
     return spread if np.isfinite(spread) and spread > 0 else 1.0
 
 
-def _squares(X: Array) -> Array:
-    X = np.asarray(X, np.float64)
-    squares: Array = np.einsum("ij,ij->i", X, X)
-    return squares
-
-
-def _isotropic(width: Any, gamma: Any) -> tuple[float, Array | None]:
-    """(γ, None) for one width; (γ of width 1, widths) for one a feature."""
-    if np.ndim(width) == 0:
-        return float(gamma(float(width))), None
-    return float(gamma(1.0)), np.asarray(width, np.float64)
-
-
-def _check_widths(kernel: str, name: str, value: Any, n_features: int | None) -> None:
-    if _unset(value):
+def _check_number(kernel: str, name: str, value: Any, n_features: int | None = None) -> None:
+    """Refuse a parameter that is no positive number, nor one for each of `n_features`, nor one of `SCALES`."""
+    if isinstance(value, str):
         if value not in SCALES:
             raise ConfigError(f"{kernel} kernel: expected {name} to be a number, 'scale' or 'auto', found {value!r}")
         return

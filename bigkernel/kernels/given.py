@@ -15,38 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import BigKernelError, ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import Bound, keep_values, strips
+from bigkernel.kernels.algebra import Bound, Kernel, PointsBound
 
 Array = NDArray[Any]
-SPARE_BYTES = 2**21  # of a strip of values and its rows in float64
+_STRIP_BYTES = 2**21  # of a strip of values and its rows in float64
 PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, beside those that `functions` has
 _DEEPEST = 12  # of what a function remembers
 _NAMES = ", ".join(PAIRWISE)
 _SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ by
-
-
-@dataclass
-class GivenBound(Bound):
-    """Values that are no products: the kernel writes them itself, from points (m, d) float64 or without."""
-
-    kernel: _Given | None = None
-    points: Array | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.points is None else self.points.nbytes
-
-    def spare_bytes(self, columns: int) -> int:
-        """Rows and values of a strip in float64."""
-        return SPARE_BYTES
-
-    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← k of rows and some of the landmarks."""
-        assert self.kernel is not None
-        points = None if self.points is None else self.points[some]
-        for strip in strips(out):
-            self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
 
 
 class _Given(Kernel):
@@ -54,20 +30,12 @@ class _Given(Kernel):
     _points: ClassVar[bool] = True  # values are computed from the landmarks
 
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        points = np.asarray(Z, np.float64) if self._points else None
-        none = np.empty((np.shape(Z)[1], 0), dtype)
-        return GivenBound(keep_values, none, None, None, None, np.shape(Z)[1], kernel=self, points=points)
-
-    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """out (b, s) ← k of rows x (b, d) and points (s, d), which are number `some` of the landmarks."""
-        raise TypeError(type(self).__name__)
-
-    def finish(self, strip: Array) -> None:
-        """Nothing: the block holds values already."""
+        points, none = np.asarray(Z, np.float64) if self._points else None, np.empty((np.shape(Z)[1], 0), dtype)
+        return PointsBound(self.finish, none, np.shape(Z)[1], kernel=self, points=points, strip_bytes=_STRIP_BYTES)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """The landmarks are seen as they are; what a function of one's own takes is not known."""
-        return SPARE_BYTES
+        return _STRIP_BYTES
 
 
 @dataclass
@@ -78,11 +46,8 @@ class Precomputed(_Given):
     """
 
     name: ClassVar[str] = "precomputed"
+    precomputed: ClassVar[bool] = True
     _points: ClassVar[bool] = False
-
-    @property
-    def precomputed(self) -> bool:
-        return True
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         K = np.asarray(Z)
@@ -137,7 +102,7 @@ class Pairwise(_Given):
     name: ClassVar[str] = "pairwise"
 
     @property
-    def positive(self) -> bool:
+    def positive(self) -> bool:  # type: ignore[override]
         """Known of scikit-learn's alone; a function is not trusted to be."""
         return self.metric in ("chi2", "cosine")
 
@@ -148,7 +113,9 @@ class Pairwise(_Given):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         elif self.gamma is not None:
             raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}; take params for a function")
-        elif self.params is not None and not (isinstance(self.params, Mapping) and all(map(_is_word, self.params))):
+        elif self.params is not None and not (
+            isinstance(self.params, Mapping) and all(isinstance(name, str) for name in self.params)
+        ):
             raise ConfigError(f"pairwise kernel: expected params by name, found {self.params!r}")
         return self
 
@@ -166,7 +133,7 @@ class Pairwise(_Given):
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Cosines keep the landmarks at length 1."""
-        return SPARE_BYTES + 8 * m * d * (self.metric == "cosine")
+        return _STRIP_BYTES + 8 * m * d * (self.metric == "cosine")
 
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
         assert points is not None
@@ -230,16 +197,16 @@ class Pairwise(_Given):
 
 def _by_pairs(function: Callable[..., Any], X: Array, Z: Array) -> Array:
     """Values (n, m) of a function of two rows."""
-    return np.array([[_number(function, function(x, z)) for z in Z] for x in X]).reshape(len(X), len(Z))
-
-
-def _number(function: Callable[..., Any], value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
-        ) from error
+    out = np.empty((len(X), len(Z)))
+    for i, j in np.ndindex(out.shape):
+        value = function(X[i], Z[j])
+        try:
+            out[i, j] = float(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
+            ) from error
+    return out
 
 
 def _called(function: Any) -> str:
@@ -254,10 +221,6 @@ def _of_length_one(X: Array) -> Array:
     X = np.asarray(X, np.float64)
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     return np.asarray(X / np.where(norms > 0, norms, 1))
-
-
-def _is_word(name: Any) -> bool:
-    return isinstance(name, str)
 
 
 def _sha256(content: bytes) -> str:

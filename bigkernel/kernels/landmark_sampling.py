@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import panels
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import strips
+from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.blas import cholesky
 
 Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)
@@ -49,8 +48,6 @@ def rp_cholesky(
     Parameters
     ----------
     kernel : positive definite, every parameter a number
-    X : (n, d)
-    count : m ≤ n
     proposals : in a block; None: m/10 within limits; 1: the plain method
     dtype : of the factor. In float32 rows of which a share of 8e-6 is left count as explained, which float32 blocks of
         a fit cannot tell apart either.
@@ -58,7 +55,7 @@ def rp_cholesky(
     Returns
     -------
     Positions of the rows (k,), in the order of the draw
-        Fewer than m where what is left is rounding: K has a lower rank, or rows repeat.
+        Fewer than m, the `count`, where what is left is rounding: K has a lower rank, or rows repeat.
     """
     block = proposals or max(_LEAST, min(_MOST, -(-count // _BLOCKS)))
     left = np.array(kernel.diag(X), np.float64)
@@ -120,17 +117,12 @@ def leverage_scores(kernel: Kernel, X: Array, ridge: float, dictionary: Array, w
     [k(x, x) − k(x, Z)(K_ZZ + λW⁻¹)⁻¹k(Z, x)]/λ; with all rows as the dictionary and weights of 1 the diagonal of
     K(K + λI)⁻¹, and with fewer not much less than it (Musco & Musco, lemma 6).
 
-    Parameters
-    ----------
-    kernel : positive definite, every parameter a number
-    ridge : λ > 0
-    dictionary : Z (k, d)
-    weights : w (k,) > 0, W their diagonal matrix
+    The dictionary is Z (k, d), `ridge` λ > 0, and W the diagonal matrix of its weights (k,) > 0.
     """
     core = kernel(dictionary)
     core.flat[:: len(core) + 1] += ridge / weights
     L = core.T  # symmetric, and LAPACK's order of its transpose needs no copy
-    if panels.cholesky(L, lower=True):
+    if cholesky(L, lower=True):
         raise np.linalg.LinAlgError(f"the matrix of a dictionary of {len(core):,} rows is not positive definite")
     explained, step = np.empty(len(X)), max(1, _STRIP_BYTES // (8 * len(core)))
     for start in range(0, len(X), step):
@@ -150,16 +142,10 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
     ridge of a level is what the k = m/(4 log m) leading directions of its dictionary leave, over k. About n·m²/4 work;
     dictionaries have m/2 to 0.7m rows, whose matrix takes 2m² to 4m² bytes, and a spectrum of it is most of the time.
 
-    Parameters
-    ----------
-    kernel : positive definite, every parameter a number
-    X : (n, d)
-    count : m ≤ n
-
     Returns
     -------
     Positions of the rows (k,), in the order of the draw
-        No two equal rows, and none of score 0: fewer than m where there are no more.
+        No two equal rows, and none of score 0: fewer than m, the `count`, where there are no more.
     """
     n, oversampling = len(X), max(1.0, float(np.log(count)))
     leading = max(1, int(np.ceil(count / (4 * oversampling))))

@@ -1,8 +1,8 @@
 """Positive definiteness: the eigenvalues of a Gram matrix, and whether a kernel has a feature map on given rows.
 
 A kernel is positive definite symmetric (PDS) when every Gram matrix [k(x_i, x_j)] is symmetric with no negative
-eigenvalue (equivalent to Mercer's condition). A finite sample can refute that
-but not prove it: what is found here holds for the rows that were given. Shapes: n rows X (n, d), Gram matrix (n, n).
+eigenvalue (equivalent to Mercer's condition). A finite sample can refute that but not prove it: what is found here
+holds for the rows that were given. Shapes: n rows X (n, d), Gram matrix (n, n).
 """
 
 from __future__ import annotations
@@ -26,24 +26,16 @@ LIMIT_BYTES = 2**33  # of the Gram matrix
 
 @dataclass(frozen=True, eq=False)
 class GramSpectrum:
-    """The eigenvalues of a Gram matrix.
+    """The eigenvalues of a Gram matrix."""
 
-    Attributes
-    ----------
-    eigenvalues : (n,) float64, descending
-    asymmetry : largest |k(x, z) − k(z, x)| over the largest |k|
-    tolerance : eigenvalues within this share of the largest |eigenvalue| count as zero
-    """
-
-    eigenvalues: Array
-    asymmetry: float
-    tolerance: float
+    eigenvalues: Array  # (n,) float64, descending
+    asymmetry: float  # largest |k(x, z) − k(z, x)| over the largest |k|
+    tolerance: float  # eigenvalues within this share of the largest |eigenvalue| count as zero
 
     @property
     def positive_definite(self) -> bool:
         """True where the matrix is symmetric and no eigenvalue is below −tolerance of the largest: Definition 1."""
-        smallest = float(self.eigenvalues[-1])
-        return self.asymmetry <= self.tolerance and smallest >= -self.tolerance * self._largest
+        return self.asymmetry <= self.tolerance and float(self.eigenvalues[-1]) >= -self.tolerance * self._largest
 
     @property
     def rank(self) -> int:

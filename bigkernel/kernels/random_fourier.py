@@ -32,10 +32,9 @@ from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.blocks import strips
-from bigkernel.kernels.feature_maps import UFUNC_BYTES, SingleMap
+from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import MapCost
@@ -47,23 +46,13 @@ _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The values that decide the frequencies of a kernel.
+    """The values that decide the frequencies of a kernel."""
 
-    Attributes
-    ----------
-    name : of the kernel
-    scales : frequencies of unit length are multiplied by these, one or one a feature
-    degrees : of freedom of t; 0: normal
-    seed : int ≥ 0
-    n_features : d
-    orthogonal : bool
-    """
-
-    name: str
-    scales: tuple[float, ...]
-    degrees: int
-    seed: int
-    n_features: int
+    name: str  # of the kernel
+    scales: tuple[float, ...]  # frequencies of unit length are multiplied by these, one or one a feature
+    degrees: int  # of freedom of t; 0: normal
+    seed: int  # ≥ 0
+    n_features: int  # d
     orthogonal: bool = False
 
     def frequencies(self, count: int) -> tuple[Array, Array]:
@@ -113,29 +102,18 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
 
 @dataclass(frozen=True, eq=False)
 class FourierMap(SingleMap):
-    """φ of the head of the module.
+    """φ of the head of the module."""
 
-    Attributes
-    ----------
-    kernel : gaussian, matern or laplacian, every parameter a number
-    seed : int ≥ 0
-    width : p
-    origin : a, (d,)
-    orthogonal : bool
-    dtype : of the block
-    shift : (p,) subtracted from every row of the block, or None; see `features.centre_of`
-    """
-
-    kernel: Kernel
-    seed: int
-    width: int
-    origin: Array
+    kernel: Kernel  # gaussian, matern or laplacian, every parameter a number
+    seed: int  # ≥ 0
+    width: int  # p
+    origin: Array  # a, (d,)
     orthogonal: bool = False
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    shift: Array | None = None
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    shift: Array | None = None  # (p,) subtracted from every row of the block, or None; see `feature_maps.centre_of`
 
     def __post_init__(self) -> None:
-        spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none
+        _ = self.spectrum  # refuses what has none
 
     @property
     def spectrum(self) -> Spectrum:
@@ -144,22 +122,19 @@ class FourierMap(SingleMap):
 
     @property
     def n_features(self) -> int:
-        """d."""
         return len(self.origin)
 
     @property
     def flops_per_row(self) -> float:
-        """See `FeatureMap`."""
         return 2.0 * -(-self.width // 2) * self.n_features
 
     @property
     def row_bytes(self) -> int:
-        """See `FeatureMap`."""
         return (self.width + self.n_features) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
+        """The frequencies, and what there is of them while they are made."""
         d, count = self.n_features, -(-self.width // 2)
         made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
         return d * count * self.dtype.itemsize + made + UFUNC_BYTES
@@ -169,7 +144,6 @@ class FourierMap(SingleMap):
         return np.ones(len(np.arange(len(chunk))[block]))
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap.blocks`."""
         pairs, count = self.width // 2, -(-self.width // 2)
         frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
         rows = chunk.load(block, self.n_features, self.dtype)
@@ -200,6 +174,10 @@ class FourierMap(SingleMap):
         return self.block(Chunk(X, block_rows=max(1, len(X))), slice(None))
 
 
+BlockMap = IdentityMap | LandmarkMap | FourierMap
+"""The maps that give one block."""
+
+
 @dataclass(frozen=True, eq=False)
 class FourierRows:
     """φ as a row map: rows of d features become rows of p, in the task that reads them."""
@@ -208,26 +186,20 @@ class FourierRows:
     name: ClassVar[str] = "fourier"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         if d != self.features.n_features:
             raise DataError(f"fourier features: expected rows of {self.features.n_features} features, found {d}")
         return self.features.width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
-        features = self._of(np.dtype(f"f{itemsize}"))
+        features = replace(self.features, dtype=np.dtype(f"f{itemsize}"))
         return MapCost(features.flops_per_row, features.row_bytes, features.fixed_bytes)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
-        chunk, features = Chunk(x), self._of(x.dtype)
+        chunk, features = Chunk(x), replace(self.features, dtype=x.dtype)
         out = np.empty((len(x), features.width), x.dtype)
         for block in chunk.blocks():  # a whole array takes no more buffers than a block
             out[block] = features.block(chunk, block)
         return out
-
-    def _of(self, dtype: np.dtype[Any]) -> FourierMap:
-        return replace(self.features, dtype=dtype)
 
 
 @lru_cache(maxsize=2)
@@ -242,8 +214,7 @@ def _uniforms(seed: int, count: int, words: int) -> Array:
     """`words` numbers between 0 and 1, neither of which occurs, for each of `count` frequencies, (count, words)."""
     ticks = -(-words // 4)
     raw = np.asarray(Philox(key=seed).random_raw(4 * ticks * count)).reshape(count, -1)[:, :words]
-    uniforms: Array = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return uniforms
+    return np.asarray(((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def _at_right_angles(normals: Array) -> Array:

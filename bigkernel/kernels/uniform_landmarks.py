@@ -23,15 +23,8 @@ def uniform(
 ) -> NDArray[np.int64]:
     """Draw `n_landmarks` of `n_rows` row ids, without replacement, all equally likely; sorted (Williams & Seeger 2000).
 
-    Parameters
-    ----------
-    sound : which of sorted row ids may serve, (k,) bool; None: all. Those that may not are replaced by further draws,
-        and where too few may serve these are all that there are.
-
-    Raises
-    ------
-    DataError
-        More landmarks than rows, or no row that may serve.
+    `sound` tells which of sorted row ids may serve, (k,) bool; None: all. Those that may not are replaced by further
+    draws, and where too few may serve these are all that there are. `DataError` where none may, or rows are fewer.
     """
     require_count(n_rows, n_landmarks)
     chosen = _draw(n_rows, n_landmarks, rng)

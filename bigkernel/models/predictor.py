@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from bigkernel import images
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
-from bigkernel.kernels.landmark_slices import in_slices
 from bigkernel.models.file import LIMIT_BYTES, Contents, opened
 from bigkernel.models.values import Packing, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Projection
 from bigkernel.streaming.chunk import Chunk, is_plain
 from bigkernel.streaming.row_maps import (
     LinearMap,

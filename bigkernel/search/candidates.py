@@ -29,8 +29,7 @@ from bigkernel.estimators.ridge_method import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.families import LandmarkFamily, gather
-from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, gather
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes

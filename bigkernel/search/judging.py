@@ -59,7 +59,7 @@ from bigkernel.solvers.penalty_grid import (
 from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, reduced
-from bigkernel.statistics.fold_values import FoldValues
+from bigkernel.statistics.grid_scores import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.blocks import strips
+from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
@@ -144,7 +143,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
             own = 1.0 if constant_diagonal(kernel) else exact.diagonal(chunk, at[strip])
             rows = exact.bound.load(chunk, at[strip])
             exact.bound.product(rows, values[strip])
-            exact.bound.finish(values[strip])
+            exact.bound.value(values[strip])
             places[strip], weights[strip] = anchor_weights(values[strip], of_landmarks, self.neighbours, of_rows=own)
         return places, weights
 

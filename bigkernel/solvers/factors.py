@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import panels
+from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.target_penalties import require_alpha
@@ -111,7 +111,7 @@ def factorize(
     if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
         relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
-        lower, info = clear_upper(regular), panels.cholesky(regular, lower=True)
+        lower, info = clear_upper(regular), blas.cholesky(regular, lower=True)
         # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
         if info == 0 and penalised:
             least = residuals.smallest_eigenvalue(lower)

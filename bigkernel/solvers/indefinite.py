@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import panels, positive_definite
+from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.residuals import Certificates
@@ -38,7 +38,7 @@ def indefinite_krr(
     """
     tolerance = len(K) * float(np.finfo(np.float64).eps)
     shifted = regularised(K, tolerance * float(np.abs(K).max(initial=0.0)))
-    positive = panels.cholesky(shifted, lower=True) == 0
+    positive = blas.cholesky(shifted, lower=True) == 0
     values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
     note = "" if positive else positive_definite.negative_note(values, kernel)
     if not note:

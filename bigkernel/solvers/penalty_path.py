@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import lapack
+from bigkernel.kernels import blas
 from bigkernel.solvers.accuracy import VECTORS, Errors, Moved, Variances, prediction_errors, told_errors
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.residuals import probes
@@ -65,7 +65,7 @@ class PenaltyPath:
     @cached_property
     def _tridiagonal(self) -> tuple[Array, Array, Array]:
         """The diagonal of T (r,), what is beside it (r − 1,), and Q (r, r)."""
-        return lapack.tridiagonal(self._small.G)
+        return blas.tridiagonal(self._small.G)
 
     @cached_property
     def _turned(self) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import DataError
-from bigkernel.kernels import panels
+from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
@@ -142,13 +142,13 @@ def falkon(K: Array, alpha: float, n: float, *, intercept: bool = False) -> Falk
     diagonal, ratio = K.diagonal().copy(), n / len(K)
     mirror(K)
     along = linalg.get_blas_funcs("trmv", (K,))(K, np.ones(len(K), K.dtype))  # T1
-    panels.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
+    blas.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
     if intercept:
         linalg.get_blas_funcs("syr", (K,))(-1 / len(K), along, lower=1, a=K, overwrite_a=1)
     K[np.diag_indices(len(K))] += alpha / ratio
     # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
-    if panels.cholesky(K, lower=True):
+    if blas.cholesky(K, lower=True):
         raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
     return Falkon(K, diagonal, ratio, jitter)
 
@@ -162,7 +162,7 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
     scale, jitter = float(diagonal.max()), 10 * float(np.finfo(A.dtype).eps)
     while True:
         A[places] = diagonal + jitter * scale
-        if not panels.cholesky(A, lower=lower):
+        if not blas.cholesky(A, lower=lower):
             return jitter
         if jitter > 1 or not scale > 0:
             raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")

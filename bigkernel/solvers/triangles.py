@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import lapack
+from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
@@ -75,7 +75,7 @@ def add_outer(A: Array, left: Array, right: Array) -> None:
 def congruence(lower: Array, G: Array, kept: Array) -> Array:
     """L⁻¹G'L⁻ᵀ (r, r) of L (r, r) in column order and the rows and columns `kept` (r,) of a symmetric G; m³ flops."""
     rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK wants it
-    out = lapack.congruent(rows, lower)
+    out = blas.congruent(rows, lower)
     mirror(out.T)  # its lower triangle is whole
     return np.asarray(out)
 

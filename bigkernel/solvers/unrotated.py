@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels import panels
+from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates, frobenius
 from bigkernel.solvers.triangles import solve_factored, times_triangle
@@ -150,7 +150,7 @@ def factorize(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | None:
     if not alpha > relative * (_MARGIN * largest + alpha) > 0:
         return None
     M = _regular(gram, alpha)
-    if panels.cholesky(M, lower=True):
+    if blas.cholesky(M, lower=True):
         return None
     factor = UnrotatedFactor(gram, alpha, M.T)
     if gram.mean is not None:

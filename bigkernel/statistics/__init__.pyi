@@ -1,6 +1,6 @@
 """The names of this package, and the module that each comes from."""
 
-from .feature_sums import FeatureSums as FeatureSums
+from .moments import FeatureSums as FeatureSums
 from .moments import Moments as Moments
 from .moments import MomentStatistic as MomentStatistic
 from .moments import Statistic as Statistic
@@ -8,6 +8,5 @@ from .moments import Targets as Targets
 from .moments import add as add
 from .moments import require_weights as require_weights
 from .moments import selected as selected
-from .moments import subtract as subtract
 from .moments import uncentred as uncentred
 from .moments import unshifted as unshifted

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets, require_labels
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 
@@ -28,19 +28,6 @@ MOST_CELLS = 4096  # each is a column of C
 class Cells:
     """Which cell a row is in: g·(k + 1) + c for class c of domain g, with c = k where it has no label.
 
-    Attributes
-    ----------
-    domains : (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column:
-        labelled rows are then domain 0, the others domain 1
-    classes : (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark
-        rows without a label.
-    position : which of the k classes each of `classes` is; None: its own place
-
-    Raises
-    ------
-    DataError
-        More than 4,096 cells.
-
     Examples
     --------
     >>> cells = Cells(np.array([3, 8]), np.array([0, 1, 2]))
@@ -49,9 +36,13 @@ class Cells:
     array([2, 3, 4])
     """
 
+    # (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column: labelled
+    # rows are then domain 0, the others domain 1
     domains: Array | None
+    # (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark rows
+    # without a label.
     classes: Array
-    position: Array | None = None
+    position: Array | None = None  # which of the k classes each of `classes` is; None: its own place
 
     def __post_init__(self) -> None:
         if self.width > MOST_CELLS:
@@ -62,12 +53,10 @@ class Cells:
 
     @property
     def n_domains(self) -> int:
-        """G."""
         return 2 if self.domains is None else len(self.domains)
 
     @property
     def n_classes(self) -> int:
-        """k."""
         return len(self.classes)
 
     @property
@@ -76,14 +65,7 @@ class Cells:
         return self.n_domains * (self.n_classes + 1)
 
     def of(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
-        """The cell of each row of a block of the chunk, (b,) int64.
-
-        Raises
-        ------
-        DataError
-            A column that is missing, a domain that is not among `domains` or a label that is not among `classes`; names
-            the row and the value.
-        """
+        """The cell of each row of a block, (b,) int64; `DataError` for what is missing or not among those known."""
         label = self.label(chunk, block)
         return self.domain(chunk, block, label) * (self.n_classes + 1) + label
 
@@ -91,9 +73,7 @@ class Cells:
         """The place of each row's class, (b,) int64, k where it has no label. Raises as `of` does."""
         if not self.n_classes:
             return np.zeros(len(np.arange(len(chunk))[block]), np.int64)
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
-        y = chunk.y[block]
+        y = require_labels(chunk)[block]
         place = np.minimum(np.searchsorted(self.classes, y), self.n_classes - 1)
         known = self.classes[place] == y
         missing = ~known & (y == -1) if y.dtype.kind in "if" else np.zeros(len(y), bool)
@@ -106,8 +86,7 @@ class Cells:
         """The place of each row's domain, (b,) int64; `label` is what `label` gives, where it is at hand."""
         if self.domains is None:
             label = self.label(chunk, block) if label is None else label
-            unlabelled: Array = label == self.n_classes
-            return unlabelled.astype(np.int64)
+            return np.asarray(label == self.n_classes, np.int64)
         if chunk.domain is None:
             raise DataError("domain: the domains of the rows are needed and the input has no such column")
         found = chunk.domain[block]
@@ -126,13 +105,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class CellMomentStatistic(MomentStatistic):
-    """The moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ of each, t (cells) Σ w.
-
-    Attributes
-    ----------
-    features : FeatureMap
-    cells : Cells
-    """
+    """The moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ of each, t (cells) Σ w."""
 
     targets: Targets | None = field(init=False, default=None)
     unlabelled: str = field(init=False, default="drop")
@@ -152,16 +125,10 @@ class CellMomentStatistic(MomentStatistic):
 
 @dataclass(frozen=True, eq=False)
 class CellSums:
-    """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`.
+    """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`."""
 
-    Attributes
-    ----------
-    sums : (p, G, k + 1) Σ w φ; the last class: rows without a label
-    weights : (G, k + 1) Σ w
-    """
-
-    sums: Array
-    weights: Array
+    sums: Array  # (p, G, k + 1) Σ w φ; the last class: rows without a label
+    weights: Array  # (G, k + 1) Σ w
 
     @classmethod
     def of(cls, total: Mapping[str, Array], cells: Cells) -> CellSums:
@@ -180,12 +147,5 @@ class CellSums:
 
 
 def means(sums: Array, weights: Array) -> Array:
-    """Sums (p, g) over weights (g,); the columns of groups without weight are 0.
-
-    Examples
-    --------
-    >>> means(np.array([[2.0, 0.0]]), np.array([4.0, 0.0]))
-    array([[0.5, 0. ]])
-    """
-    averaged: Array = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
-    return averaged
+    """Sums (p, g) over weights (g,); the columns of groups without weight are 0."""
+    return np.asarray(np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0))

@@ -15,9 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds, mixed
@@ -41,7 +39,6 @@ class HeldOutFolds:
     count: int
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         by: Literal["row", "group"] = "row" if chunk.group is None else "group"
         fold = HashFolds(FOLDS, _FOLD_SEED, by).of(chunk)
         return np.where(fold < self.count, fold, -1)
@@ -58,30 +55,20 @@ class HeldOutValues:
 
     Accumulates, of at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the position of the
     row's class, (r,); and `values` (r, c).
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : the classes
-    folds : which f a row meets; with g = folds.count + 1, rows of no fold meet the last
-    coef, intercept : (g, p, c) and (g, c)
-    most : rows that are kept
-    rows : about how many there are to choose from
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
-    targets: Targets
-    folds: HeldOutFolds
-    coef: Array
-    intercept: Array
-    most: int
-    rows: float
+    features: BlockMap  # a single map of width p
+    targets: Targets  # the classes
+    folds: HeldOutFolds  # which f a row meets; with g = folds.count + 1, rows of no fold meet the last
+    coef: Array  # (g, p, c)
+    intercept: Array  # (g, c)
+    most: int  # rows that are kept
+    rows: float  # about how many there are to choose from
 
     @cached_property
     def weights(self) -> Array:
         """The coefficients in the dtype of the features."""
-        cast: Array = self.coef.astype(self.features.dtype)
-        return cast
+        return np.asarray(self.coef.astype(self.features.dtype))
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "weights"}
@@ -92,18 +79,15 @@ class HeldOutValues:
         return min(1.0, (self.most + _SURE * float(np.sqrt(self.most))) / max(self.rows, 1.0))
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         columns: Accumulator = {name: np.zeros(0) for name in ("key", "row", "weight", "truth")}
         return {**columns, "values": np.zeros((0, self.targets.width))}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         both = {name: np.concatenate([a[name], b[name]]) for name in a}
         order = np.lexsort((both["row"], both["key"]))[: self.most]
         return {name: values[order] for name, values in both.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         g, p, c = self.coef.shape
         kept = 8 * int(min(self.most, self.rows)) * (c + 4)
         return Footprint(
@@ -116,23 +100,19 @@ class HeldOutValues:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
+        known = self.targets.labelled_in(chunk)
         ids = np.arange(chunk.start, chunk.start + len(chunk))
         # 53 bits of the hash, which a double holds
         key = (mixed(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
-        weight = np.ones(len(chunk)) if chunk.weight is None else weights_of(chunk, slice(None))
-        chosen = self.targets.labelled(chunk.y, chunk.start) & (weight > 0) & (key <= self.share)
+        weight = weights_of(chunk, slice(None))
+        chosen = known & (weight > 0) & (key <= self.share)
         fold, found = self.folds.of(chunk) % (self.folds.count + 1), [total]
         for number in range(len(self.coef)):
             for block in chunk.blocks(np.flatnonzero(chosen & (fold == number))):
                 phi = self.features.block(chunk, block)
                 with chunk.work.stage("predict"):
-                    truth = np.empty((len(phi), self.targets.width))
-                    self.targets.encode(chunk.y[block], truth)
+                    place = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                     values = (phi @ self.weights[number]).astype(np.float64) + self.intercept[number]
-                place = truth.argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
                 found.append({**columns, "truth": place, "values": values})
         both = {name: np.concatenate([part[name] for part in found]) for name in total}

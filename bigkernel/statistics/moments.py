@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,13 +58,15 @@ class Sums:
     """Base of the statistics that are sums over rows."""
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return add(a, b)
 
 
-def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
-    """a − b: the statistics of the rows of `a` without those of `b` (exact removal)."""
-    return {name: a[name] - b[name] for name in a}
+def block_footprint(
+    features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
+) -> Footprint:
+    """The cost of a statistic of blocks of these features, beside them: of a row, of the accumulator, of a task."""
+    work = features.fixed_bytes + block_rows * (features.row_bytes + row_bytes) + work_bytes
+    return Footprint(features.flops_per_row + flops, partial_bytes, work)
 
 
 def uncentred(total: Accumulator, shift: Array) -> Accumulator:
@@ -104,22 +107,16 @@ def unshifted(total: Accumulator, shift: Array) -> Accumulator:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head.
+    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
 
-    Attributes
-    ----------
-    rows : the number of rows whose weight is above 0
-    shift : a (p,), where G, C and s are those of φ − a; None: of φ
-    """
-
-    rows: float
+    rows: float  # the number of rows whose weight is above 0
     n: float
     G: Array
     C: Array
     s: Array
     t: Array
     q: Array
-    shift: Array | None = None
+    shift: Array | None = None  # a (p,), where G, C and s are those of φ − a; None: of φ
 
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
@@ -133,32 +130,23 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled.
+    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled."""
 
-    Attributes
-    ----------
-    width : c
-    classes : sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is
-        itself a class. NaN is unlabelled where y holds numbers.
-    position : which of the c targets each of `classes` is; None: its own place
-    missing : a number that marks rows without a target, beside NaN
-    shift : (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
-    """
-
-    width: int
+    width: int  # c
+    # sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is itself a
+    # class. NaN is unlabelled where y holds numbers.
     classes: Array | None = None
-    position: Array | None = None
-    missing: float | None = None
+    position: Array | None = None  # which of the c targets each of `classes` is; None: its own place
+    missing: float | None = None  # a number that marks rows without a target, beside NaN
+    # (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
     shift: Array | None = None
 
-    def labelled(self, y: Array, start: int) -> Array:
-        """Which rows of y carry a label, (n,) bool.
+    def labelled_in(self, chunk: Chunk) -> Array:
+        """Which rows of a chunk carry a label, (n,) bool; `DataError` where it has no `y`, or another label."""
+        return self.labelled(require_labels(chunk), chunk.start)
 
-        Raises
-        ------
-        DataError
-            A label that is not among the classes.
-        """
+    def labelled(self, y: Array, start: int) -> Array:
+        """Which rows of y carry a label, (n,) bool; `DataError` for one that is not among the classes."""
         if self.classes is None:
             table = y[:, None] if y.ndim == 1 else y
             there: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
@@ -175,6 +163,13 @@ class Targets:
             raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
         return known
 
+    def one_hot(self, chunk: Chunk, block: slice | Array) -> Array:
+        """Targets of labelled rows of a block, (b, c) float64."""
+        assert chunk.y is not None
+        out = np.empty((len(chunk.y[block]), self.width))
+        self.encode(chunk.y[block], out)
+        return out
+
     def encode(self, y: Array, out: Array) -> None:
         """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
         if self.classes is None:
@@ -189,10 +184,19 @@ class Targets:
         out[np.arange(len(y)), column if self.position is None else self.position[column]] = 1
 
 
+def require_labels(chunk: Chunk) -> Array:
+    """The column `y` of a chunk; `DataError` where there is none."""
+    if chunk.y is None:
+        raise DataError("y: labels are needed and the input has none")
+    return chunk.y
+
+
 def weights_of(chunk: Chunk, block: slice | Array) -> Array:
-    """Weights of a block, (b,) float64; refused unless finite and not negative."""
-    assert chunk.weight is not None
-    return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, np.arange(len(chunk))[block])
+    """Weights of a block, (b,) float64, 1 where there are none; refused unless finite and not negative."""
+    rows = np.arange(len(chunk))[block]
+    if chunk.weight is None:
+        return np.ones(len(rows))
+    return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, rows)
 
 
 def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
@@ -209,59 +213,39 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 
-    Attributes
-    ----------
-    features : FeatureMap
-    targets : Targets or None
-        None: no y is read, c = 0.
-    unlabelled : "drop" or "keep"
-        "drop": one group, the labelled rows. "keep": group 0 the unlabelled rows, group 1 the labelled ones.
-    folds : Folds or None
-        Labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none.
-    sums : dtype or None
-        Of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
-    witness : Witness or None
-        Also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
-
     Where the features give several blocks for the same rows, the groups of the first come first.
     """
 
     features: FeatureMap
-    targets: Targets | None = None
+    targets: Targets | None = None  # None: no y is read, c = 0.
+    # "drop": one group, the labelled rows; "keep": group 0 the unlabelled rows, group 1 the labelled ones
     unlabelled: str = "drop"
+    # labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none
     folds: Folds | None = None
+    # of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
     sums: np.dtype[Any] | None = field(default=None, kw_only=True)
+    # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
     witness: Witness | None = field(default=None, kw_only=True)
-
-    @property
-    def sum_dtype(self) -> np.dtype[Any]:
-        """Of the products of a block."""
-        return self.sums or self.features.dtype
 
     @property
     def groups(self) -> int:
         """The number of groups of rows that are kept apart."""
         return (self.unlabelled == "keep") + (self.folds.count + 1 if self.folds else 1)
 
+    @property
+    def wide(self) -> int:
+        """Columns of [Φ, Y, 1, 0]: zeros keep its rows aligned."""
+        return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
+
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
-        g, p = self.groups * self.features.count, self.features.width
-        c = self.targets.width if self.targets else 0
-        shapes: dict[str, tuple[int, ...]] = {
-            "rows": (g,),
-            "n": (g,),
-            "G": (g, p, p),
-            "C": (g, p, c),
-            "s": (g, p),
-            "t": (g, c),
-            "q": (g, c),
-        }
+        g, p, c = self.groups * self.features.count, self.features.width, self.targets.width if self.targets else 0
+        shapes: dict[str, tuple[int, ...]] = {"rows": (g,), "n": (g,), "G": (g, p, p), "C": (g, p, c)}
+        shapes |= {"s": (g, p), "t": (g, c), "q": (g, c)}
         if self.witness:
-            shapes |= {"E": (g, p, self.witness.count), "seen": (g,)}
+            shapes |= {"E": (g, p, self.witness.vectors.shape[2]), "seen": (g,)}
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return add(a, b)
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -277,87 +261,68 @@ class MomentStatistic:
             mirror(gram)
         return {**total, "G": G}
 
-    @property
-    def wide(self) -> int:
-        """Columns of [Φ, Y, 1, 0]: zeros keep its rows aligned."""
-        return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
-
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
-        itemsize, sum_itemsize = self.features.dtype.itemsize, self.sum_dtype.itemsize
-        widened = 0 if self.sum_dtype == self.features.dtype else self.wide * sum_itemsize
-        k = self.witness.count if self.witness else 0
+        dtype, sums = self.features.dtype, self.sums or self.features.dtype
+        widened = 0 if sums == dtype else self.wide * sums.itemsize
+        k = self.witness.vectors.shape[2] if self.witness else 0
         return Footprint(
             flops_per_row=self.features.flops_per_row
             + count * (p * p + 2 * p * (c + 1))
-            + (self.witness.flops_per_row() if self.witness else 0),
+            + (4.0 * self.witness.vectors.size / self.witness.every if self.witness else 0),
             partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
             work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c + widened)
-            + count * self.wide**2 * sum_itemsize
+            + block_rows * (self.features.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
+            + count * self.wide**2 * sums.itemsize
             + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
-            dtype=self.features.dtype.name,
+            dtype=dtype.name,
             shared_bytes=self.features.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
+        """See `Statistic`: Gram matrices of some thousand rows of a group at a time are added to its sums."""
+        p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
+        dtype = self.sums or self.features.dtype
         # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one a block of the features
-        gram = chunk.work.buffer("gram", (self.features.count, self.wide, self.wide), self.sum_dtype)
+        grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
         for group, index in enumerate(self._split(chunk)):
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
-            views = self._views(chunk.start, group, window)
-            for block in chunk.blocks(index):
+            views: list[View] = []
+            for block in chain(chunk.blocks(index), [None]):
+                if waiting >= GRAM_ROWS or (waiting and block is None):
+                    with work.stage("add"):
+                        for place, gram in enumerate(grams):
+                            at = place * self.groups + group
+                            add_upper(total["G"][at], gram[:p, :p])
+                            total["C"][at] += gram[:p, p : p + c]
+                            total["s"][at] += gram[:p, p + c]
+                            if views:
+                                total["E"][at] += views[place].rounding_of(gram)
+                                total["seen"][at] += waiting
+                    waiting, window = 0, window + 1
+                if block is None:
+                    break
+                if not waiting:
+                    first = chunk.start + group
+                    views = self.witness.views(first, window, self.features, p + c) if self.witness else []
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
-                    with chunk.work.stage("gram"):
-                        syrk(self._widened(chunk, rows), gram[place], accumulate=waiting > 0)
+                    with work.stage("gram"):
+                        wider = rows
+                        if rows.dtype != dtype:
+                            wider = work.buffer("widened", rows.shape, dtype)
+                            np.copyto(wider, rows)
+                        syrk(wider, grams[place], accumulate=waiting > 0)
                     if views:
-                        with chunk.work.stage("add"):
+                        with work.stage("add"):
                             views[place].look(rows)
                 waiting += len(rows)
-                if waiting >= GRAM_ROWS:
-                    self._flush(total, group, chunk, gram, views)
-                    waiting, window = 0, window + 1
-                    views = self._views(chunk.start, group, window)
-            if waiting:
-                self._flush(total, group, chunk, gram, views)
-
-    def _views(self, start: int, group: int, window: int) -> list[View]:
-        """What the witness sees of a window of rows, for every block of the features; nothing of most windows."""
-        if self.witness is None or not self.witness.sees(start + group, window):
-            return []
-        ones = self.features.width + (self.targets.width if self.targets else 0)
-        return [View(vectors, self.features.about(place), ones) for place, vectors in enumerate(self.witness.vectors)]
-
-    def _widened(self, chunk: Chunk, rows: Array) -> Array:
-        """The rows in the dtype of their products."""
-        if rows.dtype == self.sum_dtype:
-            return rows
-        wider = chunk.work.buffer("widened", rows.shape, self.sum_dtype)
-        np.copyto(wider, rows)
-        return wider
-
-    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array, views: list[View]) -> None:
-        p, c = self.features.width, self.targets.width if self.targets else 0
-        with chunk.work.stage("add"):
-            for place, gram in enumerate(grams):
-                at = place * self.groups + group
-                add_upper(total["G"][at], gram[:p, :p])
-                total["C"][at] += gram[:p, p : p + c]
-                total["s"][at] += gram[:p, p + c]
-                if views:
-                    total["E"][at] += views[place].rounding_of(gram)
-                    total["seen"][at] += views[place].rows
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""
         if self.targets is None:
             return [None]
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
-        known = self.targets.labelled(chunk.y, chunk.start)
+        known = self.targets.labelled_in(chunk)
         parts = [~known] if self.unlabelled == "keep" else []
         if self.folds is None:
             parts.append(known)
@@ -396,3 +361,27 @@ class MomentStatistic:
                 total["t"][at] += weighted.sum(axis=0)
                 total["q"][at] += (weighted * values).sum(axis=0)
             yield rows
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSums(Sums):
+    """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of every column of a map: means and deviations."""
+
+    features: FeatureMap
+
+    def zero(self) -> Accumulator:
+        return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        p = self.features.width
+        return block_footprint(self.features, block_rows, flops=3 * p, row_bytes=8 * p, partial_bytes=16 * p + 8)
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        for block in chunk.blocks():
+            (phi,) = self.features.blocks(chunk, block)
+            with chunk.work.stage("add"):
+                w = weights_of(chunk, block)
+                total["n"] += w.sum()
+                total["s"] += w @ phi
+                np.multiply(phi, phi, out=phi)
+                total["q"] += w @ phi

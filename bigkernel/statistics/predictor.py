@@ -1,8 +1,8 @@
 """A fitted model as rows see it: features, coefficients, labels. It needs NumPy alone; `scores` scores it.
 
-Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m
-landmarks, or random features of them.
-Shapes: n rows, p columns of φ, c targets.
+Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m landmarks, or
+random features of them. Transformers that learn such a W (components of DICA and JDA, whitened Nyström features) apply
+it as a row map, `Projection`. Shapes: n rows, d features, p columns of φ, c targets.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.landmark_slices import LandmarkSlices, in_slices
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
@@ -28,22 +29,13 @@ _PREPARING = Lock()
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """f(x) = φ(x)ᵀW + b.
+    """f(x) = φ(x)ᵀW + b."""
 
-    Attributes
-    ----------
-    features : a single map of width p
-    coef : (p, c)
-    intercept : (c,)
-    classes : (c,) labels, or None for numbers
-    logits : the values are logits of the classes, whose softmax are probabilities
-    """
-
-    features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap
-    coef: Array
-    intercept: Array
-    classes: Array | None = None
-    logits: bool = False
+    features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap  # a single map of width p
+    coef: Array  # (p, c)
+    intercept: Array  # (c,)
+    classes: Array | None = None  # (c,) labels, or None for numbers
+    logits: bool = False  # the values are logits of the classes, whose softmax are probabilities
 
     @classmethod
     def of(cls, features: Any, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
@@ -77,8 +69,7 @@ class Predictor:
     @cached_property
     def weights(self) -> Array:
         """The coefficients in the dtype of the features."""
-        weights: Array = self.coef.astype(self.features.dtype)
-        return weights
+        return np.asarray(self.coef.astype(self.features.dtype))
 
     def prepare(self) -> None:
         """Prepare what rows share, if that is still to be done: once, however many threads ask for it at a time."""
@@ -105,3 +96,28 @@ class Predictor:
         for block in chunk.blocks():
             self.fill(chunk, block, out[block])
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Rows of d features become rows of r values z(x) = φ(x)ᵀW + b in the task that reads them: nothing is stored."""
+
+    n_features: int  # d
+    predictor: Predictor  # features of width p, `coef` (p, r) and `intercept` (r,)
+    name: ClassVar[str] = "projection"
+
+    def width(self, d: int) -> int:
+        if d != self.n_features:
+            raise DataError(f"projection: expected rows of {self.n_features} features, found {d}")
+        return self.predictor.width
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        predictor = self.predictor
+        # values leave in float64 before they take the dtype of the rows
+        row_bytes = predictor.features.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
+        return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
+
+    def apply(self, x: Array) -> Array:
+        # in blocks of its own: x may be a whole array
+        mapped: Array = self.predictor.values(Chunk(x)).astype(x.dtype, copy=False)
+        return mapped

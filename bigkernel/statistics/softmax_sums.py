@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.calibration import log_softmax
-from bigkernel.statistics.moments import Sums, Targets, weights_of
+from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
-_NOT_COMPARED = {"identity": False}  # `storage.fingerprint.NOT_COMPARED`
+_NOT_COMPARED = {"identity": False}  # `data.fingerprint.NOT_COMPARED`
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,59 +30,40 @@ class SoftmaxStatistic(Sums):
     """Loss and gradient of a softmax regression at one point, over the labelled rows.
 
     Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : the classes
-    coef, intercept : V (p, c) and b (c,) float64; no part of what a run is known by, as in `ProductStatistic`
-    step : what they are a step of, in words: a run is known by it
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
-    targets: Targets
+    features: BlockMap  # a single map of width p
+    targets: Targets  # the classes
+    # coef, intercept: V (p, c) and b (c,) float64; no part of what a run is known by, as in `ProductStatistic`
     coef: Array = field(metadata=_NOT_COMPARED)
     intercept: Array = field(metadata=_NOT_COMPARED)
-    step: str
+    step: str  # what they are a step of, in words: a run is known by it
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         p, c = self.coef.shape
         return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, c = self.coef.shape
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * c,
-            partial_bytes=8 * (p * c + c + 1),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (5 * c + 4))
-            + 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1)),
+        partial, work = 8 * (p * c + c + 1), 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1))
+        row_bytes, flops = 8 * (5 * c + 4), 4.0 * p * c
+        return block_footprint(
+            self.features, block_rows, flops=flops, row_bytes=row_bytes, partial_bytes=partial, work_bytes=work
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
-        known = self.targets.labelled(chunk.y, chunk.start)
+        known = self.targets.labelled_in(chunk)
         for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                truth = chunk.work.buffer("truth", (len(phi), self.targets.width), np.float64)
-                self.targets.encode(chunk.y[block], truth)
-                weight = np.ones(len(phi)) if chunk.weight is None else weights_of(chunk, block)
-                self._add(total, chunk, phi, weight, truth)
-
-    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, weight: Array, truth: Array) -> None:
-        """Add a block, a strip of rows at a time."""
-        rows = max(1, _STRIP_NUMBERS // max(1, phi.shape[1]))
-        for start in range(0, len(phi), rows):
-            strip = slice(start, start + rows)
-            wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
-            np.copyto(wide, phi[strip])
-            logarithms = log_softmax(wide @ self.coef + self.intercept)
-            total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
-            left = weight[strip, None] * (truth[strip] - np.exp(logarithms))
-            total["U"] += wide.T @ left
-            total["e"] += left.sum(axis=0)
+                truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
+                rows = max(1, _STRIP_NUMBERS // max(1, phi.shape[1]))
+                for start in range(0, len(phi), rows):
+                    strip = slice(start, start + rows)
+                    wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
+                    np.copyto(wide, phi[strip])
+                    logarithms = log_softmax(wide @ self.coef + self.intercept)
+                    total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
+                    left = weight[strip, None] * (truth[strip] - np.exp(logarithms))
+                    total["U"] += wide.T @ left
+                    total["e"] += left.sum(axis=0)

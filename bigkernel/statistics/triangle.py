@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.kernels.orthogonal import add_rows
+from bigkernel.kernels.blas import add_rows
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
@@ -36,17 +36,14 @@ class TriangleStatistic(MomentStatistic):
 
     @property
     def side(self) -> int:
-        """q."""
         return 1 + self.features.width + (self.targets.width if self.targets else 0)
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
-        c = self.targets.width if self.targets else 0
-        shapes: dict[str, tuple[int, ...]] = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c)}
-        return {name: np.zeros(shape) for name, shape in {**shapes, "R": (self.side, self.side)}.items()}
+        c, q = self.targets.width if self.targets else 0, self.side
+        shapes = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c), "R": (q, q)}
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -58,7 +55,6 @@ class TriangleStatistic(MomentStatistic):
         return total
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, q = self.features.width, self.side
         return Footprint(
             flops_per_row=self.features.flops_per_row + 2 * q * q,
@@ -70,7 +66,6 @@ class TriangleStatistic(MomentStatistic):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         p, q = self.features.width, self.side
         (index,) = self._split(chunk)
         for block in chunk.blocks(index):
@@ -104,22 +99,16 @@ def selected(R: Array, columns: Array, width: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class TriangularRows:
-    """Rows whose products are those of all rows: least squares on them is least squares on all.
+    """Rows whose products are those of all rows: least squares on them is least squares on all."""
 
-    Attributes
-    ----------
-    columns, targets : (k, p), (k, c), less their means where these are taken out
-    mean, target_mean : (p,), (c,) of the columns about 0, and of the targets as they were factored
-    n : Σw
-    lengths : (p,) of the columns as they were factored
-    """
-
+    # columns, targets: (k, p), (k, c), less their means where these are taken out
     columns: Array
     targets: Array
+    # mean, target_mean: (p,), (c,) of the columns about 0, and of the targets as they were factored
     mean: Array
     target_mean: Array
-    n: float
-    lengths: Array
+    n: float  # Σw
+    lengths: Array  # (p,) of the columns as they were factored
 
     @classmethod
     def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> TriangularRows:

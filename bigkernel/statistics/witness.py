@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.kernels.feature_maps import FeatureMap
+
 Array = NDArray[Any]
 WITNESSED = ("E", "seen")  # what the witness adds to the moments
 WITNESS_BYTES = 2**21  # of its float64 copies of some rows and columns
@@ -30,29 +32,22 @@ _LEAST_WINDOWS = 2  # about so many are seen: each has k vectors for every colum
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """Vectors that see the rounding of a Gram matrix.
+    """Vectors that see the rounding of a Gram matrix."""
 
-    Attributes
-    ----------
-    vectors : v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise
-    every : one window of rows in so many is seen
-    """
+    # v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise; see
+    # `data.fingerprint.NOT_COMPARED`
+    vectors: Array = field(metadata={"identity": False})
+    every: int = 1  # one window of rows in so many is seen
 
-    vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
-    every: int = 1
+    def views(self, start: int, window: int, features: FeatureMap, place: int) -> list[View]:
+        """What sees window number `window` of the rows from `start`, for every block of the features.
 
-    @property
-    def count(self) -> int:
-        """k."""
-        return int(self.vectors.shape[2])
-
-    def sees(self, start: int, window: int) -> bool:
-        """True for the windows that are seen: number `window` of the rows from `start`; the first of all is."""
-        return start == window == 0 or ((start + window + 1) * _MIX % 2**64 >> 32) % self.every == 0
-
-    def flops_per_row(self) -> float:
-        """The mean over the rows that are seen and the others."""
-        return 4.0 * self.vectors.size / self.every
+        Nothing sees most windows; the first of all is seen. `place` is the column of the ones.
+        """
+        first = start == window == 0
+        if not first and ((start + window + 1) * _MIX % 2**64 >> 32) % self.every:
+            return []
+        return [View(vectors, features.about(number), place) for number, vectors in enumerate(self.vectors)]
 
 
 def windows_to_skip(flops_per_row: float, size: int, windows: int) -> int:
@@ -73,40 +68,32 @@ class View:
         # b + a = (b, 1)(I; aᵀ)
         self._vectors = np.vstack([vectors, self._shift[None] @ vectors])
         self._seen = np.zeros(self._vectors.shape)
-        self.rows = 0
+        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1))  # rows of a strip
 
     def look(self, rows: Array) -> None:
         """See a block (b, wide): Σ b (bᵀv), in float64."""
         V, seen, p = self._vectors, self._seen, len(self._shift)
-        step = max(8, _STRIP_NUMBERS // max(p, 1))
-        for start in range(0, len(rows), step):
-            strip = rows[start : start + step, :p].astype(np.float64)
-            one = rows[start : start + step, self._place].astype(np.float64)
+        for start in range(0, len(rows), self._step):
+            strip = rows[start : start + self._step, :p].astype(np.float64)
+            one = rows[start : start + self._step, self._place].astype(np.float64)
             values = strip @ V[:p]
             values += one[:, None] * V[p]
             seen[:p] += strip.T @ values
             seen[p] += one @ values
-        self.rows += len(rows)
 
     def rounding_of(self, gram: Array) -> Array:
         """Ev (p, k) about 0, of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
         V, p, last = self._vectors, len(self._shift), self._place
+        product = np.zeros((p, V.shape[1]))  # Gv
+        for i in range(0, p, self._step):
+            j = min(i + self._step, p)
+            strip = np.empty((j - i, p - i))
+            strip[:, j - i :] = gram[i:j, j:p]
+            strip[:, : j - i] = np.triu(gram[i:j, i:j])  # below the diagonal may stand anything
+            product[i:j] += strip @ V[i:p]
+            strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
+            product[i:] += strip.T @ V[i:j]
         sums = gram[:p, last].astype(np.float64)
-        error = _symmetric_product(gram[:p, :p], V[:p]) + sums[:, None] * V[p] - self._seen[:p]
+        error = product + sums[:, None] * V[p] - self._seen[:p]
         of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._seen[p]
         return np.asarray(error + self._shift[:, None] * of_ones)
-
-
-def _symmetric_product(upper: Array, vectors: Array) -> Array:
-    """Gv in float64 of a symmetric matrix whose upper triangle is given."""
-    p, out = len(upper), np.zeros(vectors.shape)
-    step = max(8, _STRIP_NUMBERS // max(p, 1))
-    for i in range(0, p, step):
-        j = min(i + step, p)
-        strip = np.empty((j - i, p - i))
-        strip[:, j - i :] = upper[i:j, j:]
-        strip[:, : j - i] = np.triu(upper[i:j, i:j])  # below the diagonal may stand anything
-        out[i:j] += strip @ vectors[i:]
-        strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
-        out[i:] += strip.T @ vectors[i:j]
-    return out

@@ -36,7 +36,7 @@ from bigkernel.events.sinks import install_monitor
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
 from bigkernel.monitor.run_state import RunReader
-from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))

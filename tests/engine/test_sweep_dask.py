@@ -138,7 +138,7 @@ from distributed import Client
 from probes import local_cluster
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.engine.process_probes import blas_threads
 import dask.array as da

@@ -9,8 +9,8 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, Nystroem, executing
-from bigkernel.kernels import landmark_slices
-from bigkernel.kernels.landmark_slices import LandmarkSlices
+from bigkernel.kernels import feature_maps
+from bigkernel.kernels.feature_maps import LandmarkSlices
 from bigkernel.solvers import posterior
 from bigkernel.streaming.chunk import Chunk
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 @pytest.fixture
 def few_columns(monkeypatch):
     """Slices of 16 columns of float32."""
-    monkeypatch.setattr(landmark_slices, "SLICE_ROW_BYTES", 64)
+    monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
 
 
 def classifier(kernel):

@@ -40,7 +40,7 @@ from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError, Inaccurate
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 
 FULL = settings().max_examples >= 100
 EACH = 1000 if FULL else 25  # cases of an estimator, of which there are 21

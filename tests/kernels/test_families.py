@@ -9,8 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
 from bigkernel.errors import DataError
-from bigkernel.kernels.families import LandmarkFamily, argument, gather
-from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.feature_maps import LandmarkFamily, LandmarkMap, argument, centre_of, gather
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
 from bigkernel.streaming.chunk import Chunk, Workspace

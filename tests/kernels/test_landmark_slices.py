@@ -9,9 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, OnColumns, Pairwise, Polynomial, Sigmoid
 from bigkernel.errors import DataError
-from bigkernel.kernels import landmark_slices
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.landmark_slices import LandmarkSlices, in_slices
+from bigkernel.kernels import feature_maps
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
@@ -72,7 +71,7 @@ def test_slices_are_summed_in_float64():
 
 @pytest.mark.parametrize(("dtype", "m", "widths"), [("float32", 40, [14, 14, 12]), ("float64", 40, [8] * 5)])
 def test_many_landmarks_go_in_equal_slices_and_few_stay_whole(monkeypatch, dtype, m, widths):
-    monkeypatch.setattr(landmark_slices, "SLICE_ROW_BYTES", 64)
+    monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
     few, many = (LandmarkMap(Gaussian(2.0), Z[:count], np.dtype(dtype)) for count in (8, m))
     assert in_slices(few) is few
     identity = IdentityMap(np.zeros(D))
@@ -84,7 +83,7 @@ def test_many_landmarks_go_in_equal_slices_and_few_stay_whole(monkeypatch, dtype
 
 
 def test_few_landmarks_of_many_features_travel_prepared(monkeypatch):
-    monkeypatch.setattr(landmark_slices, "PREPARED_BYTES", Z.nbytes - 1)
+    monkeypatch.setattr(feature_maps, "PREPARED_BYTES", Z.nbytes - 1)
     plain = LandmarkMap(Gaussian(2.0), Z, np.dtype(np.float32))
     found = in_slices(plain)
     assert (found.slice_width, found.width) == (M, M)
@@ -92,7 +91,7 @@ def test_few_landmarks_of_many_features_travel_prepared(monkeypatch):
 
 
 def test_landmarks_that_float32_cannot_resolve_are_refused_before_anything_travels(monkeypatch):
-    monkeypatch.setattr(landmark_slices, "SLICE_ROW_BYTES", 64)
+    monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
     with pytest.raises(DataError, match="float32 the distances between these landmarks"):
         in_slices(LandmarkMap(Gaussian(1e-3), Z + 1e4, np.dtype(np.float32)))
 

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
 from bigkernel import Gaussian, Linear, Matern, Polynomial
-from bigkernel.kernels import panels
+from bigkernel.kernels import blas
 
 rng = np.random.default_rng(5)
 X = rng.normal(size=(200, 6))[np.r_[0, :200]] + 20  # the first row repeats
@@ -21,7 +21,7 @@ ORACLES = {
 }
 
 
-@pytest.mark.parametrize("wide", [panels.WIDE, 50])
+@pytest.mark.parametrize("wide", [blas.WIDE, 50])
 @pytest.mark.parametrize("name", ORACLES)
 def test_values_are_those_of_differences_and_exactly_symmetric(monkeypatch, name, wide):
     monkeypatch.setattr("bigkernel.kernels.blas.WIDE", wide)

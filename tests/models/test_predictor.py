@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import bigkernel as bk
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.kernels import landmark_slices
+from bigkernel.kernels import feature_maps
 
 rng = np.random.default_rng(1919)
 D = 9
@@ -92,7 +92,7 @@ def test_a_predictor_and_its_file_give_the_bits_of_the_model(model, target, tmp_
 
 
 def test_many_landmarks_go_in_slices_as_in_the_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(landmark_slices, "SLICE_ROW_BYTES", 64)
+    monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
     model = bk.KernelRidge(WIDE, **DRAWN).fit(X, Y)
     assert_array_equal(stored(model, tmp_path / "p").predict(X), model.predict(X))
 

@@ -20,7 +20,7 @@ from bigkernel.events.scope import emit, observe
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.page import render
 from bigkernel.monitor.report import gather, write
-from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 X = np.random.default_rng(8).normal(size=(200, 4)).astype(np.float32)

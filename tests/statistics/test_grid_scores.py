@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
-from bigkernel.kernels.families import LandmarkFamily
+from bigkernel.kernels.feature_maps import LandmarkFamily
 from bigkernel.statistics.grid_scores import FLOOR, GridScores
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace

@@ -17,8 +17,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, subtract
+from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, Targets
 from bigkernel.statistics.triangle import TriangleStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -218,15 +217,6 @@ def test_merging_leaves_its_second_argument_alone():
     before = copied(b)
     statistic.merge(a, b)
     assert all(np.array_equal(b[name], before[name]) for name in b)
-
-
-def test_rows_are_taken_away_again_by_subtraction():
-    statistic = MomentStatistic(FEATURES, Targets(2))
-    a, b, c = parts(statistic)
-    total = statistic.merge(statistic.merge(copied(a), b), c)
-    others = np.r_[:30, 37:N]
-    assert_moments(Moments.of(subtract(total, b)), reference.moments(B[others], NUMBERS[others], WEIGHT[others]))
-    assert_array_equal(total["rows"], [np.count_nonzero(WEIGHT)])
 
 
 def test_a_chunk_without_rows_adds_nothing():

@@ -12,8 +12,7 @@ from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.statistics.moments import MomentStatistic
-from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.projections import Projection
+from bigkernel.statistics.predictor import Predictor, Projection
 from bigkernel.streaming.row_maps import UnitNorm
 
 N, D, M, R = 300, 6, 20, 4
