@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.data.atomic_write import clear_orphans
 from bigkernel.data.run_directory import read_sealed, write_sealed
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import DifferentBlas
 
 NAME = "driver.json"

@@ -27,9 +27,9 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.retry import retry
 from bigkernel.data.run_directory import Run
-from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ZarrSource
+from bigkernel.engine.telemetry import Resident, resident
 from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.streaming.plan import Plan, Sharing

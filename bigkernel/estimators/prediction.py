@@ -25,9 +25,8 @@ from bigkernel.config import settings
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.targets import claimed, require_target
 from bigkernel.engine import prediction_store
-from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import DaskSource, SparseSource
+from bigkernel.engine.sources import DaskSource, SparseSource, is_dask_array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine.context import forget
-from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import is_dask_array
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.estimators import arithmetic

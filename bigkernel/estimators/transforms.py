@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOn
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +26,7 @@ _DTYPES = frozenset(map(np.dtype, DTYPES))
 
 @dataclass
 class Workspace:
-    """Buffers of one task, allocated on first use, and the seconds spent in each stage.
+    """Buffers of one task, allocated on first use, the seconds spent in each stage, and bad rows that were skipped.
 
     `passed` is told the rows of every block of a chunk that a statistic has left behind.
     """
@@ -35,26 +34,27 @@ class Workspace:
     buffers: dict[str, Array] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     passed: Callable[[int], None] | None = None
+    skipped: int = 0
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The first `shape` of the buffer `name`; it grows along its first axis when more is asked, never shrinks."""
+        """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""
         held = self.buffers.get(name)
         if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
             held = self.buffers[name] = np.empty(shape, dtype)
         return held[: shape[0]]
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """A context that adds its time to the stage `name`."""
+    def stage(self, name: str) -> Stage:
+        """Return a context that adds its time to the stage `name`."""
         return Stage(self.seconds, name)
 
 
+@dataclass(slots=True)
 class Stage:
     """Adds the time between its two ends to the seconds of a stage; no generator, which would cost a row more."""
 
-    __slots__ = ("name", "seconds", "start")
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self.seconds, self.name = seconds, name
+    seconds: dict[str, float]
+    name: str
+    start: float = 0.0
 
     def __enter__(self) -> None:
         self.start = time.perf_counter()
@@ -92,7 +92,7 @@ class Chunk:
         return int(self.x.shape[0])
 
     def blocks(self, index: Array | None = None) -> Iterator[slice | Array]:
-        """The rows of the chunk (or those of `index`) in blocks of about equal size."""
+        """Yield the rows of the chunk (or those of `index`) in blocks of about equal size."""
         count = len(self) if index is None else len(index)
         parts = -(-count // self.block_rows)
         for i in range(parts):
@@ -102,7 +102,7 @@ class Chunk:
                 self.work.passed(block.stop - block.start)
 
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
-        """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""
+        """Convert and map the rows of a block, into a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
             x = self.x[block]
             d = x.shape[1]
@@ -123,22 +123,19 @@ class Chunk:
 
     def require_finite(self, name: str) -> None:
         """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number."""
-        self._refuse(unsound(self.x), name, "contain NaN or infinity", "remove or impute them")
+        if (bad := unsound(self.x)) is not None:
+            self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
 
     def require_sound(self, name: str) -> None:
-        """`require_finite`, and the same of infinite numbers in `y` (NaN: unlabelled) and of `weight`.
-
-        Raises
-        ------
-        DataError
-            Names the array, the first rows and how many there are.
-        """
+        """Raise as `require_finite` does, for infinite numbers in `y` too (NaN: unlabelled), and for any of `weight`."""
         self.require_finite(name)
-        self._refuse(unsound(self.y, missing=True), "y", "are infinite", "NaN marks unlabelled rows")
-        self._refuse(unsound(self.weight), "weight", "are NaN or infinite", "expected finite numbers")
+        if (bad := unsound(self.y, missing=True)) is not None:
+            self._refuse(bad, "y", "are infinite", "NaN marks unlabelled rows")
+        if (bad := unsound(self.weight)) is not None:
+            self._refuse(bad, "weight", "are NaN or infinite", "expected finite numbers")
 
     def faults(self) -> Array:
-        """The rows that `require_sound` refuses, (n,) bool."""
+        """Find the rows that `require_sound` refuses, (n,) bool."""
         bad = np.zeros(len(self), bool)
         for found in (unsound(self.x), unsound(self.y, missing=True), unsound(self.weight)):
             if found is not None:
@@ -146,7 +143,7 @@ class Chunk:
         return bad
 
     def without(self, bad: Array, *, fresh: bool = False) -> Chunk:
-        """The chunk with the rows `bad` (n,) bool blanked: x and weight 0, y missing where it holds such a number.
+        """Blank the rows `bad` (n,) bool: x and weight 0, y missing where it holds such a number.
 
         They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
         written rather than copied.
@@ -158,17 +155,16 @@ class Chunk:
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
         return replace(self, x=x, y=y, weight=np.where(bad, 0.0, weight))
 
-    def _refuse(self, bad: Array | None, name: str, what: str, advice: str) -> None:
-        if bad is not None:
-            first = np.flatnonzero(bad)
-            raise DataError(
-                f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
-                f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
-            )
+    def _refuse(self, bad: Array, name: str, what: str, advice: str) -> None:
+        first = np.flatnonzero(bad)
+        raise DataError(
+            f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
+            f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
+        )
 
 
 def is_plain(X: Any, n_features: int) -> bool:
-    """True for a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
+    """Tell a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
 
     Takes some microseconds: a row that is predicted alone takes no more than that to be looked at.
     """
@@ -178,7 +174,7 @@ def is_plain(X: Any, n_features: int) -> bool:
 
 
 def unsound(values: Any, *, missing: bool = False) -> NDArray[np.bool_] | None:
-    """Rows with a value that is not finite, (n,) bool, or None: there is none; `missing`: NaN may stand."""
+    """Find rows with a value that is not finite, (n,) bool; None: there is none. `missing`: NaN may stand."""
     if values is None or values.dtype.kind not in "fc":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
