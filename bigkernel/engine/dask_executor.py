@@ -53,16 +53,13 @@ class DaskExecutor:
     name: str = "dask"
 
     def slots(self) -> tuple[int, int]:
-        """See `Executor`."""
         threads = self.client.ncores()
         return len(threads), sum(threads.values())
 
     def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
-        """See `Executor`."""
         return check_cluster(self.client, rows, steps, wanted, run)
 
     def run(self, work: Work) -> Partial:
-        """See `Executor`."""
         tasks = _Tasks(self.client, work)
         try:
             tasks.share()

@@ -24,16 +24,10 @@ NAME = "driver.json"
 
 @dataclass(frozen=True)
 class DriverBlas:
-    """BLAS of a process that solves.
+    """BLAS of a process that solves."""
 
-    Attributes
-    ----------
-    threads : the most that one of its libraries has; 0 where threadpoolctl knows none
-    libraries : their names, versions and the processor that they compute for
-    """
-
-    threads: int
-    libraries: str
+    threads: int  # the most that one of its libraries has; 0 where threadpoolctl knows none
+    libraries: str  # their names, versions and the processor that they compute for
 
     def __str__(self) -> str:
         return f"{self.threads} BLAS threads ({self.libraries or 'an unknown library'})"

@@ -34,27 +34,15 @@ _LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what
 class Schedule:
     """The segments and merges of a plan, and what a run held of them when the sweep began.
 
-    It knows names and receipts alone; executors run the tasks and hold what these return.
-
-    Parameters
-    ----------
-    plan : Plan
-    finished : by name, the receipts of nodes that were usable, none of which contains another
-    damaged : by name, what is wrong with nodes that were there and are computed again
-
-    Attributes
-    ----------
-    merges : children before parents
-    ancestors : by node, the nodes that contain it, nearest first
-    covers : by node, the first segment that it covers and one past the last
-    rows : by node, the rows start, stop that it covers
-    waiting : the segments that are still to be computed, in order
+    It knows names and receipts alone; executors run the tasks and hold what these return. `finished` has, by name, the
+    receipts of nodes that were usable, none of which contains another; `damaged` what is wrong with others.
     """
 
     def __init__(self, plan: Plan, finished: Mapping[str, Receipt], damaged: Mapping[str, str]) -> None:
         self.plan, self.finished, self.damaged = plan, finished, damaged
-        self.merges = merge_tree(len(plan.segments))
-        self.covers = spans(len(plan.segments))
+        self.merges = merge_tree(len(plan.segments))  # children before parents
+        self.covers = spans(len(plan.segments))  # by node, the first segment that it covers and one past the last
+        # by node, the rows that it covers, and the nodes that contain it, nearest first
         self.rows = {node: (plan.segments[a].start, plan.segments[b - 1].stop) for node, (a, b) in self.covers.items()}
         self.ancestors: dict[str, tuple[str, ...]] = dict.fromkeys(self.rows, ()) | ancestors_of(self.merges)
         self._merge_above = {child: merge for merge in self.merges for child in merge[1:]}
@@ -89,32 +77,19 @@ def schedule(plan: Plan, run: Run | None) -> Schedule:
 
 @dataclass
 class Work:
-    """A sweep under way.
+    """A sweep under way."""
 
-    Attributes
-    ----------
-    job : what every task needs
-    rows : Rows
-    schedule : Schedule
-    wanted : Settings
-    token : part of the names of all tasks
-    require_lock : called now and then; raises where the lock of the run is lost and the sweep must not go on
-    announced_bytes : planned peak of a process
-    incidents : what has gone wrong so far
-    start : when it began, by `time.perf_counter`
-    receipts : of the segments, first of those that the run held already
-    """
-
-    job: Job
+    job: Job  # what every task needs
     rows: Rows
     schedule: Schedule
     wanted: Settings
-    token: str
+    token: str  # part of the names of all tasks
+    # called now and then; raises where the lock of the run is lost and the sweep must not go on
     require_lock: Callable[[], None]
-    announced_bytes: int
-    incidents: list[Incident]
-    start: float
-    receipts: list[Receipt] = field(default_factory=list)
+    announced_bytes: int  # planned peak of a process
+    incidents: list[Incident]  # what has gone wrong so far
+    start: float  # when it began, by `time.perf_counter`
+    receipts: list[Receipt] = field(default_factory=list)  # of the segments, first of those that the run held already
     _done: int = 0
 
     def recover(self) -> None:
@@ -174,7 +149,6 @@ class LocalExecutor:
     client: None = None
 
     def slots(self) -> tuple[int, int]:
-        """See `Executor`."""
         return self.threads, self.threads
 
     def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
@@ -188,7 +162,6 @@ class LocalExecutor:
         return max(found.peak, steps.worker_bytes(found.base(tasks), sharing))
 
     def run(self, work: Work) -> Partial:
-        """See `Executor`."""
         sums = PartialSums(work.job, work.schedule)
 
         def finish(partial: Partial) -> None:

@@ -29,16 +29,10 @@ _MOST_ROWS = 65_536  # of a segment of a piece
 
 @dataclass(frozen=True)
 class Piece:
-    """A short sweep that was timed.
+    """A short sweep that was timed."""
 
-    Attributes
-    ----------
-    rows : of it
-    seconds : from the first task to the merged total
-    """
-
-    rows: int
-    seconds: float
+    rows: int  # of it
+    seconds: float  # from the first task to the merged total
 
 
 @dataclass(frozen=True)

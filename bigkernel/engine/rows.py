@@ -35,24 +35,15 @@ _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A matrix of rows with aligned columns.
+    """A matrix of rows with aligned columns."""
 
-    Attributes
-    ----------
-    x : Source of (n, d)
-    columns : mapping of "y", "weight", "domain", "group", "fold" to their sources
-    row_maps : applied in order to every block, never stored
-    name : for messages
-    classes : labels of a class column `y`, from the corpus, or empty
-    bad_rows : "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
-    """
-
-    x: Source
+    x: Source  # Source of (n, d)
+    # mapping of "y", "weight", "domain", "group", "fold" to their sources
     columns: dict[str, Source] = field(default_factory=dict)
-    row_maps: tuple[RowMap, ...] = ()
-    name: str = "X"
-    classes: tuple[int | str, ...] = ()
-    bad_rows: Literal["refuse", "skip"] = "refuse"
+    row_maps: tuple[RowMap, ...] = ()  # applied in order to every block, never stored
+    name: str = "X"  # for messages
+    classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
+    bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
 
     def _repr_html_(self) -> str:
         figures = {
@@ -244,19 +235,15 @@ class Rows:
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """The mapped rows of sorted row ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
+        """Map the rows of sorted ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
 
         Raises
         ------
         DataError
             A row that is not finite and not to be skipped.
         """
-
-        def read(start: int, stop: int, ids: Array) -> Any:
-            return self.x.read(start, stop)[ids - start].astype(np.float64, copy=False)
-
-        pieces = self._gather(index, read)
-        taken = np.concatenate(pieces) if pieces else np.empty((0, self.stored_width))
+        none = np.empty((0, self.x.shape[1]))
+        taken = np.concatenate([none, *self._gather(index, self.x.read)], dtype=np.float64)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
@@ -273,35 +260,24 @@ class Rows:
 
     def sound(self, index: Array) -> Array:
         """Tell of sorted row ids which are not bad rows, (k,) bool."""
-
-        def read(start: int, stop: int, ids: Array) -> Array:
-            faults: Array = self.read(start, stop).faults()[ids - start]
-            return ~faults
-
-        return np.concatenate([np.zeros(0, bool), *self._gather(index, read)])
+        return ~np.concatenate([np.zeros(0, bool), *self._gather(index, lambda a, b: self.read(a, b).faults())])
 
     def take_column(self, name: str, index: Array) -> Array:
-        """A column at sorted row ids, (k,) or (k, …)."""
+        """Read a column at sorted row ids, (k,) or (k, …)."""
         source = self.columns[name]
+        return np.concatenate([source.read(0, 0), *self._gather(index, source.read)])
 
-        def read(start: int, stop: int, ids: Array) -> Array:
-            found: Array = source.read(start, stop)[ids - start]
-            return found
-
-        return np.concatenate([source.read(0, 0), *self._gather(index, read)])
-
-    def _gather(self, index: Array, read: Callable[[int, int, Array], Any]) -> list[Any]:
-        """read(start, stop, ids) of every piece of the rows that holds some of the sorted ids, in order."""
+    def _gather(self, index: Array, read: Callable[[int, int], Array]) -> list[Array]:
+        """Read the pieces of the rows that hold some of the sorted ids, and take what is read of these, in order."""
         if not len(index):
             return []
-        bounds = np.asarray(self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes))))
-        pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
-        wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
-        wanted = [item for item in wanted if len(item[2])]
+        bounds = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes)))
+        ids = np.split(index, np.searchsorted(index, bounds[1:-1]))
+        wanted = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
         if self.in_memory:
-            return [read(*item) for item in wanted]
+            return [read(start, stop)[piece - start] for start, stop, piece in wanted]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-            return list(readers.map(lambda item: read(*item), wanted))
+            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], wanted))
 
     def column(self, name: str) -> Array | None:
         """A whole column, or None where there is none."""

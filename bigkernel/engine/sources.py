@@ -51,6 +51,7 @@ class Source(Protocol):
     @property
     def steps(self) -> tuple[int, ...]:
         """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+        return ()
 
     def read(self, start: int, stop: int) -> Array:
         """Rows start … stop."""
@@ -95,10 +96,6 @@ class NumpySource(Source):
     def dtype(self) -> np.dtype[Any]:
         return self.values.dtype
 
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return ()
-
     def read(self, start: int, stop: int) -> Array:
         return self.values[start - self.offset : stop - self.offset]
 
@@ -137,10 +134,6 @@ class SparseSource(Source):
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(str(self.values.dtype))
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return ()
 
     def read(self, start: int, stop: int) -> Array:
         return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
@@ -266,18 +259,11 @@ class DaskSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Window(Source):
-    """Some rows of another source, which are rows 0 … here.
+    """Some rows of another source, which are rows 0 … here."""
 
-    Attributes
-    ----------
-    source : the other
-    first : where they begin there
-    count : of them
-    """
-
-    source: Source
-    first: int
-    count: int
+    source: Source  # the other
+    first: int  # where they begin there
+    count: int  # of them
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -306,6 +292,51 @@ class Window(Source):
 
     def fingerprint(self) -> str:
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassWeightSource(Source):
+    """The weight of each row times the factor of its class; of rows without a label, the weight itself.
+
+    A column that is computed where it is read, so that every statistic sees it.
+    """
+
+    y: Source  # the column of labels
+    weight: Source | None  # the column of weights, or None: ones
+    labels: Array  # (k,) sorted, as the column holds them
+    factors: Array  # (k,) of each label
+    words: str  # what they were asked as
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.y.shape[0],)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.y.steps
+
+    def read(self, start: int, stop: int) -> Array:
+        y = self.y.read(start, stop)
+        place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
+        factor: Array = np.where(self.labels[place] == y, self.factors[place], 1.0)
+        return factor if self.weight is None else factor * self.weight.read(start, stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        weight = None if self.weight is None else self.weight.part(start, stop)
+        return replace(self, y=self.y.part(start, stop), weight=weight)
+
+    def fingerprint(self) -> str:
+        table = zarr_arrays.digest({"labels": self.labels, "factors": self.factors})
+        weight = "" if self.weight is None else self.weight.fingerprint()
+        return f"weights by class {table} of {self.y.fingerprint()} and {weight}"
+
+    @property
+    def origin(self) -> Source:
+        return (self.y if self.weight is None else self.weight).origin
 
 
 def window(source: Source, start: int, stop: int) -> Source:
@@ -362,15 +393,8 @@ def is_dask_array(values: Any) -> bool:
 def unwrapped(values: Any, name: str) -> Any:
     """Return what a source reads in place of an object of another library; anything else as it is.
 
-    Parameters
-    ----------
-    values : a Dask DataFrame or Series becomes a Dask array, an xarray DataArray the array inside it
-    name : for messages
-
-    Raises
-    ------
-    DataError
-        A table that is no matrix of numbers of one dtype; names the columns and says how to make it one.
+    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray the array inside it. `DataError`, of `name`: a
+    table that is no matrix of numbers of one dtype; names the columns and says how to make it one.
     """
     if is_dask_frame(values):
         return _dask_array(values, name)

@@ -51,30 +51,17 @@ _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "
 
 @dataclass(frozen=True)
 class Swept:
-    """The result of a sweep.
+    """The result of a sweep."""
 
-    Attributes
-    ----------
-    total : the accumulator of all rows
-    plan : what was planned
-    receipts : one a segment, in order
-    seconds : from the first task to the merged total
-    executor : "serial", "threads" or "dask"
-    incidents : what went wrong meanwhile
-    merge_seconds : of all merges together
-    announced_bytes : planned peak of a process that runs tasks, from what it held before the first one
-    blas_threads : of the driver, which solves from the total
-    """
-
-    total: Accumulator
-    plan: Plan
-    receipts: tuple[Receipt, ...]
-    seconds: float
-    executor: str
-    incidents: tuple[Incident, ...] = ()
-    merge_seconds: float = 0.0
-    announced_bytes: int = 0
-    blas_threads: int = 0
+    total: Accumulator  # the accumulator of all rows
+    plan: Plan  # what was planned
+    receipts: tuple[Receipt, ...]  # one a segment, in order
+    seconds: float  # from the first task to the merged total
+    executor: str  # "serial", "threads" or "dask"
+    incidents: tuple[Incident, ...] = ()  # what went wrong meanwhile
+    merge_seconds: float = 0.0  # of all merges together
+    announced_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
+    blas_threads: int = 0  # of the driver, which solves from the total
 
     @property
     def stages(self) -> dict[str, float]:
@@ -117,18 +104,11 @@ class Swept:
 
 @dataclass(frozen=True)
 class Place:
-    """The directory that a sweep publishes in.
-
-    Attributes
-    ----------
-    path : Path
-    resume : go on with the run that is there
-    alone : it belongs to no job's directory, and has a journal and a report of its own
-    """
+    """The directory that a sweep publishes in."""
 
     path: Path
-    resume: bool
-    alone: bool
+    resume: bool  # go on with the run that is there
+    alone: bool  # it belongs to no job's directory, and has a journal and a report of its own
 
 
 @dataclass(frozen=True)
@@ -270,10 +250,6 @@ def open_session(spec: SweepSpec) -> Iterator[Work]:
 
     Outermost first: the job that is told about it, the lock and the journal of its run, the checks before the first
     task, the events of its beginning and its end.
-
-    Raises
-    ------
-    PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
     token, incidents, lost = uuid.uuid4().hex[:12], list[Incident](), False
 

@@ -53,12 +53,8 @@ class Job:
 def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
     """Accumulate one segment; with a run, publish it and return the receipt alone.
 
-    A segment that is published already, or merged into one of `ancestors`, is not computed again.
-
-    Raises
-    ------
-    DataError
-        Rows that cannot be used; or input or output failed more than `job.retries` times.
+    A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
+    cannot be used, or input or output failed more than `job.retries` times.
     """
     what = f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,"
     return _retried(job, what, lambda reasons: _accumulate(job, rows, segment, ancestors, reasons))
@@ -167,12 +163,8 @@ def run_subtree(
 
     `merges` are those of the tree over these segments, children before parents; `ancestors` the nodes that contain all
     of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task in the place of
-    several: a scheduler pays for each task, however little it does.
-
-    Raises
-    ------
-    Reschedule
-        Between two segments, where nobody waits for the task any more.
+    several: a scheduler pays for each task, however little it does. `Reschedule` ends it between two segments, where
+    nobody waits for it any more.
     """
     above, merge_of = ancestors_of(list(merges)), {right: merge for merge in merges for right in merge[2:]}
     spending, held, receipts = replace(job, spends=True), dict[str, Partial](), list[Receipt]()

@@ -40,13 +40,7 @@ _FROZEN = "it said nothing for too long and was taken for frozen"
 class Watch:
     """Waits for the tasks of one sweep and notices what happens to their workers; used as a context manager.
 
-    Parameters
-    ----------
-    client : of the cluster
-    token : part of the keys of all tasks of the sweep
-    wanted : settings in force
-    alive : called at every look; raises where the job must not go on
-    schedule : says what a node of the merge tree is
+    `token` is part of the keys of all tasks; `alive` is called at every look, and raises where the job must not go on.
     """
 
     def __init__(
@@ -112,13 +106,7 @@ class Watch:
         future.add_done_callback(self._done.put)
 
     def first_done(self, what: str) -> list[Future]:
-        """Those of the expected futures that are done and were not told yet, when there is at least one.
-
-        Raises
-        ------
-        Stalled
-            None was done within `bigkernel.stall-seconds`, or the cluster is lost.
-        """
+        """Wait for an expected future; return those that are done and were not returned yet, or raise `Stalled`."""
         deadline = time.monotonic() + self._wanted.stall_seconds
         while True:
             self.drain()

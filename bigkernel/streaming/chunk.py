@@ -65,28 +65,18 @@ class Stage:
 
 @dataclass
 class Chunk:
-    """Rows start … start + n of the input.
+    """Rows start … start + n of the input."""
 
-    Attributes
-    ----------
-    x : (n, d), as stored
-    y, weight, domain, group, fold : (n,) (y also (n, c)), or None
-    start : row id of the first row
-    row_maps : applied in order to every block
-    block_rows : most rows of a block
-    work : buffers and stage times of the task
-    """
-
-    x: Array
-    start: int = 0
-    y: Array | None = None
+    x: Array  # (n, d), as stored
+    start: int = 0  # row id of the first row
+    y: Array | None = None  # (n,) or (n, c); the other columns (n,)
     weight: Array | None = None
     domain: Array | None = None
     group: Array | None = None
     fold: Array | None = None
-    row_maps: tuple[RowMap, ...] = ()
-    block_rows: int = 2048
-    work: Workspace = field(default_factory=Workspace)
+    row_maps: tuple[RowMap, ...] = ()  # applied in order to every block
+    block_rows: int = 2048  # most rows of a block
+    work: Workspace = field(default_factory=Workspace)  # buffers and stage times of the task
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -127,7 +117,7 @@ class Chunk:
             self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
 
     def require_sound(self, name: str) -> None:
-        """Raise as `require_finite` does, for infinite numbers in `y` too (NaN: unlabelled), and for any of `weight`."""
+        """Raise as `require_finite` does, also for infinite numbers in `y` (NaN: unlabelled), or any in `weight`."""
         self.require_finite(name)
         if (bad := unsound(self.y, missing=True)) is not None:
             self._refuse(bad, "y", "are infinite", "NaN marks unlabelled rows")

@@ -45,11 +45,9 @@ class SameWidth:
     """A row map in place: d features to d features, at a cost that is not counted."""
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         return d
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         return MapCost()
 
 
@@ -117,7 +115,6 @@ class Scale(SameWidth):
     name: ClassVar[str] = "scale"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         with np.errstate(over="ignore", invalid="ignore"):  # infinite: who reads the rows looks at them
             np.multiply(x, np.asarray(self.factor).astype(x.dtype), out=x)
         return x
@@ -130,7 +127,6 @@ class UnitNorm(SameWidth):
     name: ClassVar[str] = "unit-norm"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         limits = np.finfo(x.dtype)
         with np.errstate(over="ignore", under="ignore"):
             squares = np.einsum("ij,ij->i", x, x)
@@ -153,7 +149,6 @@ class Standardize(SameWidth):
     name: ClassVar[str] = "standardize"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         np.subtract(x, self.mean.astype(x.dtype), out=x)
         np.divide(x, self.std.astype(x.dtype), out=x)
         return x
@@ -167,32 +162,23 @@ _TILE, _MARGIN, _LEAST_COLUMNS = 312, 8, 2
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """(x − centre)W: d features to r.
+    """(x − centre)W: d features to r."""
 
-    Attributes
-    ----------
-    centre : (d,)
-    weights : W (d, r)
-    """
-
-    centre: Array
-    weights: Array
+    centre: Array  # (d,)
+    weights: Array  # W (d, r)
     name: ClassVar[str] = "linear"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         if d != len(self.centre):
             raise DataError(f"{self.name}: expected rows of {len(self.centre)} features, found {d}")
         return int(self.weights.shape[1])
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         r = max(self.weights.shape[1], _LEAST_COLUMNS)
         share = _TILE / (_TILE - 2 * _MARGIN)
         return MapCost(2.0 * d * r * share, 0, (8 + itemsize) * d * (r + 1) + _TILE * (d + r) * itemsize)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         d, r = x.shape[1], self.width(x.shape[1])
         out = np.empty((len(x), r), x.dtype)
         centre, weights = self.centre.astype(x.dtype), np.zeros((d, max(r, _LEAST_COLUMNS)), x.dtype)
@@ -211,24 +197,16 @@ class LinearMap:
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Several chains of row maps of the same row, their features side by side, each chain's times its scale.
+    """Several chains of row maps of the same row, their features side by side, each chain's times its scale."""
 
-    Attributes
-    ----------
-    chains : row maps of each, one after the other
-    scales : a number each
-    """
-
-    chains: tuple[tuple[RowMap, ...], ...]
-    scales: tuple[float, ...]
+    chains: tuple[tuple[RowMap, ...], ...]  # row maps of each, one after the other
+    scales: tuple[float, ...]  # a number each
     name: ClassVar[str] = "side-by-side"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         return sum(mapped_width(chain, d) for chain in self.chains)
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         costs = [map_costs(chain, d, itemsize) for chain in self.chains]
         widest = max(d + mapped_width(chain, d) for chain in self.chains) * itemsize
         row_bytes = max(cost.row_bytes for cost in costs) + widest
@@ -236,7 +214,6 @@ class SideBySide:
         return MapCost(flops, row_bytes, sum(cost.fixed_bytes for cost in costs))
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         first = 0
         for chain, scale in zip(self.chains, self.scales, strict=True):
