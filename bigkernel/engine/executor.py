@@ -92,16 +92,16 @@ class Work:
     receipts: list[Receipt] = field(default_factory=list)  # of the segments, first of those that the run held already
     _done: int = 0
 
-    def recover(self) -> None:
-        """Take the receipts of segments that the run held, and tell of what it held that is damaged."""
+    def recover(self, run: Run) -> None:
+        """Take the receipts of segments that the run holds, and tell of what it holds that is damaged."""
         for node, wrong in self.schedule.damaged.items():
             what = f"{self.schedule.name_of(node)}: what the run holds is damaged and is computed again ({wrong})"
             emit(Incident("damage", what))
         for segment in self.schedule.plan.segments:
             node = leaf(segment.index)
-            if self.job.run is not None and self.schedule.is_done(node):
-                found = self.job.run.receipt(node)
-                self.receipts.append(found or Receipt(node, segment.start, segment.stop, resumed=True))
+            if self.schedule.is_done(node):
+                found = run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True)
+                self.receipts.append(found)
         for receipt in self.receipts:
             self.tell_done(receipt)
 

@@ -26,8 +26,7 @@ from bigkernel.data.labels import named_labels
 from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, ZarrSource, source_of, window
 from bigkernel.errors import DataError
 from bigkernel.html import table
-from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
+from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 Array = NDArray[Any]
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read

@@ -28,7 +28,7 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.chunk_marks import Marks
 from bigkernel.errors import DataError
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.streaming.chunk import MapCost
 
 if TYPE_CHECKING:
     import dask.array as da

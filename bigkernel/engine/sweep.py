@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -42,9 +42,9 @@ from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
 from bigkernel.events.sinks import send_to_scheduler, write_journal
 from bigkernel.events.views import show_run
 from bigkernel.statistics.moments import Statistic
+from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan, plan
-from bigkernel.streaming.row_maps import map_costs
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
 
@@ -259,7 +259,8 @@ def open_session(spec: SweepSpec) -> Iterator[Work]:
 
     with observe(keep), part_of_job(spec.what) as scope:
         send_to_scheduler(scope, spec.executor.client, wanted=spec.wanted.monitor)
-        with _open_job(spec, scope) as (job, require_lock):
+        plain = Job(spec.statistic, spec.wanted.block_rows, None, spec.wanted.retries)
+        with _open_run(spec, spec.place, scope) if spec.place else nullcontext((plain, lambda: None)) as (job, alive):
             run = job.run
             announced = spec.executor.preflight(spec.rows, spec.plan, spec.wanted, run)
             scope.sweep = token
@@ -269,8 +270,9 @@ def open_session(spec: SweepSpec) -> Iterator[Work]:
             try:
                 try:
                     left = schedule(spec.plan, run)
-                    work = Work(job, spec.rows, left, spec.wanted, token, require_lock, announced, incidents, start)
-                    work.recover()
+                    work = Work(job, spec.rows, left, spec.wanted, token, alive, announced, incidents, start)
+                    if run is not None:
+                        work.recover(run)
                     yield work
                 except Stalled:
                     lost = True  # workers may still be at what is half-written, and a resume will
@@ -285,21 +287,18 @@ def open_session(spec: SweepSpec) -> Iterator[Work]:
 
 
 @contextmanager
-def _open_job(spec: SweepSpec, scope: Scope) -> Iterator[tuple[Job, Callable[[], None]]]:
-    """Make the job of a sweep, its run locked and begun where it has a place; and what raises where the lock is lost.
+def _open_run(spec: SweepSpec, place: Place, scope: Scope) -> Iterator[tuple[Job, Callable[[], None]]]:
+    """Make the job of a sweep in a run, locked and begun; and what raises where the lock is lost.
 
     A run that is of one sweep alone has a journal, and leaves a report; the job may go on after it.
     """
     wanted = spec.wanted
-    if spec.place is None:
-        yield Job(spec.statistic, wanted.block_rows, None, wanted.retries), lambda: None
-        return
-    run = Run(str(spec.place.path.absolute()))
+    run = Run(str(place.path.absolute()))
     fields = identity(spec.rows, spec.statistic, spec.plan, wanted)
     size = {"segments": len(spec.plan.segments), "rows": spec.plan.n_rows}
     with ExitStack() as stack:
-        lock = stack.enter_context(run.held(fields, resume=spec.place.resume, plan=size))
-        if spec.place.alone and wanted.monitor:
+        lock = stack.enter_context(run.held(fields, resume=place.resume, plan=size))
+        if place.alone and wanted.monitor:
             stack.callback(show_run, run.path)
             name = write_journal(scope, run.path)
             stack.push(lambda kind, error, trace: scope.drop(name, ending(error)))

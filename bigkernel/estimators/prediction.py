@@ -31,8 +31,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import RowMap
+from bigkernel.streaming.chunk import Chunk, RowMap
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -25,14 +25,8 @@ from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.streaming.row_maps import (
-    RowMap,
-    Scale,
-    Standardize,
-    UnitNorm,
-    float_of,
-    mapped_rows,
-)
+from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, float_of, mapped_rows
 
 Array = NDArray[Any]
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]
 

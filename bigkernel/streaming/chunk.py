@@ -1,4 +1,4 @@
-"""A chunk: the rows that a statistic sees, with their columns, and the buffers to work in.
+"""A chunk: the rows that a statistic sees, with their columns, the maps that rows go through, and buffers to work in.
 
 A chunk is the streaming step (n rows of the store, as stored). Rows leave it block by block, converted to the dtype of
 the computation and passed through the row maps, in a buffer that is allocated once a task. Shapes: n rows of a chunk,
@@ -8,20 +8,76 @@ b ≤ block_rows rows of a block, d features.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.streaming.row_maps import RowMap, mapped_width
 
 Array = NDArray[Any]
 
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
 _DTYPES = frozenset(map(np.dtype, DTYPES))
+
+
+class RowMap(Protocol):
+    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
+
+    name: ClassVar[str]
+
+    def width(self, d: int) -> int:
+        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
+
+    def apply(self, x: Array) -> Array:
+        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
+
+
+@dataclass(frozen=True)
+class MapCost:
+    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
+
+    flops_per_row: float = 0.0
+    row_bytes: int = 0
+    fixed_bytes: int = 0
+
+
+def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
+    """Features of a row of d after the maps."""
+    for row_map in row_maps:
+        d = row_map.width(d)
+    return d
+
+
+def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
+    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
+
+    x may be changed, and may be what is returned.
+    """
+    width = mapped_width(row_maps, x.shape[1])
+    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
+    for start in range(0, len(x), block_rows):
+        mapped = x[start : start + block_rows]
+        for row_map in row_maps:
+            mapped = row_map.apply(mapped)
+        out[start : start + block_rows] = mapped
+    return out
+
+
+def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
+    """The cost of all maps together; one that changes the width needs its rows before and after it."""
+    flops, row_bytes, fixed = 0.0, 0, 0
+    for row_map in row_maps:
+        cost, after = row_map.cost(d, itemsize), row_map.width(d)
+        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
+        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
+        d = after
+    return MapCost(flops, row_bytes, fixed)
 
 
 @dataclass

@@ -101,27 +101,31 @@ class Plan:
         return self.partial_bytes <= max(_SMALL_BYTES, (4 * self.chunk_bytes + self.work_bytes) // 4)
 
     def held_bytes(self, sharing: Sharing) -> int:
-        """Most memory that the tasks of a process need on top of it.
+        """Return the most memory that the tasks of a process need on top of it.
 
         Of a task: its rows and its buffers, those of BLAS among them. Of the process: what is prepared of the
         landmarks, and the partial results that are summed, are merged or wait.
         """
         panel = _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)  # of a Gram matrix, that BLAS packs
-        tasks, own = sharing.tasks, self.work_bytes - self.shared_bytes + panel
-        rows, partial = self.rows_bytes(sharing), self.partial_bytes
+        task = self.rows_bytes(sharing) + self.work_bytes - self.shared_bytes + panel
         if sharing.published:
-            # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge
-            # reads two, and the sum of them is copied
-            summing, merging = rows + own + partial, 3 * partial + panel
-            if sharing.workers:
-                return self.shared_bytes + tasks * max(summing, merging)
-            kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
-            if tasks == 1:
-                return self.shared_bytes + max(summing, merging + kept)
-            # the driver merges beside the threads
-            return self.shared_bytes + tasks * max(summing, 2 * partial + panel) + 3 * partial + kept
-        held = self.shared_bytes + tasks * (rows + own) + self.partials_held(sharing) * partial
+            return self.shared_bytes + self._publishing_bytes(sharing, task, panel)
+        held = self.shared_bytes + sharing.tasks * task + self.partials_held(sharing) * self.partial_bytes
         return held if sharing.workers else held + held // 32  # short-lived strips, and what threads' heaps keep
+
+    def _publishing_bytes(self, sharing: Sharing, task: int, panel: int) -> int:
+        """Return what tasks hold that publish their partials, each with so many bytes of rows and buffers."""
+        # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge reads
+        # two, and the sum of them is copied
+        partial, tasks = self.partial_bytes, sharing.tasks
+        summing, merging = task + partial, 3 * partial + panel
+        if sharing.workers:
+            return tasks * max(summing, merging)
+        kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
+        if tasks == 1:
+            return max(summing, merging + kept)
+        # the driver merges beside the threads
+        return tasks * max(summing, 2 * partial + panel) + 3 * partial + kept
 
     def rows_bytes(self, sharing: Sharing) -> int:
         """Bytes of the rows that a task holds."""

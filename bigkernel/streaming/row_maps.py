@@ -1,44 +1,20 @@
-"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection), and what they cost.
+"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection); see `chunk.RowMap`.
 
 Shapes: b rows of a block, d features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
+from bigkernel.streaming.chunk import MapCost, RowMap, apply_maps, map_costs, mapped_width
 
 Array = NDArray[Any]
-
-
-class RowMap(Protocol):
-    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
-
-    name: ClassVar[str]
-
-    def width(self, d: int) -> int:
-        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
-
-    def cost(self, d: int, itemsize: int) -> MapCost:
-        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
-
-    def apply(self, x: Array) -> Array:
-        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
-
-
-@dataclass(frozen=True)
-class MapCost:
-    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
-
-    flops_per_row: float = 0.0
-    row_bytes: int = 0
-    fixed_bytes: int = 0
 
 
 class SameWidth:
@@ -49,28 +25,6 @@ class SameWidth:
 
     def cost(self, d: int, itemsize: int) -> MapCost:
         return MapCost()
-
-
-def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
-    """Features of a row of d after the maps."""
-    for row_map in row_maps:
-        d = row_map.width(d)
-    return d
-
-
-def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
-    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
-
-    x may be changed, and may be what is returned.
-    """
-    width = mapped_width(row_maps, x.shape[1])
-    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
-    for start in range(0, len(x), block_rows):
-        mapped = x[start : start + block_rows]
-        for row_map in row_maps:
-            mapped = row_map.apply(mapped)
-        out[start : start + block_rows] = mapped
-    return out
 
 
 def float_of(dtype: Any) -> np.dtype[Any]:
@@ -94,17 +48,6 @@ def mapped_rows(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
         row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
         raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
     return mapped
-
-
-def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
-    """The cost of all maps together; one that changes the width needs its rows before and after it."""
-    flops, row_bytes, fixed = 0.0, 0, 0
-    for row_map in row_maps:
-        cost, after = row_map.cost(d, itemsize), row_map.width(d)
-        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
-        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
-        d = after
-    return MapCost(flops, row_bytes, fixed)
 
 
 @dataclass(frozen=True)
