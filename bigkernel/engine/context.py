@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from bigkernel.config import settings
 from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.run_directory import make_directory
 from bigkernel.data.run_lock import locked
-from bigkernel.engine.driver_blas import DriverBlas, solving_as_begun
+from bigkernel.engine.driver_blas import solving_as_begun
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.events.kinds import Figures, Note
@@ -35,16 +35,10 @@ ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what
 
 
 class JobDirectory:
-    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order.
-
-    Parameters
-    ----------
-    path : of the directory
-    resume : sweeps that are there are gone on with
-    """
+    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order."""
 
     def __init__(self, path: str, *, resume: bool) -> None:
-        self.path, self.resume = path, resume
+        self.path, self.resume = path, resume  # sweeps that are there are gone on with
         self._begun: Counter[str] = Counter()  # sweeps by what they are for
 
     def next(self, what: str) -> Path:
@@ -124,7 +118,9 @@ def executing(
         if directory is not None:
             emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
             if begun.threads != before.threads:
-                emit(Note(_threads_taken(begun, before)))
+                slower = f", which takes longer on {processors()}" if begun.threads > processors() else ""
+                taken = f"solves with {begun.threads} BLAS threads as the run began{slower}"
+                emit(Note(f"{taken}; this process had {before.threads}"))
         place = None if directory is None else JobDirectory(directory, resume=resume)
         token = _execution.set(Execution(client, place))
         stack.callback(_execution.reset, token)
@@ -140,31 +136,19 @@ def _title(command: Sequence[str]) -> str:
     return shlex.join(words)[:_LONGEST_TITLE] or "python"
 
 
-def _threads_taken(begun: DriverBlas, before: DriverBlas) -> str:
-    """That solves have the threads with which a run began."""
-    here = processors()
-    slower = f", which takes longer on {here}" if begun.threads > here else ""
-    return f"solves with {begun.threads} BLAS threads as the run began{slower}; this process had {before.threads}"
-
-
 def choose(rows: Rows, client: ExecutorChoice) -> Client | Literal["serial", "threads"]:
-    """The client or the name of the executor that runs the tasks; see `sweep`."""
-    if isinstance(client, Client):
-        return "threads" if rows.in_memory else _synchronous(client)
+    """Choose the client or the name of the executor that runs the tasks; see `sweep`."""
+    if client is None and not rows.in_memory:
+        with suppress(ValueError):  # there is none
+            client = distributed.default_client()
+    if client is None:
+        return "threads"
     if client in ("serial", "threads"):
         return client
-    if client is not None:
+    if not isinstance(client, Client):
         raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
-    if not rows.in_memory:
-        try:
-            current = distributed.default_client()
-        except ValueError:
-            return "threads"
-        return _synchronous(current)
-    return "threads"
-
-
-def _synchronous(client: Client) -> Client:
+    if rows.in_memory:
+        return "threads"
     if client.asynchronous:
         raise ConfigError(
             "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "

@@ -1,15 +1,16 @@
 """A sweep on a Dask cluster: futures of segments and merges, and what remains of them when something goes wrong.
 
-Only receipts come to the driver; accumulators stay on the workers (or in the run) until one is left.
+Only receipts come to the driver; accumulators stay on the workers (or in the run) until one is left. A scheduler pays
+for tasks, whatever they do: so neighbouring segments that are short are one task (`Subtree`), and so are some merges.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import dask
 import numpy as np
@@ -18,26 +19,30 @@ from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
 from bigkernel.data.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.engine.executor import Slots, Work
+from bigkernel.engine.executor import Schedule, Work
 from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
-from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import BUNDLE, Subtree, spread
 from bigkernel.engine.sources import DaskSource, NumpySource
 from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_in, receipts_of, run_held, run_subtree
 from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
-from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
+from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
 from bigkernel.events.kinds import Receipted
-from bigkernel.events.scope import Scope, emit
-from bigkernel.events.sinks import send_to_scheduler
-from bigkernel.streaming.merge_tree import Merge
-from bigkernel.streaming.plan import Plan
+from bigkernel.events.scope import emit
+from bigkernel.streaming.merge_tree import Merge, leaf
+from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler
 MERGER_BYTES = 2**16  # most of a job that every merge brings along
 PULSES_PER_SECOND = 200  # of all workers: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
+TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
+_FLOPS_PER_SECOND = 1e11
+_BYTES_PER_SECOND = 5e8  # of rows, decoded
+MOST_SEGMENTS = 16  # of one task
+ROUNDS = 8  # least tasks of segments for every slot, so that all slots end at about the same time
+BUNDLE = 4  # most partials that one task merges
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,21 +52,14 @@ class DaskExecutor:
     client: Client
     name: str = "dask"
 
-    def slots(self) -> Slots:
-        """See `Executor`."""
+    def slots(self) -> tuple[int, int]:
         threads = self.client.ncores()
-        return Slots(len(threads), sum(threads.values()))
-
-    def listen(self, scope: Scope, wanted: Settings) -> None:
-        """See `Executor`."""
-        send_to_scheduler(scope, self.client, wanted=wanted.monitor)
+        return len(threads), sum(threads.values())
 
     def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
-        """See `Executor`."""
         return check_cluster(self.client, rows, steps, wanted, run)
 
     def run(self, work: Work) -> Partial:
-        """See `Executor`."""
         tasks = _Tasks(self.client, work)
         try:
             tasks.share()
@@ -112,16 +110,16 @@ class _Tasks:
         }
         slots = sum(self._client.ncores().values())
         # rows that the cluster holds come with their own tasks
-        most = 1 if self._work.rows.persisted else self._schedule.segments_a_task(slots)
-        subtrees = spread(self._schedule.subtrees(most), len(self._client.ncores()))
+        most = 1 if self._work.rows.persisted else segments_a_task(self._schedule, slots)
+        subtrees = spread(bundle_segments(self._schedule, most), len(self._client.ncores()))
         tasks = self._begin_segments(subtrees)
         nodes.update(zip((subtree.node for subtree in subtrees), tasks, strict=True))
         self._segments = {task: subtree.node for task, subtree in zip(tasks, subtrees, strict=True)}
         for task in tasks:
             watch.expect(task)
-        # with a run a task reads two partials at a time
-        at_once = BUNDLE if self._run else self._schedule.merged_at_once()
-        batches = self._schedule.merge_tasks(subtrees, at_once)
+        # a task holds what it takes until it ends, within what the plan announces; with a run it reads two at a time
+        at_once = BUNDLE if self._run or self._schedule.plan.merges_bundled else 2
+        batches = bundle_merges(self._schedule, subtrees, at_once)
         self._begin_merges(next(batches, []), nodes, told=self._run is not None)
         if not self._run:  # with a run the result is the receipt
             receipts = self._submit(receipts_of, "receipt", list(nodes), list(nodes.values()), priority=2)
@@ -137,7 +135,7 @@ class _Tasks:
         rows, names = self._work.rows, [subtree.node for subtree in subtrees]
         segments = [subtree.segments for subtree in subtrees]
         pieces = [rows.part(some[0].start, some[-1].stop) for some in segments]
-        shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors(node) for node in names]
+        shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors[node] for node in names]
         if not rows.persisted or not names:
             merges = [subtree.merges for subtree in subtrees]
             return self._submit(run_subtree, "segment", names, shared, pieces, segments, merges, ancestors)
@@ -152,7 +150,7 @@ class _Tasks:
         for merges in tasks:
             taken = [nodes.pop(child) for _, *children in merges for child in children if child in nodes]
             inputs.append([*taken, *[None] * (BUNDLE - len(taken))])
-        ancestors = [self._schedule.ancestors(node) for node in names]
+        ancestors = [self._schedule.ancestors[node] for node in names]
         columns = [self._merger] * len(names), tasks, ancestors, [told] * len(names), *zip(*inputs, strict=True)
         # before other segments, so that few partials wait
         nodes.update(zip(names, self._submit(merge_bundle, "merge", names, *columns, priority=1), strict=True))
@@ -175,7 +173,7 @@ class _Tasks:
                     # it comes when its worker has a moment
                     del self._receipts[future]
                     for receipt in come[future]:
-                        self._work.receipts.add(receipt)
+                        self._work.add_receipt(receipt)
                         emit(Receipted(receipt))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
@@ -209,15 +207,15 @@ class _Tasks:
         leaves = self._schedule.segments_of(node)
         if self._run is None:
             for one in leaves:
-                self._work.receipts.tell_done(Receipt(one, *self._schedule.rows_of(one)))
+                self._work.tell_done(Receipt(one, *self._schedule.rows[one]))
             return
         # the run knows it, even when the worker that did it has died since
         found = [receipt for one in leaves if (receipt := self._run.receipt(one))]
         if len(found) < len(leaves):
             found = list(receipts_in(watch.result(future, node, self._run)))
         for receipt in (replace(one, resumed=False) for one in found):
-            self._work.receipts.add(receipt)
-            self._work.receipts.tell_done(receipt)
+            self._work.add_receipt(receipt)
+            self._work.tell_done(receipt)
 
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
         # here too
@@ -253,6 +251,78 @@ def _without_arrays(job: Job) -> Job | None:
     """
     light = replace(job, statistic=detach(job.statistic, _NoStore()), heard=None)
     return light if len(dumps(light)) <= MERGER_BYTES else None
+
+
+@dataclass(frozen=True)
+class Subtree:
+    """Neighbouring segments that one task computes, and their merges, children before parents, up to `node`."""
+
+    node: str
+    segments: tuple[Segment, ...]
+    merges: tuple[Merge, ...]
+
+
+def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
+    """Take the segments that are still to be computed, in order, up to `most` together that the tree merges."""
+    found = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
+    for merge in schedule.merges:
+        node, left, right = merge
+        first, stop = schedule.covers[node]
+        if stop - first <= most and left in found and right in found and not schedule.is_done(node):
+            a, b = found.pop(left), found.pop(right)
+            found[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
+    return sorted(found.values(), key=lambda subtree: subtree.segments[0].index)
+
+
+def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:
+    """Yield the merges that are left beside `subtrees`, in batches none of whose tasks waits for another of its batch.
+
+    A task is up to `most` - 1 merges, children before parents, the last of which is the parent of all.
+    """
+    inside = {merge[0] for subtree in subtrees for merge in subtree.merges}
+    due = [merge for merge in schedule.merges if merge[0] not in inside and not schedule.is_done(merge[0])]
+    tasks: dict[str, tuple[Merge, ...]] = {}
+    for merge in due:
+        node, left, right = merge
+        # a task of j merges takes j + 1 partials; one that is full is an input itself
+        below = [tasks[child] for child in (left, right) if child in tasks]
+        if sum(len(merges) for merges in below) + 2 <= most:
+            for child in (left, right):
+                tasks.pop(child, None)
+            tasks[node] = tuple(one for merges in below for one in merges) + (merge,)
+        else:
+            tasks[node] = (merge,)
+    batch: dict[str, tuple[Merge, ...]] = {}
+    for node, merges in tasks.items():
+        if any(child in batch for merge in merges for child in merge[1:]):
+            yield list(batch.values())
+            batch = {}
+        batch[node] = merges
+    if batch:
+        yield list(batch.values())
+
+
+def segments_a_task(schedule: Schedule, slots: int) -> int:
+    """Return how many segments one task computes, where so many tasks run at once: 1, 2, 4, 8 or 16.
+
+    A task costs the scheduler the same however much it does, and a lost worker costs at most one task's segments (with
+    a run, the one that it was at). So several short segments are one task, reckoned from the plan and not from a clock.
+    The sums do not depend on it: the tree of merges is the same. Each slot has `ROUNDS` tasks at least.
+    """
+    plan = schedule.plan
+    seconds = (plan.flops / _FLOPS_PER_SECOND + plan.bytes_read / _BYTES_PER_SECOND) / max(1, len(plan.segments))
+    most = int(min(MOST_SEGMENTS, TASK_SECONDS / max(seconds, 1e-9), len(schedule.waiting) / (ROUNDS * max(1, slots))))
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def spread(tasks: Sequence[T], workers: int) -> list[T]:
+    """Order tasks as they are begun: each worker mostly meets neighbours, so that most merges move nothing.
+
+    An order binds nobody to a task. (Dask's `workers=` does, `allow_other_workers` or not, once all of them have died.)
+    """
+    share = -(-len(tasks) // max(1, workers))
+    order = (first + i for i in range(share) for first in range(0, len(tasks), share))
+    return [tasks[i] for i in order if i < len(tasks)]
 
 
 def _settle(client: Client, token: str, error: BaseException, seconds: float) -> None:

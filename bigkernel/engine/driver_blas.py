@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.data.atomic_write import clear_orphans
 from bigkernel.data.run_directory import read_sealed, write_sealed
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import DifferentBlas
 
 NAME = "driver.json"
@@ -24,16 +24,10 @@ NAME = "driver.json"
 
 @dataclass(frozen=True)
 class DriverBlas:
-    """BLAS of a process that solves.
+    """BLAS of a process that solves."""
 
-    Attributes
-    ----------
-    threads : the most that one of its libraries has; 0 where threadpoolctl knows none
-    libraries : their names, versions and the processor that they compute for
-    """
-
-    threads: int
-    libraries: str
+    threads: int  # the most that one of its libraries has; 0 where threadpoolctl knows none
+    libraries: str  # their names, versions and the processor that they compute for
 
     def __str__(self) -> str:
         return f"{self.threads} BLAS threads ({self.libraries or 'an unknown library'})"

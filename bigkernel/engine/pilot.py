@@ -10,13 +10,11 @@ rounds that a fit may add) is not part of the estimate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bigkernel.engine.session import SweepSpec, open_session
+from bigkernel.engine.sweep import SweepSpec, before_sweep, run_sweep
 from bigkernel.streaming.plan import Plan, Segment
 
 LONG_ROWS = 8192  # a sweep of no more rows is run whole
@@ -31,16 +29,10 @@ _MOST_ROWS = 65_536  # of a segment of a piece
 
 @dataclass(frozen=True)
 class Piece:
-    """A short sweep that was timed.
+    """A short sweep that was timed."""
 
-    Attributes
-    ----------
-    rows : of it
-    seconds : from the first task to the merged total
-    """
-
-    rows: int
-    seconds: float
+    rows: int  # of it
+    seconds: float  # from the first task to the merged total
 
 
 @dataclass(frozen=True)
@@ -68,9 +60,6 @@ class _Stopped(BaseException):
 
     def __init__(self, plan: Plan, slots: int, pieces: list[Piece]) -> None:
         self.plan, self.slots, self.pieces = plan, slots, pieces
-
-
-_piloting: ContextVar[bool] = ContextVar("bigkernel_piloting", default=False)
 
 
 def pilot(job: Callable[[], Any], *, flops: float | None = None, workers: int | None = None) -> Estimate:
@@ -101,14 +90,16 @@ def pilot(job: Callable[[], Any], *, flops: float | None = None, workers: int | 
     True
     """
     start = time.perf_counter()
-    with _stopping():
-        try:
-            job()
-        except _Stopped as stopped:
-            found = stopped
-        else:
-            seconds = time.perf_counter() - start
-            return Estimate(seconds, seconds, seconds, seconds, seconds, 0)
+    token = before_sweep.set(_stop_if_long)
+    try:
+        job()
+    except _Stopped as stopped:
+        found = stopped
+    else:
+        seconds = time.perf_counter() - start
+        return Estimate(seconds, seconds, seconds, seconds, seconds, 0)
+    finally:
+        before_sweep.reset(token)
     spent = time.perf_counter() - start
     before = max(0.0, spent - sum(piece.seconds for piece in found.pieces))
     times = 1.0 if flops is None else flops / max(found.plan.flops, 1.0)
@@ -140,19 +131,10 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
     return least, max(least, all_in * rows)
 
 
-@contextmanager
-def _stopping() -> Iterator[None]:
-    token = _piloting.set(True)
-    try:
-        yield
-    finally:
-        _piloting.reset(token)
-
-
-def stop_for_pilot(spec: SweepSpec) -> None:
-    """Within `pilot`, time pieces of a long sweep and end its job; else do nothing."""
-    if _piloting.get() and spec.plan.n_rows > LONG_ROWS:
-        slots = min(spec.executor.slots().tasks, len(spec.plan.segments))
+def _stop_if_long(spec: SweepSpec) -> None:
+    """Time pieces of a long sweep and end its job; do nothing before a short one."""
+    if spec.plan.n_rows > LONG_ROWS:
+        slots = min(spec.executor.slots()[1], len(spec.plan.segments))
         raise _Stopped(spec.plan, slots, _timed_pieces(spec, slots))
 
 
@@ -180,7 +162,11 @@ def _piece(plan: Plan, count: int, rows: int) -> Plan:
     total = len(plan.segments)
     count = min(count, total)
     chosen = [plan.segments[total * i // count] for i in range(count)]
-    segments = tuple(Segment(i, _first(segment, rows)) for i, segment in enumerate(chosen))
+    stops = [min(segment.stop, segment.start + rows) for segment in chosen]
+    segments = tuple(
+        Segment(i, (*(bound for bound in segment.bounds if bound < stop), stop))
+        for i, (segment, stop) in enumerate(zip(chosen, stops, strict=True))
+    )
     swept = sum(segment.stop - segment.start for segment in segments)
     share = swept / max(1, plan.n_rows)
     return replace(
@@ -188,12 +174,5 @@ def _piece(plan: Plan, count: int, rows: int) -> Plan:
     )
 
 
-def _first(segment: Segment, rows: int) -> tuple[int, ...]:
-    stop = min(segment.stop, segment.start + rows)
-    return (*(bound for bound in segment.bounds if bound < stop), stop)
-
-
 def _timed(spec: SweepSpec) -> Piece:
-    with open_session(spec) as session:
-        session.end(spec.executor.run(session.work))
-    return Piece(spec.plan.n_rows, session.seconds)
+    return Piece(spec.plan.n_rows, run_sweep(spec).seconds)

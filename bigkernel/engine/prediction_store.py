@@ -49,21 +49,17 @@ class PredictionWriter:
     std: bool = False
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {"rows": np.zeros(1)}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
         return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         predictor = self.predictor
         written = 3 * self.chunk_rows * predictor.width * 8
         return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         values = self.predictor.values(chunk)
         index, rest = divmod(chunk.start, self.chunk_rows)
         if rest:
@@ -79,15 +75,7 @@ class PredictionWriter:
 
 
 def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
-    """Write one whole chunk of every array in `rows` into the unpublished group at `path`.
-
-    Raises
-    ------
-    DataError
-        Rows that are not the whole chunk, a group that is published already, or a disk that is full.
-    OSError
-        An error of writing that may pass: the task is to be tried again.
-    """
+    """Write one whole chunk of every array in `rows` into the unpublished group at `path`."""
     if seals.is_sealed(Path(path)):
         raise DataError(f"{path}: is published and sealed; write its changed rows as a new store")
     group = zarr.open_group(path, mode="r+", zarr_format=3)
@@ -120,13 +108,7 @@ def create(
     flat: bool,
     std: bool = False,
 ) -> None:
-    """Create the empty arrays of a prediction store in the (scratch) directory `path`.
-
-    Raises
-    ------
-    PlanTooLarge
-        The file system of `path` has less free than the predictions take.
-    """
+    """Create the empty arrays of a prediction store in the (scratch) directory `path`, where the disk has room."""
     classes = [] if predictor.classes is None else predictor.classes.tolist()
     c = predictor.coef.shape[1]
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
@@ -184,13 +166,7 @@ def _require_chunks(group: zarr.Group) -> None:
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a prediction store, every chunk there.
-
-    Raises
-    ------
-    DataError
-        Not a prediction store, or chunks are missing.
-    """
+    """Open a prediction store; a `DataError` where it is none, or chunks are missing."""
     group, _ = zarr_arrays.open_group(path, "predictions")
     _require_chunks(group)
     return group

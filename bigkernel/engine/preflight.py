@@ -27,9 +27,9 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.retry import retry
 from bigkernel.data.run_directory import Run
-from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ZarrSource
+from bigkernel.engine.telemetry import Resident, resident
 from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.streaming.plan import Plan, Sharing
@@ -156,27 +156,22 @@ def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: R
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:
-    """Wait until so many workers can take tasks.
+    """Wait until so many workers can take tasks; raise `Stalled` where fewer came within these seconds.
 
     `Client.wait_for_workers` puts new books under a cluster of this process while departures are on their way to it;
     one that the new books do not know ends the cluster's watch, and the end of its `with` block in a bare KeyError.
-
-    Raises
-    ------
-    Stalled
-        Fewer came within these seconds.
     """
     until = time.monotonic() + seconds
-    while (there := _running(client)) < count:
+    while True:
+        known = client.scheduler_info(n_workers=-1)["workers"].values()
+        there = sum(worker["status"] == "running" for worker in known)
+        if there >= count:
+            return
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
             found = f"{there} of {count} workers" if there else "no worker"
             raise Stalled(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
         time.sleep(0.1)
-
-
-def _running(client: Client) -> int:
-    return sum(worker["status"] == "running" for worker in client.scheduler_info(n_workers=-1)["workers"].values())
 
 
 def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:
@@ -220,13 +215,7 @@ def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) ->
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:
-    """Refuse a run directory whose disk cannot hold the partial results that wait for one another.
-
-    Raises
-    ------
-    PlanTooLarge
-        Says what is needed and what is free.
-    """
+    """Raise `PlanTooLarge` where the disk of a run cannot hold the partial results that wait for one another."""
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
     require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "what is kept of partial results")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -20,24 +20,13 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel.config import Settings, settings
-from bigkernel.data import zarr_arrays
 from bigkernel.data.batches import COLUMNS
 from bigkernel.data.corpus import Corpus, open_corpus
 from bigkernel.data.labels import named_labels
-from bigkernel.engine.make_sources import source_of, window
-from bigkernel.engine.sources import (
-    Changeable,
-    DaskSource,
-    NumpySource,
-    Source,
-    SparseSource,
-    ZarrSource,
-    state_of,
-)
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, ZarrSource, source_of, window
 from bigkernel.errors import DataError
 from bigkernel.html import table
-from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
+from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 Array = NDArray[Any]
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
@@ -45,24 +34,15 @@ _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A matrix of rows with aligned columns.
+    """A matrix of rows with aligned columns."""
 
-    Attributes
-    ----------
-    x : Source of (n, d)
-    columns : mapping of "y", "weight", "domain", "group", "fold" to their sources
-    row_maps : applied in order to every block, never stored
-    name : for messages
-    classes : labels of a class column `y`, from the corpus, or empty
-    bad_rows : "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
-    """
-
-    x: Source
+    x: Source  # Source of (n, d)
+    # mapping of "y", "weight", "domain", "group", "fold" to their sources
     columns: dict[str, Source] = field(default_factory=dict)
-    row_maps: tuple[RowMap, ...] = ()
-    name: str = "X"
-    classes: tuple[int | str, ...] = ()
-    bad_rows: Literal["refuse", "skip"] = "refuse"
+    row_maps: tuple[RowMap, ...] = ()  # applied in order to every block, never stored
+    name: str = "X"  # for messages
+    classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
+    bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
 
     def _repr_html_(self) -> str:
         figures = {
@@ -161,19 +141,12 @@ class Rows:
     def stored(self) -> tuple[ZarrSource, ...]:
         """The zarr arrays that the rows and columns are made of, which every task opens itself."""
         origins = (source.origin for source in (self.x, *self.columns.values()))
-        return tuple(array for source in origins for array in getattr(source, "stored", ()))
-
-    def require_chunks(self) -> None:
-        """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
-        for source in self.stored:
-            if source.path:
-                zarr_arrays.require_chunks(source.array)
+        return tuple(source for source in origins if isinstance(source, ZarrSource))
 
     def require_unchanged(self) -> None:
-        """Raise `DataError` where values that are not in a store of ours have changed since this was first asked."""
+        """Raise `DataError` where values that reads do not verify have changed since this was first asked."""
         for name, source in {"X": self.x, **self.columns}.items():
-            origin = source.origin
-            if isinstance(origin, Changeable) and origin.opened != state_of(origin):
+            if source.origin.has_changed():
                 raise DataError(
                     f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
                     "removed); what was summed up is of neither state: fit again when it is at rest"
@@ -186,26 +159,22 @@ class Rows:
 
     def bounds(self, wanted: Settings) -> tuple[int, ...]:
         """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
-        n, target = len(self), self._rows_within(wanted.chunk_bytes)
+        n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: as many steps as give every segment one, of at least a quarter of a block
-            return _equal_parts(n, max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1))
+            parts = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
+            return tuple(n * i // parts for i in range(parts + 1))
         # never so far that a segment would be too long, or segments too few
         return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
-
-    def _rows_within(self, size_bytes: int) -> int:
-        """Rows that fit in so many bytes, at least one."""
-        return max(1, int(size_bytes // max(1, self.row_bytes)))
 
     def _pieces(self, target: int) -> tuple[int, ...]:
         """Row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
         n, steps = len(self), self.x.steps
-        if not n:
-            return (0,)
         if n <= target:
-            return (0, n)
+            return (0, n) if n else (0,)
         if not steps:
-            return _equal_parts(n, -(-n // target))
+            parts = -(-n // target)
+            return tuple(n * i // parts for i in range(parts + 1))
         step = steps[1] - steps[0]
         equal = all(b - a == step for a, b in pairwise(steps[:-1])) and n - steps[-2] <= step
         if equal:  # equal steps then, for which predictions can be written chunk by chunk
@@ -219,7 +188,7 @@ class Rows:
     def read(self, start: int, stop: int) -> Chunk:
         """Rows start … stop as a chunk of their own."""
         columns: dict[str, Any] = {name: source.read(start, stop) for name, source in self.columns.items()}
-        return replace(Chunk(self.x.read(start, stop), start, row_maps=self.row_maps), **columns)
+        return Chunk(self.x.read(start, stop), start, row_maps=self.row_maps, **columns)
 
     def batches(self) -> Iterator[dict[str, Array]]:
         """Yield the rows as their maps give them, and the columns, a few MB at a time; labels as their names."""
@@ -232,20 +201,23 @@ class Rows:
             yield {"x": x, **columns}
 
     def chunks(self, bounds: Sequence[int], block_rows: int, work: Workspace) -> Iterator[Chunk]:
-        """The chunks between `bounds`; the next one is read while the caller works on this one."""
+        """Yield the chunks between `bounds` as a statistic may see them; the next one is read meanwhile.
+
+        Bad rows are refused, or blanked and counted in `work`; see `validate_or_mask`.
+        """
         pairs = list(pairwise(bounds))
-        if self.in_memory:
-            for start, stop in pairs:
-                yield replace(self.read(start, stop), block_rows=block_rows, work=work)
-            return
         with ThreadPoolExecutor(1, thread_name_prefix="bigkernel-read") as reader:
-            coming = reader.submit(self.read, *pairs[0]) if pairs else None
-            for after in [*pairs[1:], None]:
-                with work.stage("read"):
-                    assert coming is not None
-                    chunk = coming.result()
-                coming = reader.submit(self.read, *after) if after else None
-                yield replace(chunk, block_rows=block_rows, work=work)
+            coming = reader.submit(self.read, *pairs[0]) if pairs and not self.in_memory else None
+            for here, after in zip_longest(pairs, pairs[1:]):
+                if coming is None:
+                    chunk = self.read(*here)
+                else:
+                    with work.stage("read"):
+                        chunk = coming.result()
+                    coming = reader.submit(self.read, *after) if after else None
+                chunk, bad = self.validate_or_mask(replace(chunk, block_rows=block_rows, work=work))
+                work.skipped += bad
+                yield chunk
 
     def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
         """A chunk as a statistic may see it, and the number of its rows that are left out (blanked, with weight 0).
@@ -262,19 +234,15 @@ class Rows:
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """The mapped rows of sorted row ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
+        """Map the rows of sorted ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
 
         Raises
         ------
         DataError
             A row that is not finite and not to be skipped.
         """
-
-        def read(start: int, stop: int, ids: Array) -> Any:
-            return self.x.read(start, stop)[ids - start].astype(np.float64, copy=False)
-
-        pieces = self._gather(index, read)
-        taken = np.concatenate(pieces) if pieces else np.empty((0, self.stored_width))
+        none = np.empty((0, self.x.shape[1]))
+        taken = np.concatenate([none, *self._gather(index, self.x.read)], dtype=np.float64)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
@@ -291,44 +259,29 @@ class Rows:
 
     def sound(self, index: Array) -> Array:
         """Tell of sorted row ids which are not bad rows, (k,) bool."""
-
-        def read(start: int, stop: int, ids: Array) -> Array:
-            faults: Array = self.read(start, stop).faults()[ids - start]
-            return ~faults
-
-        return np.concatenate([np.zeros(0, bool), *self._gather(index, read)])
+        return ~np.concatenate([np.zeros(0, bool), *self._gather(index, lambda a, b: self.read(a, b).faults())])
 
     def take_column(self, name: str, index: Array) -> Array:
-        """A column at sorted row ids, (k,) or (k, …)."""
+        """Read a column at sorted row ids, (k,) or (k, …)."""
         source = self.columns[name]
+        return np.concatenate([source.read(0, 0), *self._gather(index, source.read)])
 
-        def read(start: int, stop: int, ids: Array) -> Array:
-            found: Array = source.read(start, stop)[ids - start]
-            return found
-
-        return np.concatenate([source.read(0, 0), *self._gather(index, read)])
-
-    def _gather(self, index: Array, read: Callable[[int, int, Array], Any]) -> list[Any]:
-        """read(start, stop, ids) of every piece of the rows that holds some of the sorted ids, in order."""
+    def _gather(self, index: Array, read: Callable[[int, int], Array]) -> list[Array]:
+        """Read the pieces of the rows that hold some of the sorted ids, and take what is read of these, in order."""
         if not len(index):
             return []
-        bounds = np.asarray(self._pieces(self._rows_within(_PICKED_BYTES)))
-        pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
-        wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
-        wanted = [item for item in wanted if len(item[2])]
+        bounds = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes)))
+        ids = np.split(index, np.searchsorted(index, bounds[1:-1]))
+        wanted = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
         if self.in_memory:
-            return [read(*item) for item in wanted]
+            return [read(start, stop)[piece - start] for start, stop, piece in wanted]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-            return list(readers.map(lambda item: read(*item), wanted))
+            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], wanted))
 
     def column(self, name: str) -> Array | None:
         """A whole column, or None where there is none."""
         source = self.columns.get(name)
         return None if source is None else source.read(0, len(self))
-
-
-def _equal_parts(n: int, parts: int) -> tuple[int, ...]:
-    return tuple(n * i // parts for i in range(parts + 1))
 
 
 def as_rows(

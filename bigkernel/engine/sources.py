@@ -1,11 +1,17 @@
 """Sources: where a matrix or a column comes from, and how a piece of it is read.
 
 A source is plain picklable data; a task reads only the rows that it needs. Row ids are those of the source.
+
+`source_of` makes a source of any values: arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay
+lazy, and xarray arrays give what they hold; nothing is imported for them, for an object of a library can only come from
+one that has imported it. pandas frames and Arrow tables are arrays to NumPy already.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -13,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import dask
 import numpy as np
 import zarr
+from dask.utils import is_dataframe_like, is_series_like
 from distributed import futures_of
 from numpy.typing import NDArray
 from scipy import sparse
@@ -20,12 +27,14 @@ from scipy import sparse
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.chunk_marks import Marks
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.errors import DataError
+from bigkernel.streaming.chunk import MapCost
 
 if TYPE_CHECKING:
     import dask.array as da
 
 Array = NDArray[Any]
+_NUMERIC = "biuf"
 
 
 class Source(Protocol):
@@ -42,6 +51,7 @@ class Source(Protocol):
     @property
     def steps(self) -> tuple[int, ...]:
         """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+        return ()
 
     def read(self, start: int, stop: int) -> Array:
         """Rows start … stop."""
@@ -51,6 +61,15 @@ class Source(Protocol):
 
     def fingerprint(self) -> str:
         """A digest that differs where the values differ, as far as can be told without reading them all."""
+
+    def state(self) -> object:
+        """What changes when others change the values, where reads do not tell it; None: nothing."""
+        return None
+
+    def has_changed(self) -> bool:
+        """Tell if the state is another than when this was first asked."""
+        now = self.state()
+        return bool(self.__dict__.setdefault("first_state", now) != now)
 
     @property
     def origin(self) -> Source:
@@ -62,17 +81,8 @@ class Source(Protocol):
         return MapCost()
 
 
-class Changeable(Source):
-    """A source whose values others may change: memory, or a store that is not ours."""
-
-    @cached_property
-    def opened(self) -> Any:
-        """`state_of` when it was first asked for."""
-        return state_of(self)
-
-
 @dataclass(frozen=True, eq=False)
-class NumpySource(Changeable):
+class NumpySource(Source):
     """Rows `offset` and up of a matrix, held in memory."""
 
     values: Array
@@ -86,10 +96,6 @@ class NumpySource(Changeable):
     def dtype(self) -> np.dtype[Any]:
         return self.values.dtype
 
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return ()
-
     def read(self, start: int, stop: int) -> Array:
         return self.values[start - self.offset : stop - self.offset]
 
@@ -98,6 +104,20 @@ class NumpySource(Changeable):
 
     def fingerprint(self) -> str:
         return zarr_arrays.digest({"values": self.values})
+
+    def state(self) -> object:
+        values: Any = self.values
+        while values is not None and not isinstance(values, np.memmap):
+            values = getattr(values, "base", None)
+        if values is None or values.filename is None:
+            return None
+        try:
+            if values.mode in ("r+", "w+"):
+                values.flush()  # what this process has written has its time on disk now, and not later
+            found = os.stat(values.filename)
+        except OSError:
+            return "it was removed"
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +134,6 @@ class SparseSource(Source):
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(str(self.values.dtype))
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return ()
 
     def read(self, start: int, stop: int) -> Array:
         return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
@@ -137,7 +153,7 @@ class SparseSource(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrSource(Changeable):
+class ZarrSource(Source):
     """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
 
     `marks` are those of the chunks of an array of ours, which every read compares with what is there.
@@ -150,20 +166,24 @@ class ZarrSource(Changeable):
 
     @classmethod
     def of_corpus(cls, path: str, name: str, seal: str = "") -> Self:
-        """An array of a corpus, whose chunks are those that were sealed; `seal`: of the corpus, see `Corpus`.
+        """Open an array of a corpus, whose chunks are those that were sealed; `seal`: of the corpus, see `Corpus`.
 
         Raises
         ------
         ChunkMissing, ChunkCorrupt, DataError
             They are not.
         """
-        marks = zarr_arrays.marks_of(path, name, _opened(path, name), seal)
-        return cls(path, name, marks=marks)
+        array = cls(path, name).array
+        source = cls(path, name, marks=zarr_arrays.marks_of(path, name, array, seal))
+        source.__dict__["array"] = array  # opened once in this process
+        return source
 
     @cached_property
     def array(self) -> zarr.Array:
         """The open array."""
-        return _opened(self.path, self.name) if self.foreign is None else self.foreign
+        if self.foreign is not None:
+            return self.foreign
+        return zarr_arrays.open_array(zarr_arrays.open_group(self.path, "corpus")[0], self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "array"}
@@ -193,15 +213,13 @@ class ZarrSource(Changeable):
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
-    @property
-    def stored(self) -> tuple[ZarrSource, ...]:
-        """Itself: a task opens it."""
-        return (self,)
-
-
-def _opened(path: str, name: str) -> zarr.Array:
-    group, _ = zarr_arrays.open_group(path, "corpus")
-    return zarr_arrays.open_array(group, name)
+    def state(self) -> object:
+        """See `Source`; every read of an array with marks tells by itself."""
+        if self.marks is not None:
+            return None
+        if self.path:
+            zarr_arrays.require_chunks(self.array)  # a lost one would be read as zeros
+        return self.fingerprint()
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,18 +259,11 @@ class DaskSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Window(Source):
-    """Some rows of another source, which are rows 0 … here.
+    """Some rows of another source, which are rows 0 … here."""
 
-    Attributes
-    ----------
-    source : the other
-    first : where they begin there
-    count : of them
-    """
-
-    source: Source
-    first: int
-    count: int
+    source: Source  # the other
+    first: int  # where they begin there
+    count: int  # of them
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -283,19 +294,183 @@ class Window(Source):
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
 
 
-def state_of(source: Source) -> Any:
-    """What changes when the values of a source do, as far as can be told, where reads do not tell it; None: nothing."""
-    if isinstance(source, ZarrSource):
-        return None if source.marks is not None else source.fingerprint()
-    values: Any = source.values if isinstance(source, NumpySource) else None
-    while values is not None and not isinstance(values, np.memmap):
-        values = getattr(values, "base", None)
-    if values is None or values.filename is None:
-        return None
-    try:
-        if values.mode in ("r+", "w+"):
-            values.flush()  # what this process has written has its time on disk now, and not later
-        found = os.stat(values.filename)
-    except OSError:
-        return "it was removed"
-    return found.st_ino, found.st_size, found.st_mtime_ns
+@dataclass(frozen=True, eq=False)
+class ClassWeightSource(Source):
+    """The weight of each row times the factor of its class; of rows without a label, the weight itself.
+
+    A column that is computed where it is read, so that every statistic sees it.
+    """
+
+    y: Source  # the column of labels
+    weight: Source | None  # the column of weights, or None: ones
+    labels: Array  # (k,) sorted, as the column holds them
+    factors: Array  # (k,) of each label
+    words: str  # what they were asked as
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.y.shape[0],)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.y.steps
+
+    def read(self, start: int, stop: int) -> Array:
+        y = self.y.read(start, stop)
+        place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
+        factor: Array = np.where(self.labels[place] == y, self.factors[place], 1.0)
+        return factor if self.weight is None else factor * self.weight.read(start, stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        weight = None if self.weight is None else self.weight.part(start, stop)
+        return replace(self, y=self.y.part(start, stop), weight=weight)
+
+    def fingerprint(self) -> str:
+        table = zarr_arrays.digest({"labels": self.labels, "factors": self.factors})
+        weight = "" if self.weight is None else self.weight.fingerprint()
+        return f"weights by class {table} of {self.y.fingerprint()} and {weight}"
+
+    @property
+    def origin(self) -> Source:
+        return (self.y if self.weight is None else self.weight).origin
+
+
+def window(source: Source, start: int, stop: int) -> Source:
+    """Take rows start … stop of a source as a source of their own."""
+    if isinstance(source, NumpySource):
+        return NumpySource(source.read(start, stop))
+    if isinstance(source, SparseSource):
+        return SparseSource(source.values[start:stop])
+    if isinstance(source, DaskSource):
+        return DaskSource(source.array[start:stop])
+    return Window(source, start, stop - start)
+
+
+def source_of(values: Any, name: str) -> Source:
+    """Make a source of an array or a frame; a `DataError` that names it where it holds no numbers."""
+    values = unwrapped(values, name)
+    if is_dask_array(values):
+        if any(np.isnan(size) for size in values.shape):
+            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+        if values.ndim == 2 and values.numblocks[1] > 1:
+            values = values.rechunk({1: -1})
+        source: Source = DaskSource(values)
+    elif isinstance(values, zarr.Array):
+        source = ZarrSource(foreign=values)
+    elif sparse.issparse(values):
+        source = SparseSource(sparse.csr_array(values))
+    else:
+        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if masked is not None and masked.any():
+            row = int(np.argwhere(masked)[0, 0])
+            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+        source = NumpySource(np.asarray(values))
+    if source.dtype.kind not in _NUMERIC:
+        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
+    return source
+
+
+def is_dask_frame(values: Any) -> bool:
+    """Tell a Dask DataFrame or Series."""
+    # an xarray array looks like a Series, but has no partitions
+    partitioned = dask.is_dask_collection(values) and hasattr(values, "npartitions") and not hasattr(values, "chunks")
+    return partitioned and (is_dataframe_like(values) or is_series_like(values))
+
+
+def is_dask_array(values: Any) -> bool:
+    """Tell a Dask array; its module, with numba and more, loads where there is a collection of Dask, and not else."""
+    if not dask.is_dask_collection(values):
+        return False
+    import dask.array as da
+
+    return isinstance(values, da.Array)
+
+
+def unwrapped(values: Any, name: str) -> Any:
+    """Return what a source reads in place of an object of another library; anything else as it is.
+
+    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray the array inside it. `DataError`, of `name`: a
+    table that is no matrix of numbers of one dtype; names the columns and says how to make it one.
+    """
+    if is_dask_frame(values):
+        return _dask_array(values, name)
+    xarray = sys.modules.get("xarray")
+    if xarray is not None and isinstance(values, xarray.DataArray):
+        return values.data
+    if xarray is not None and isinstance(values, xarray.Dataset):
+        raise DataError(
+            f"{name}: an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; give one of its variables "
+            "with the dimensions (rows, features), or stack them with to_dataarray() and transpose()"
+        )
+    return values
+
+
+def feature_names(values: Any) -> Any:
+    """Return a Dask DataFrame's columns as a frame without rows, for scikit-learn's checks of names, or None."""
+    return values._meta if is_dask_frame(values) and is_dataframe_like(values) else None
+
+
+def _dask_array(frame: Any, name: str) -> da.Array:
+    """A Dask array (n, d) or (n,) with a chunk a partition, whose rows are counted in a pass of its own."""
+    import dask.array as da
+
+    dtype = _common_dtype(frame, name)
+    # a shuffle between workers (P2P) wants all its tasks in one graph, and each task of ours takes a partition alone
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        pieces, count_of = frame.to_delayed(), dask.delayed(len)
+    # of the partitions as they will be read: those of fewer columns may be others
+    counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
+    tail = () if is_series_like(frame) else (len(frame.columns),)
+    number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
+    parts = [
+        da.from_delayed(number(part, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
+        for i, (part, count) in enumerate(zip(pieces, counts, strict=True))
+        if count
+    ]
+    return da.concatenate(parts) if parts else da.zeros((0, *tail), dtype=dtype)
+
+
+def _common_dtype(frame: Any, name: str) -> np.dtype[Any]:
+    """The one dtype of all columns."""
+    series = is_series_like(frame)
+    labels = [name] if series else [str(column) for column in frame._meta.columns]
+    if not labels:
+        raise DataError(f"{name}: a Dask DataFrame without columns")
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise DataError(
+            f"{name}: a Dask DataFrame with several columns of one name ({', '.join(twice[:5])}); rename them"
+        )
+    if name == "y" and not series and len(labels) == 1:
+        raise DataError(f"y: a Dask DataFrame of one column; give the column, frame[{labels[0]!r}]")
+    kinds = {name: frame.dtype} if series else dict(zip(labels, frame._meta.dtypes, strict=True))
+    odd = [column for column, dtype in kinds.items() if not (isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC)]
+    what = "Series" if series else "DataFrame"
+    if odd:
+        raise DataError(
+            f"{name}: a Dask {what} with {len(odd)} of {len(kinds)} columns that are not NumPy's numbers "
+            f"({', '.join(f'{column}: {kinds[column]}' for column in odd[:5])}); drop them, encode them, or convert "
+            "with astype(\"float64\") (pandas' own numbers and Arrow's, in which values may be missing, too)"
+        )
+    found = sorted({str(dtype) for dtype in kinds.values()})
+    if len(found) > 1:
+        common = np.result_type(*kinds.values())
+        raise DataError(
+            f"{name}: a Dask DataFrame whose columns are of {', '.join(found)}; rows are read as one dtype: "
+            f'take astype("{common}")'
+        )
+    return np.dtype(found[0])
+
+
+def _numbers(part: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """The values of a partition; refused where it is not as its frame said."""
+    values = np.ascontiguousarray(part.to_numpy())
+    if values.shape != shape or values.dtype != dtype:
+        raise DataError(
+            f"{name}: {values.shape} values of {values.dtype}, where {shape} of {dtype} were found before; what the "
+            "frame is read from was changed meanwhile, or its schema is not that of its files"
+        )
+    return values

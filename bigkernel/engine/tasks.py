@@ -18,10 +18,9 @@ from distributed import Reschedule
 from bigkernel.data.atomic_write import LASTING
 from bigkernel.data.retry import retry
 from bigkernel.data.run_directory import Receipt, Run, attach
-from bigkernel.engine.process_probes import give_back, is_released, peak_bytes, worker_name
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
-from bigkernel.engine.telemetry import PulseTeller
+from bigkernel.engine.telemetry import PulseTeller, give_back, is_released, peak_bytes, worker_name
 from bigkernel.errors import DataError
 from bigkernel.events.kinds import Pulse
 from bigkernel.statistics.moments import Statistic
@@ -50,27 +49,47 @@ class Job:
     heard: Callable[[Pulse], None] | None = None
     spends: bool = False
 
-    def open(self) -> Statistic:
-        """Return the statistic with its arrays."""
-        statistic: Statistic = attach(self.statistic, self.run.path) if self.run else self.statistic
-        return statistic
-
 
 def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
     """Accumulate one segment; with a run, publish it and return the receipt alone.
 
-    A segment that is published already, or merged into one of `ancestors`, is not computed again.
-
-    Raises
-    ------
-    DataError
-        Rows that cannot be used; or input or output failed more than `job.retries` times.
+    A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
+    cannot be used, or input or output failed more than `job.retries` times.
     """
-    return _patiently(
-        job,
-        f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,",
-        lambda reasons: _segment(job, rows, segment, ancestors, reasons),
+    what = f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,"
+    return _retried(job, what, lambda reasons: _accumulate(job, rows, segment, ancestors, reasons))
+
+
+def _accumulate(
+    job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], reasons: tuple[str, ...]
+) -> Partial:
+    node, started = leaf(segment.index), time.perf_counter()
+    if job.run and (published := _published(job.run, node, ancestors)):
+        return None, published
+    starts = job.run.start(node, worker_name()) - len(reasons) if job.run else 1
+    statistic: Statistic = attach(job.statistic, job.run.path) if job.run else job.statistic
+    total, work = statistic.zero(), Workspace()
+    pulses = PulseTeller(job.heard, node, work)
+    with np.errstate(over="ignore", invalid="ignore"):  # who asked for the sums looks at them
+        for chunk in pulses.follow(rows.chunks(segment.bounds, job.block_rows, work)):
+            statistic.update(total, chunk)
+    work.buffers.clear()  # publishing copies the sums
+    receipt = Receipt(
+        node,
+        segment.start,
+        segment.stop,
+        seconds=work.seconds,
+        elapsed=time.perf_counter() - started,
+        bytes_read=int((segment.stop - segment.start) * rows.row_bytes),
+        skipped=work.skipped,
+        starts=starts,
+        **_signature(reasons),
     )
+    if job.run is None:
+        return total, receipt
+    receipt = job.run.publish(receipt, total)
+    give_back(sum(values.nbytes for values in total.values()))  # copies that threads of the store made
+    return None, receipt
 
 
 def run_held(
@@ -87,7 +106,54 @@ def run_held(
 def merge(job: Job, node: str, a: Partial | Bundled, b: Partial | Bundled, ancestors: tuple[str, ...] = ()) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
     what = f"the partial results of rows {a[1].start}:{b[1].stop} could not be read or merged"
-    return _patiently(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
+    return _retried(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
+
+
+def _merge(
+    job: Job,
+    node: str,
+    a: Partial | Bundled,
+    b: Partial | Bundled,
+    ancestors: tuple[str, ...],
+    reasons: tuple[str, ...],
+) -> Partial:
+    start, run = time.perf_counter(), job.run
+    (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more
+    if run:
+        # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
+        published, left, right = retry(
+            lambda: _inputs(run, node, ra, rb, ancestors),
+            times=1,
+            passing=lambda error: isinstance(error, DataError),
+            pause_seconds=_OVERTAKEN_SECONDS,
+        )
+        if published:
+            run.discard(ra.node, rb.node)  # whoever published it may have died before this
+            return None, published
+    assert left is not None
+    assert right is not None
+    into = getattr(job.statistic, "merge_into", None) if job.spends or run else None  # a run's were just read
+    total = (into or job.statistic.merge)(left, right)
+    elapsed = time.perf_counter() - start
+    seconds = {"merge": elapsed + merge_seconds(ra) + merge_seconds(rb)}
+    receipt = Receipt(node, ra.start, rb.stop, seconds=seconds, elapsed=elapsed, **_signature(reasons))
+    if run is None:
+        return total, receipt
+    receipt = run.publish(receipt, total)
+    run.discard(ra.node, rb.node)
+    freed = sum(values.nbytes for values in total.values())
+    del left, right, total
+    give_back(freed)
+    return None, receipt
+
+
+def _inputs(
+    run: Run, node: str, left: Receipt, right: Receipt, ancestors: tuple[str, ...]
+) -> tuple[Receipt | None, Accumulator | None, Accumulator | None]:
+    """Read the two partials that a merge takes; or the receipt of a merge that was published already."""
+    if published := _published(run, node, ancestors):
+        return published, None, None
+    return None, run.partial(left.node, left.digest), run.partial(right.node, right.digest)
 
 
 def run_subtree(
@@ -97,18 +163,17 @@ def run_subtree(
 
     `merges` are those of the tree over these segments, children before parents; `ancestors` the nodes that contain all
     of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task in the place of
-    several: a scheduler pays for each task, however little it does.
-
-    Raises
-    ------
-    Reschedule
-        Between two segments, where nobody waits for the task any more.
+    several: a scheduler pays for each task, however little it does. `Reschedule` ends it between two segments, where
+    nobody waits for it any more.
     """
     above, merge_of = ancestors_of(list(merges)), {right: merge for merge in merges for right in merge[2:]}
     spending, held, receipts = replace(job, spends=True), dict[str, Partial](), list[Receipt]()
     for segment in segments:
         if receipts:
-            _tell_done(job, receipts[-1])
+            last = receipts[-1]
+            if job.heard is not None:  # all of its rows are done, and the task goes on
+                with suppress(Exception):  # nobody hears it then
+                    job.heard(Pulse(last.node, last.rows, last.worker, last.peak_bytes, last.seconds))
             if is_released():
                 raise Reschedule
         node = leaf(segment.index)
@@ -142,12 +207,12 @@ def merge_bundle(
 
 
 def merge_seconds(receipt: Receipt) -> float:
-    """Seconds of the merges in a node and below it, those in which their sums were published included."""
+    """Return the seconds of the merges in a node and below it, with those in which their sums were published."""
     return receipt.seconds["merge"] + receipt.seconds.get("publish", 0.0) if "merge" in receipt.seconds else 0.0
 
 
 def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
-    """The receipts of the segments in it, which travel to the driver while the accumulator stays on the worker."""
+    """Return `receipts_in` to the driver, while the accumulator stays on the worker, with its peak by now."""
     here, peak = worker_name(), peak_bytes()
     return tuple(
         replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in receipts_in(partial)
@@ -155,18 +220,16 @@ def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
 
 
 def receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
-    """The receipts of segments that a partial brings: those of its own task, or itself."""
+    """Return the receipts of segments that a partial brings: those of its own task, or itself."""
     return partial[2] if len(partial) == 3 else (partial[1],)
 
 
-def _tell_done(job: Job, receipt: Receipt) -> None:
-    """Tell that all rows of a segment are done, whose task goes on."""
-    if job.heard is not None:
-        with suppress(Exception):  # nobody hears it then
-            job.heard(Pulse(receipt.node, receipt.rows, receipt.worker, receipt.peak_bytes, receipt.seconds))
+def _signature(reasons: tuple[str, ...]) -> dict[str, Any]:
+    """Tell who has ended a task just now, and what has failed before; fields of its receipt."""
+    return {"worker": worker_name(), "peak_bytes": peak_bytes(), "retries": reasons, "ended": time.time()}
 
 
-def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
+def _retried(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
     """Run a task, again after an error of input or output; it is told why it was tried before."""
     reasons: list[str] = []
     try:
@@ -180,113 +243,7 @@ def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) 
         raise DataError(f"{what} in {len(reasons) + 1} attempts: {error}") from error
 
 
-def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], reasons: tuple[str, ...]) -> Partial:
-    node = leaf(segment.index)
-    found = _published(job, node, ancestors)
-    if found:
-        return None, found
-    starts = job.run.start(node, worker_name()) - len(reasons) if job.run else 1
-    start = time.perf_counter()
-    statistic, work = job.open(), Workspace()
-    total, skipped = statistic.zero(), 0
-    pulses = PulseTeller(job.heard, node, work.seconds)
-    work.passed = pulses.passed
-    pulses.tell()
-    for chunk, stop in zip(rows.chunks(segment.bounds, job.block_rows, work), segment.bounds[1:], strict=True):
-        pulses.enter(stop - segment.start)
-        chunk, bad = rows.validate_or_mask(chunk)
-        skipped += bad
-        with np.errstate(over="ignore", invalid="ignore"):  # who asked for the sums looks at them
-            statistic.update(total, chunk)
-    pulses.enter(segment.stop - segment.start)
-    pulses.tell()
-    work.buffers.clear()  # publishing copies the sums
-    receipt = Receipt(
-        node=node,
-        start=segment.start,
-        stop=segment.stop,
-        seconds=work.seconds,
-        elapsed=time.perf_counter() - start,
-        bytes_read=int((segment.stop - segment.start) * rows.row_bytes),
-        worker=worker_name(),
-        peak_bytes=peak_bytes(),
-        skipped=skipped,
-        starts=starts,
-        retries=reasons,
-        ended=time.time(),
-    )
-    if job.run:
-        published = job.run.publish(receipt, total)
-        give_back(_bytes_of(total))  # copies on their way to the disk, which threads of the store made
-        return None, published
-    return total, receipt
-
-
-def _merge(
-    job: Job,
-    node: str,
-    a: Partial | Bundled,
-    b: Partial | Bundled,
-    ancestors: tuple[str, ...],
-    reasons: tuple[str, ...],
-) -> Partial:
-    start = time.perf_counter()
-    (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more
-    if job.run:
-        # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
-        found, left, right = retry(
-            lambda: _inputs(job, node, ra, rb, ancestors),
-            times=1,
-            passing=lambda error: isinstance(error, DataError),
-            pause_seconds=_OVERTAKEN_SECONDS,
-        )
-        if found:
-            job.run.discard(ra.node, rb.node)  # whoever published it may have died before this
-            return None, found
-    assert left is not None
-    assert right is not None
-    merged = getattr(job.statistic, "merge_into", None) if job.spends or job.run else None  # a run's were just read
-    total = (merged or job.statistic.merge)(left, right)
-    elapsed = time.perf_counter() - start
-    receipt = Receipt(
-        node=node,
-        start=ra.start,
-        stop=rb.stop,
-        seconds={"merge": elapsed + merge_seconds(ra) + merge_seconds(rb)},
-        elapsed=elapsed,
-        worker=worker_name(),
-        peak_bytes=peak_bytes(),
-        retries=reasons,
-        ended=time.time(),
-    )
-    if job.run:
-        receipt = job.run.publish(receipt, total)
-        job.run.discard(ra.node, rb.node)
-        freed = _bytes_of(total)
-        del left, right, total
-        give_back(freed)
-        return None, receipt
-    return total, receipt
-
-
-def _bytes_of(total: Accumulator) -> int:
-    return sum(values.nbytes for values in total.values())
-
-
-def _inputs(
-    job: Job, node: str, left: Receipt, right: Receipt, ancestors: tuple[str, ...]
-) -> tuple[Receipt | None, Accumulator | None, Accumulator | None]:
-    """The receipt of a merge that was published already; or none, and the two partials that it takes."""
-    assert job.run is not None
-    found = _published(job, node, ancestors)
-    if found:
-        return found, None, None
-    return None, job.run.partial(left.node, left.digest), job.run.partial(right.node, right.digest)
-
-
-def _published(job: Job, node: str, ancestors: tuple[str, ...]) -> Receipt | None:
-    """The receipt of a node that this run has published already, and that is whole or merged: a task may run twice."""
-    receipt = job.run.receipt(node) if job.run else None
-    if job.run is None or receipt is None:
-        return None
-    return receipt if any(job.run.receipt(name) for name in ancestors) else job.run.finished(node)
+def _published(run: Run, node: str, ancestors: tuple[str, ...]) -> Receipt | None:
+    """Find the receipt of a node that a run has published, and that is whole or merged: a task may run twice."""
+    receipt = run.receipt(node)
+    return receipt if receipt is None or any(run.receipt(name) for name in ancestors) else run.finished(node)

@@ -11,7 +11,7 @@ import scipy.spatial.distance  # kernels load it where they need it; a worker be
 from distributed import Worker, WorkerPlugin
 from threadpoolctl import threadpool_limits
 
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import ConfigError
 
 

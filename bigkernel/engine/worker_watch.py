@@ -8,6 +8,7 @@ report of the sweep say the same.
 from __future__ import annotations
 
 import queue
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,14 +17,13 @@ from functools import partial
 from typing import Any, Self
 
 import distributed
-from distributed import Client, Future
+from distributed import Client, Future, Worker
 from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
 from bigkernel.data.run_directory import Run
+from bigkernel.engine.executor import Schedule
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.engine.process_probes import last_words, state_of
-from bigkernel.engine.schedule import Schedule
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.events.kinds import Incident, Merged, Pulse
 from bigkernel.events.relay import listen
@@ -40,13 +40,7 @@ _FROZEN = "it said nothing for too long and was taken for frozen"
 class Watch:
     """Waits for the tasks of one sweep and notices what happens to their workers; used as a context manager.
 
-    Parameters
-    ----------
-    client : of the cluster
-    token : part of the keys of all tasks of the sweep
-    wanted : settings in force
-    alive : called at every look; raises where the job must not go on
-    schedule : says what a node of the merge tree is
+    `token` is part of the keys of all tasks; `alive` is called at every look, and raises where the job must not go on.
     """
 
     def __init__(
@@ -112,13 +106,7 @@ class Watch:
         future.add_done_callback(self._done.put)
 
     def first_done(self, what: str) -> list[Future]:
-        """Those of the expected futures that are done and were not told yet, when there is at least one.
-
-        Raises
-        ------
-        Stalled
-            None was done within `bigkernel.stall-seconds`, or the cluster is lost.
-        """
+        """Wait for an expected future; return those that are done and were not returned yet, or raise `Stalled`."""
         deadline = time.monotonic() + self._wanted.stall_seconds
         while True:
             self.drain()
@@ -241,6 +229,30 @@ class Watch:
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
             "segments of a run are kept: resume does only the rest"
         )
+
+
+def at_work(token: str, dask_worker: Worker) -> bool:
+    """Tell if a worker executes a task of the sweep with this token; for `Client.run`."""
+    return any(
+        token in str(task.key) for task in list(dask_worker.state.executing | dask_worker.state.long_running)
+    ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
+
+
+def state_of(dask_worker: Worker) -> dict[str, Any]:
+    """Return status, memory, tasks under way and free disk of a worker, told when a job stalls; for `Client.run`."""
+    free = shutil.disk_usage(dask_worker.local_directory).free
+    return {
+        "status": dask_worker.status.name,
+        "memory": dask_worker.monitor.get_process_memory(),
+        "limit": dask_worker.memory_manager.memory_limit,
+        "tasks": [str(task.key) for task in list(dask_worker.state.executing)],
+        "free_disk": free,
+    }
+
+
+def last_words(dask_worker: Any) -> str:
+    """Return the last lines that a nanny logged, newest first; for `Client.run` with `nanny=True`."""
+    return " | ".join(text for _, text in dask_worker.get_logs(n=3))
 
 
 def node_of(key: str) -> str:

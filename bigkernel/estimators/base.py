@@ -28,9 +28,8 @@ from bigkernel.config import settings
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.targets import claimed, require_target
 from bigkernel.engine import prediction_store
-from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import DaskSource, SparseSource
+from bigkernel.engine.sources import DaskSource, SparseSource, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
@@ -67,10 +66,9 @@ from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.scores import JudgingStatistic, ScoreStatistic, score
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
-from bigkernel.streaming.row_maps import RowMap
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
 from bigkernel.config import settings
-from bigkernel.engine.class_weights import ClassWeightSource
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import ClassWeightSource
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.statistics.moments import Targets

@@ -16,7 +16,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
 from bigkernel.images.checks import image_shape_of
 from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
-from bigkernel.streaming.row_maps import RowMap
+from bigkernel.streaming.chunk import RowMap
 
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
 

@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
 
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.frames import feature_names, is_dask_array, is_dask_frame, unwrapped
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import feature_names, is_dask_array, is_dask_frame, unwrapped
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import DTYPES, is_plain

@@ -14,7 +14,8 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.transforms import PlainTransformer, RowTransformer
-from bigkernel.streaming.row_maps import RowMap, SideBySide
+from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.row_maps import SideBySide
 
 
 class RowUnion(PlainTransformer, _BaseComposition):

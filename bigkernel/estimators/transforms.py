@@ -17,22 +17,16 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOn
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
-from bigkernel.streaming.row_maps import (
-    RowMap,
-    Scale,
-    Standardize,
-    UnitNorm,
-    float_of,
-    mapped_rows,
-)
+from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, float_of, mapped_rows
 
 Array = NDArray[Any]
 

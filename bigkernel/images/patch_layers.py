@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
-from bigkernel.streaming.row_maps import MapCost, UnitNorm
+from bigkernel.streaming.chunk import MapCost
+from bigkernel.streaming.row_maps import UnitNorm
 
 Array = NDArray[Any]
 _STRIP_BYTES = 2**22  # of the patches and values of the images that are worked on at a time: they stay in cache

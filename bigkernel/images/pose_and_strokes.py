@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
-from bigkernel.streaming.row_maps import MapCost, UnitNorm
+from bigkernel.streaming.chunk import MapCost
+from bigkernel.streaming.row_maps import UnitNorm
 
 Array = NDArray[Any]
 DIRECTIONS = 8  # of the gradient, in the order of `Orientations`

@@ -36,8 +36,7 @@ from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length

@@ -27,18 +27,8 @@ from bigkernel.models.values import Packing, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection
-from bigkernel.streaming.chunk import Chunk, is_plain
-from bigkernel.streaming.row_maps import (
-    LinearMap,
-    RowMap,
-    Scale,
-    SideBySide,
-    Standardize,
-    UnitNorm,
-    float_of,
-    map_costs,
-    mapped_rows,
-)
+from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, map_costs
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
 
 Array = NDArray[Any]
 _TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried

@@ -9,8 +9,8 @@ from typing import Any
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.engine.class_weights import ClassWeightSource
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import ClassWeightSource
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator

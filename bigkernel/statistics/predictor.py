@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy

@@ -1,4 +1,4 @@
-"""A chunk: the rows that a statistic sees, with their columns, and the buffers to work in.
+"""A chunk: the rows that a statistic sees, with their columns, the maps that rows go through, and buffers to work in.
 
 A chunk is the streaming step (n rows of the store, as stored). Rows leave it block by block, converted to the dtype of
 the computation and passed through the row maps, in a buffer that is allocated once a task. Shapes: n rows of a chunk,
@@ -8,16 +8,14 @@ b ≤ block_rows rows of a block, d features.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.streaming.row_maps import RowMap, mapped_width
 
 Array = NDArray[Any]
 
@@ -25,9 +23,66 @@ DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # wha
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 
 
+class RowMap(Protocol):
+    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
+
+    name: ClassVar[str]
+
+    def width(self, d: int) -> int:
+        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
+
+    def apply(self, x: Array) -> Array:
+        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
+
+
+@dataclass(frozen=True)
+class MapCost:
+    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
+
+    flops_per_row: float = 0.0
+    row_bytes: int = 0
+    fixed_bytes: int = 0
+
+
+def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
+    """Features of a row of d after the maps."""
+    for row_map in row_maps:
+        d = row_map.width(d)
+    return d
+
+
+def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
+    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
+
+    x may be changed, and may be what is returned.
+    """
+    width = mapped_width(row_maps, x.shape[1])
+    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
+    for start in range(0, len(x), block_rows):
+        mapped = x[start : start + block_rows]
+        for row_map in row_maps:
+            mapped = row_map.apply(mapped)
+        out[start : start + block_rows] = mapped
+    return out
+
+
+def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
+    """The cost of all maps together; one that changes the width needs its rows before and after it."""
+    flops, row_bytes, fixed = 0.0, 0, 0
+    for row_map in row_maps:
+        cost, after = row_map.cost(d, itemsize), row_map.width(d)
+        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
+        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
+        d = after
+    return MapCost(flops, row_bytes, fixed)
+
+
 @dataclass
 class Workspace:
-    """Buffers of one task, allocated on first use, and the seconds spent in each stage.
+    """Buffers of one task, allocated on first use, the seconds spent in each stage, and bad rows that were skipped.
 
     `passed` is told the rows of every block of a chunk that a statistic has left behind.
     """
@@ -35,26 +90,27 @@ class Workspace:
     buffers: dict[str, Array] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     passed: Callable[[int], None] | None = None
+    skipped: int = 0
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The first `shape` of the buffer `name`; it grows along its first axis when more is asked, never shrinks."""
+        """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""
         held = self.buffers.get(name)
         if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
             held = self.buffers[name] = np.empty(shape, dtype)
         return held[: shape[0]]
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """A context that adds its time to the stage `name`."""
+    def stage(self, name: str) -> Stage:
+        """Return a context that adds its time to the stage `name`."""
         return Stage(self.seconds, name)
 
 
+@dataclass(slots=True)
 class Stage:
     """Adds the time between its two ends to the seconds of a stage; no generator, which would cost a row more."""
 
-    __slots__ = ("name", "seconds", "start")
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self.seconds, self.name = seconds, name
+    seconds: dict[str, float]
+    name: str
+    start: float = 0.0
 
     def __enter__(self) -> None:
         self.start = time.perf_counter()
@@ -65,34 +121,24 @@ class Stage:
 
 @dataclass
 class Chunk:
-    """Rows start … start + n of the input.
+    """Rows start … start + n of the input."""
 
-    Attributes
-    ----------
-    x : (n, d), as stored
-    y, weight, domain, group, fold : (n,) (y also (n, c)), or None
-    start : row id of the first row
-    row_maps : applied in order to every block
-    block_rows : most rows of a block
-    work : buffers and stage times of the task
-    """
-
-    x: Array
-    start: int = 0
-    y: Array | None = None
+    x: Array  # (n, d), as stored
+    start: int = 0  # row id of the first row
+    y: Array | None = None  # (n,) or (n, c); the other columns (n,)
     weight: Array | None = None
     domain: Array | None = None
     group: Array | None = None
     fold: Array | None = None
-    row_maps: tuple[RowMap, ...] = ()
-    block_rows: int = 2048
-    work: Workspace = field(default_factory=Workspace)
+    row_maps: tuple[RowMap, ...] = ()  # applied in order to every block
+    block_rows: int = 2048  # most rows of a block
+    work: Workspace = field(default_factory=Workspace)  # buffers and stage times of the task
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
 
     def blocks(self, index: Array | None = None) -> Iterator[slice | Array]:
-        """The rows of the chunk (or those of `index`) in blocks of about equal size."""
+        """Yield the rows of the chunk (or those of `index`) in blocks of about equal size."""
         count = len(self) if index is None else len(index)
         parts = -(-count // self.block_rows)
         for i in range(parts):
@@ -102,7 +148,7 @@ class Chunk:
                 self.work.passed(block.stop - block.start)
 
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
-        """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""
+        """Convert and map the rows of a block, into a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
             x = self.x[block]
             d = x.shape[1]
@@ -123,22 +169,19 @@ class Chunk:
 
     def require_finite(self, name: str) -> None:
         """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number."""
-        self._refuse(unsound(self.x), name, "contain NaN or infinity", "remove or impute them")
+        if (bad := unsound(self.x)) is not None:
+            self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
 
     def require_sound(self, name: str) -> None:
-        """`require_finite`, and the same of infinite numbers in `y` (NaN: unlabelled) and of `weight`.
-
-        Raises
-        ------
-        DataError
-            Names the array, the first rows and how many there are.
-        """
+        """Raise as `require_finite` does, also for infinite numbers in `y` (NaN: unlabelled), or any in `weight`."""
         self.require_finite(name)
-        self._refuse(unsound(self.y, missing=True), "y", "are infinite", "NaN marks unlabelled rows")
-        self._refuse(unsound(self.weight), "weight", "are NaN or infinite", "expected finite numbers")
+        if (bad := unsound(self.y, missing=True)) is not None:
+            self._refuse(bad, "y", "are infinite", "NaN marks unlabelled rows")
+        if (bad := unsound(self.weight)) is not None:
+            self._refuse(bad, "weight", "are NaN or infinite", "expected finite numbers")
 
     def faults(self) -> Array:
-        """The rows that `require_sound` refuses, (n,) bool."""
+        """Find the rows that `require_sound` refuses, (n,) bool."""
         bad = np.zeros(len(self), bool)
         for found in (unsound(self.x), unsound(self.y, missing=True), unsound(self.weight)):
             if found is not None:
@@ -146,7 +189,7 @@ class Chunk:
         return bad
 
     def without(self, bad: Array, *, fresh: bool = False) -> Chunk:
-        """The chunk with the rows `bad` (n,) bool blanked: x and weight 0, y missing where it holds such a number.
+        """Blank the rows `bad` (n,) bool: x and weight 0, y missing where it holds such a number.
 
         They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
         written rather than copied.
@@ -158,17 +201,16 @@ class Chunk:
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
         return replace(self, x=x, y=y, weight=np.where(bad, 0.0, weight))
 
-    def _refuse(self, bad: Array | None, name: str, what: str, advice: str) -> None:
-        if bad is not None:
-            first = np.flatnonzero(bad)
-            raise DataError(
-                f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
-                f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
-            )
+    def _refuse(self, bad: Array, name: str, what: str, advice: str) -> None:
+        first = np.flatnonzero(bad)
+        raise DataError(
+            f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
+            f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
+        )
 
 
 def is_plain(X: Any, n_features: int) -> bool:
-    """True for a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
+    """Tell a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
 
     Takes some microseconds: a row that is predicted alone takes no more than that to be looked at.
     """
@@ -178,7 +220,7 @@ def is_plain(X: Any, n_features: int) -> bool:
 
 
 def unsound(values: Any, *, missing: bool = False) -> NDArray[np.bool_] | None:
-    """Rows with a value that is not finite, (n,) bool, or None: there is none; `missing`: NaN may stand."""
+    """Find rows with a value that is not finite, (n,) bool; None: there is none. `missing`: NaN may stand."""
     if values is None or values.dtype.kind not in "fc":
         return None
     with np.errstate(over="ignore", invalid="ignore"):

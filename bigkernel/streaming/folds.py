@@ -31,21 +31,13 @@ class Folds(Protocol):
 
 @dataclass(frozen=True)
 class HashFolds:
-    """By a hash of the row's number, or of its group, so that all copies of a digit are tested together.
+    """By a hash of the row's number, or of its group, so that all copies of a digit are tested together."""
 
-    Attributes
-    ----------
-    count : folds, about equally large where there are many rows (or groups)
-    seed : another seed, another partition
-    by : "row" or "group"
-    """
-
-    count: int
-    seed: int = 0
+    count: int  # folds, about equally large where there are many rows (or groups)
+    seed: int = 0  # another seed, another partition
     by: Literal["row", "group"] = "row"
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         if self.by == "row":
             ids = np.arange(chunk.start, chunk.start + len(chunk))
         elif chunk.group is None:
@@ -62,7 +54,6 @@ class ColumnFolds:
     count: int
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         assert chunk.fold is not None
         return np.asarray(chunk.fold, np.int64)
 
@@ -75,11 +66,9 @@ class DomainFolds:
 
     @property
     def count(self) -> int:
-        """See `Folds`."""
         return len(self.domains)
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         if chunk.domain is None:
             raise DataError("domain: the folds are domains, and the input has no column of domains")
         place: Array = np.minimum(np.searchsorted(self.domains, chunk.domain), self.count - 1)
@@ -88,20 +77,13 @@ class DomainFolds:
 
 @dataclass(frozen=True, eq=False)
 class SomeFolds:
-    """Some folds of others, numbered anew; rows of the rest are trained on by all of these.
+    """Some folds of others, numbered anew; rows of the rest are trained on by all of these."""
 
-    Attributes
-    ----------
-    folds : all of them
-    among : numbers of those that are taken
-    """
-
-    folds: Folds
-    among: tuple[int, ...]
+    folds: Folds  # all of them
+    among: tuple[int, ...]  # numbers of those that are taken
 
     @property
     def count(self) -> int:
-        """See `Folds`."""
         return len(self.among)
 
     def of(self, chunk: Chunk) -> Array:
@@ -113,26 +95,17 @@ class SomeFolds:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One fold of about a share of the rows, or of the groups, by a hash; the others are trained on.
+    """One fold of about a share of the rows, or of the groups, by a hash; the others are trained on."""
 
-    Attributes
-    ----------
-    share : above 0, below 1
-    seed : another seed, other rows
-    by : "row" or "group"
-    """
-
-    share: float
-    seed: int = 0
+    share: float  # above 0, below 1
+    seed: int = 0  # another seed, other rows
     by: Literal["row", "group"] = "row"
 
     @property
     def count(self) -> int:
-        """See `Folds`."""
         return 1
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`."""
         parts = 2**20
         return np.where(HashFolds(parts, self.seed, self.by).of(chunk) < self.share * parts, 0, -1)
 

@@ -56,20 +56,12 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the tasks of a sweep share the memory of a process.
+    """How the tasks of a sweep share the memory of a process."""
 
-    Attributes
-    ----------
-    tasks : that run in it at once
-    workers : processes of the cluster that share the segments; 0: all of them run in this process
-    published : partial results wait in a run directory, and not in memory
-    partials : that are summed or wait at once, where all tasks run in this process
-    """
-
-    tasks: int = 1
-    workers: int = 1
-    published: bool = False
-    partials: int = 1
+    tasks: int = 1  # that run in it at once
+    workers: int = 1  # processes of the cluster that share the segments; 0: all of them run in this process
+    published: bool = False  # partial results wait in a run directory, and not in memory
+    partials: int = 1  # that are summed or wait at once, where all tasks run in this process
 
 
 ONE_WORKER = Sharing()
@@ -77,38 +69,23 @@ ONE_WORKER = Sharing()
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a sweep, in rows, flops and bytes.
-
-    Attributes
-    ----------
-    n_rows, n_features : int
-    segments : tuple of Segment
-    chunk_rows : most rows of a step
-    flops : of the whole sweep
-    bytes_read : decoded, of the whole sweep
-    chunk_bytes : of one step with its columns, decoded
-    partial_bytes : of one accumulator
-    work_bytes : of the buffers of a task
-    width, dtype : of the block whose Gram matrix is summed; 0 and "" where none is
-    shared_bytes : of the buffers, those that all tasks of a process have together
-    stored_share : bytes of a chunk as it lies in our store over those of the chunk as decoded; None: not known
-    in_memory : the rows are in the driver's memory, so that its own tasks copy none
-    """
+    """The work of a sweep, in rows, flops and bytes."""
 
     n_rows: int
     n_features: int
     segments: tuple[Segment, ...]
-    chunk_rows: int
-    flops: float
-    bytes_read: int
-    chunk_bytes: int
-    partial_bytes: int
-    work_bytes: int
-    width: int = 0
+    chunk_rows: int  # most rows of a step
+    flops: float  # of the whole sweep
+    bytes_read: int  # decoded, of the whole sweep
+    chunk_bytes: int  # of one step with its columns, decoded
+    partial_bytes: int  # of one accumulator
+    work_bytes: int  # of the buffers of a task
+    width: int = 0  # of the block whose Gram matrix is summed, and `dtype` too; 0 and "" where none is
     dtype: str = ""
-    shared_bytes: int = 0
+    shared_bytes: int = 0  # of the buffers, those that all tasks of a process have together
+    # bytes of a chunk as it lies in our store over those of the chunk as decoded; None: not known
     stored_share: float | None = None
-    in_memory: bool = False
+    in_memory: bool = False  # the rows are in the driver's memory, so that its own tasks copy none
 
     def _repr_html_(self) -> str:
         return table("plan of a sweep", self.summary())
@@ -124,26 +101,31 @@ class Plan:
         return self.partial_bytes <= max(_SMALL_BYTES, (4 * self.chunk_bytes + self.work_bytes) // 4)
 
     def held_bytes(self, sharing: Sharing) -> int:
-        """Most memory that the tasks of a process need on top of it.
+        """Return the most memory that the tasks of a process need on top of it.
 
         Of a task: its rows and its buffers, those of BLAS among them. Of the process: what is prepared of the
         landmarks, and the partial results that are summed, are merged or wait.
         """
-        tasks, own = sharing.tasks, self.work_bytes - self.shared_bytes + self.panel_bytes
-        rows, partial = self.rows_bytes(sharing), self.partial_bytes
+        panel = _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)  # of a Gram matrix, that BLAS packs
+        task = self.rows_bytes(sharing) + self.work_bytes - self.shared_bytes + panel
         if sharing.published:
-            # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge
-            # reads two, and the sum of them is copied
-            summing, merging = rows + own + partial, 3 * partial + self.panel_bytes
-            if sharing.workers:
-                return self.shared_bytes + tasks * max(summing, merging)
-            kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
-            if tasks == 1:
-                return self.shared_bytes + max(summing, merging + kept)
-            # the driver merges beside the threads
-            return self.shared_bytes + tasks * max(summing, 2 * partial + self.panel_bytes) + 3 * partial + kept
-        held = self.shared_bytes + tasks * (rows + own) + self.partials_held(sharing) * partial
+            return self.shared_bytes + self._publishing_bytes(sharing, task, panel)
+        held = self.shared_bytes + sharing.tasks * task + self.partials_held(sharing) * self.partial_bytes
         return held if sharing.workers else held + held // 32  # short-lived strips, and what threads' heaps keep
+
+    def _publishing_bytes(self, sharing: Sharing, task: int, panel: int) -> int:
+        """Return what tasks hold that publish their partials, each with so many bytes of rows and buffers."""
+        # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge reads
+        # two, and the sum of them is copied
+        partial, tasks = self.partial_bytes, sharing.tasks
+        summing, merging = task + partial, 3 * partial + panel
+        if sharing.workers:
+            return tasks * max(summing, merging)
+        kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
+        if tasks == 1:
+            return max(summing, merging + kept)
+        # the driver merges beside the threads
+        return tasks * max(summing, 2 * partial + panel) + 3 * partial + kept
 
     def rows_bytes(self, sharing: Sharing) -> int:
         """Bytes of the rows that a task holds."""
@@ -156,11 +138,6 @@ class Plan:
             return 4 * self.chunk_bytes
         # a step at work, the next one being decoded, from its bytes as stored into the rows that it becomes
         return int((3 + self.stored_share) * self.chunk_bytes)
-
-    @property
-    def panel_bytes(self) -> int:
-        """Of a task: the panel of a Gram matrix that BLAS packs."""
-        return _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)
 
     def partials_held(self, sharing: Sharing) -> int:
         """Partials that a process holds at most where none is published.
@@ -236,10 +213,6 @@ class Plan:
             if fewer.held_bytes(sharing) <= room:
                 return percent
         return 0
-
-    def seconds(self, flops_per_second: float) -> float:
-        """Time of the sweep at a given rate of the whole cluster."""
-        return self.flops / flops_per_second
 
     def summary(self) -> dict[str, Any]:
         """The figures of the plan as plain data, for people and for JSON."""

@@ -1,78 +1,30 @@
-"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection), and what they cost.
+"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection); see `chunk.RowMap`.
 
 Shapes: b rows of a block, d features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
+from bigkernel.streaming.chunk import MapCost, RowMap, apply_maps, map_costs, mapped_width
 
 Array = NDArray[Any]
-
-
-class RowMap(Protocol):
-    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
-
-    name: ClassVar[str]
-
-    def width(self, d: int) -> int:
-        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
-
-    def cost(self, d: int, itemsize: int) -> MapCost:
-        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
-
-    def apply(self, x: Array) -> Array:
-        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
-
-
-@dataclass(frozen=True)
-class MapCost:
-    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
-
-    flops_per_row: float = 0.0
-    row_bytes: int = 0
-    fixed_bytes: int = 0
 
 
 class SameWidth:
     """A row map in place: d features to d features, at a cost that is not counted."""
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         return d
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         return MapCost()
-
-
-def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
-    """Features of a row of d after the maps."""
-    for row_map in row_maps:
-        d = row_map.width(d)
-    return d
-
-
-def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
-    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
-
-    x may be changed, and may be what is returned.
-    """
-    width = mapped_width(row_maps, x.shape[1])
-    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
-    for start in range(0, len(x), block_rows):
-        mapped = x[start : start + block_rows]
-        for row_map in row_maps:
-            mapped = row_map.apply(mapped)
-        out[start : start + block_rows] = mapped
-    return out
 
 
 def float_of(dtype: Any) -> np.dtype[Any]:
@@ -98,17 +50,6 @@ def mapped_rows(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
     return mapped
 
 
-def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
-    """The cost of all maps together; one that changes the width needs its rows before and after it."""
-    flops, row_bytes, fixed = 0.0, 0, 0
-    for row_map in row_maps:
-        cost, after = row_map.cost(d, itemsize), row_map.width(d)
-        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
-        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
-        d = after
-    return MapCost(flops, row_bytes, fixed)
-
-
 @dataclass(frozen=True)
 class Scale(SameWidth):
     """x·factor, for example 1/255 for pixels."""
@@ -117,7 +58,6 @@ class Scale(SameWidth):
     name: ClassVar[str] = "scale"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         with np.errstate(over="ignore", invalid="ignore"):  # infinite: who reads the rows looks at them
             np.multiply(x, np.asarray(self.factor).astype(x.dtype), out=x)
         return x
@@ -130,7 +70,6 @@ class UnitNorm(SameWidth):
     name: ClassVar[str] = "unit-norm"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         limits = np.finfo(x.dtype)
         with np.errstate(over="ignore", under="ignore"):
             squares = np.einsum("ij,ij->i", x, x)
@@ -153,7 +92,6 @@ class Standardize(SameWidth):
     name: ClassVar[str] = "standardize"
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         np.subtract(x, self.mean.astype(x.dtype), out=x)
         np.divide(x, self.std.astype(x.dtype), out=x)
         return x
@@ -167,32 +105,23 @@ _TILE, _MARGIN, _LEAST_COLUMNS = 312, 8, 2
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """(x − centre)W: d features to r.
+    """(x − centre)W: d features to r."""
 
-    Attributes
-    ----------
-    centre : (d,)
-    weights : W (d, r)
-    """
-
-    centre: Array
-    weights: Array
+    centre: Array  # (d,)
+    weights: Array  # W (d, r)
     name: ClassVar[str] = "linear"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         if d != len(self.centre):
             raise DataError(f"{self.name}: expected rows of {len(self.centre)} features, found {d}")
         return int(self.weights.shape[1])
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         r = max(self.weights.shape[1], _LEAST_COLUMNS)
         share = _TILE / (_TILE - 2 * _MARGIN)
         return MapCost(2.0 * d * r * share, 0, (8 + itemsize) * d * (r + 1) + _TILE * (d + r) * itemsize)
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         d, r = x.shape[1], self.width(x.shape[1])
         out = np.empty((len(x), r), x.dtype)
         centre, weights = self.centre.astype(x.dtype), np.zeros((d, max(r, _LEAST_COLUMNS)), x.dtype)
@@ -211,24 +140,16 @@ class LinearMap:
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Several chains of row maps of the same row, their features side by side, each chain's times its scale.
+    """Several chains of row maps of the same row, their features side by side, each chain's times its scale."""
 
-    Attributes
-    ----------
-    chains : row maps of each, one after the other
-    scales : a number each
-    """
-
-    chains: tuple[tuple[RowMap, ...], ...]
-    scales: tuple[float, ...]
+    chains: tuple[tuple[RowMap, ...], ...]  # row maps of each, one after the other
+    scales: tuple[float, ...]  # a number each
     name: ClassVar[str] = "side-by-side"
 
     def width(self, d: int) -> int:
-        """See `RowMap`."""
         return sum(mapped_width(chain, d) for chain in self.chains)
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """See `RowMap`."""
         costs = [map_costs(chain, d, itemsize) for chain in self.chains]
         widest = max(d + mapped_width(chain, d) for chain in self.chains) * itemsize
         row_bytes = max(cost.row_bytes for cost in costs) + widest
@@ -236,7 +157,6 @@ class SideBySide:
         return MapCost(flops, row_bytes, sum(cost.fixed_bytes for cost in costs))
 
     def apply(self, x: Array) -> Array:
-        """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         first = 0
         for chain, scale in zip(self.chains, self.scales, strict=True):

@@ -1,7 +1,7 @@
 """The cost of a segment beside its rows: sweeps of segments that do next to nothing, on hundreds of workers.
 
-A segment says how long it takes, for a task has several short ones (`engine.schedule.segments_a_task`): those of most
-sweeps here are a task each, and sixteen are one where the least is measured.
+A segment says how long it takes, for a task has several short ones (`engine.dask_executor.segments_a_task`): those of
+most sweeps here are a task each, and sixteen are one where the least is measured.
 
 Scheduler, driver and workers are processes of their own, joined by TCP on loopback as on a cluster; hundreds of Dask
 workers share one process, for memory. The processor's time of each process tells what part is whose; the scheduler's is
@@ -27,9 +27,9 @@ import dask
 import numpy as np
 from distributed import Client, Scheduler, Worker
 
+from bigkernel.engine.dask_executor import MOST_SEGMENTS
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import MOST_SEGMENTS
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
 from bigkernel.statistics.moments import add

@@ -17,7 +17,7 @@ from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.plugin import Monitor

@@ -18,8 +18,7 @@ from bigkernel.data import run_directory, zarr_arrays
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.run_directory import ArrayRef, Receipt, Run, attach, detach, read_sealed, write_sealed
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.session import identity
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import identity, plan_sweep, sweep
 from bigkernel.engine.tasks import Job, merge, run_segment
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.kernels.feature_maps import LandmarkMap

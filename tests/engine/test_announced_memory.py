@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from bigkernel.config import settings
-from bigkernel.engine import local_executor, process_probes
-from bigkernel.engine.local_executor import most_partials
-from bigkernel.engine.process_probes import Resident, resident
+from bigkernel.engine import telemetry
+from bigkernel.engine.executor import most_partials
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.telemetry import Resident, resident
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import MomentStatistic
 
@@ -23,7 +23,7 @@ SWEEP = """
 import json, os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 import numpy as np
-from bigkernel.engine.process_probes import peak_bytes
+from bigkernel.engine.telemetry import peak_bytes
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -104,7 +104,7 @@ def test_threads_hold_no_more_partials_than_were_announced(monkeypatch, late):
         object.__setattr__(statistic, name, value)
     wanted = settings(min_segments=16, block_rows=16)
     monkeypatch.setattr("bigkernel.engine.sweep.settings", lambda: wanted)
-    monkeypatch.setattr(local_executor, "processors", lambda: 2)
+    monkeypatch.setattr("bigkernel.engine.sweep.processors", lambda: 2)
     steps = plan_sweep(rows, statistic, wanted)
     assert len(steps.segments) == 16
     swept = sweep(rows, statistic, client="threads")
@@ -116,7 +116,7 @@ def test_what_a_process_holds_and_has_held_is_part_of_what_is_announced(monkeypa
     rows, statistic = as_rows(np.ones((64, 3))), MomentStatistic(IdentityMap(np.zeros(3)))
     told = []
     for found in (Resident(10**9, 10**9), Resident(2 * 10**9, 2 * 10**9), Resident(10**9, 10**10)):
-        monkeypatch.setattr(local_executor, "resident", lambda found=found, **_: found)
+        monkeypatch.setattr("bigkernel.engine.executor.resident", lambda found=found, **_: found)
         told.append(sweep(rows, statistic, client="serial").announced_bytes)
     assert told[0] > 10**9
     assert told[1] - told[0] == 10**9
@@ -133,8 +133,8 @@ def test_memory_that_the_allocator_keeps_is_not_taken_for_what_a_process_holds()
 
 def test_a_short_sweep_and_a_small_partial_do_not_wait_for_the_allocator(monkeypatch, tmp_path):
     asked, library = [], ctypes.CDLL(None)
-    monkeypatch.setattr(process_probes.ctypes, "CDLL", lambda name: asked.append(name) or library)
+    monkeypatch.setattr(telemetry.ctypes, "CDLL", lambda name: asked.append(name) or library)
     sweep(as_rows(np.ones((64, 3))), MomentStatistic(IdentityMap(np.zeros(3))), client="serial", run=tmp_path / "run")
     assert not asked
-    process_probes.give_back()
+    telemetry.give_back()
     assert asked

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import JobDirectory
-from bigkernel.engine.schedule import BUNDLE, Schedule, schedule, spread
+from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
+from bigkernel.engine.executor import Schedule, schedule
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
@@ -30,12 +31,12 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
         if not inside & of_run:  # no usable node of a run contains another
             of_run |= inside
             finished[node] = Receipt(node, *covers[node])
-    found = Schedule(planned(count), finished, (), {})
-    assert {segment.index for segment in found.waiting()} == set(range(count)) - of_run
+    found = Schedule(planned(count), finished, {})
+    assert {segment.index for segment in found.waiting} == set(range(count)) - of_run
     # several segments may be one task with the merges within them, several merges one task
     most, at_once = data.draw(st.sampled_from([1, 2, 4, 16])), data.draw(st.sampled_from([2, BUNDLE]))
-    subtrees = found.subtrees(most)
-    assert [segment for subtree in subtrees for segment in subtree.segments] == list(found.waiting())
+    subtrees = bundle_segments(found, most)
+    assert [segment for subtree in subtrees for segment in subtree.segments] == list(found.waiting)
     there, done = set(finished), []
     for subtree in subtrees:
         assert len(subtree.segments) <= most
@@ -45,7 +46,7 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
             done.append(node)
         assert within == [subtree.node]
         there.add(subtree.node)
-    for batch in found.merge_tasks(subtrees, at_once):
+    for batch in bundle_merges(found, subtrees, at_once):
         before = set(there)  # the batch begins
         for merges in batch:
             assert len(merges) < at_once
@@ -56,7 +57,7 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
                 there = (there - {left, right}) | {node}
                 done.append(node)
     assert [covers[node] for node in there] == [(0, count)]
-    assert len(done) == len(set(done)) == len(finished) + len(found.waiting()) - 1
+    assert len(done) == len(set(done)) == len(finished) + len(found.waiting) - 1
 
 
 @given(count=st.integers(1, 70), data=st.data())
@@ -80,7 +81,7 @@ def test_nodes_are_named_by_their_rows():
     assert found.name_of("0-1") == "rows 2:4"
     assert found.name_of("1-0") == "the merge of rows 0:4"
     assert found.name_of("all") == "the job itself"
-    assert found.rows_of("2-0") == (0, 6)
+    assert found.rows["2-0"] == (0, 6)
     assert found.segments_of("1-0") == ("0-0", "0-1")
     assert found.segments_of("0-2") == ("0-2",)
     assert found.segments_of("all") == ("all",)
@@ -122,8 +123,8 @@ def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_eac
     doomed = dict(zip(rng.permutation(200)[:67].tolist(), rng.integers(1, 90, 67).tolist(), strict=True))
     done = Counter[int]()
     for stop in (6_000, 14_000, 10**9):  # tasks that this driver sees
-        found = Schedule(planned(count), {node: Receipt(node, 0, 0) for node in published}, (), {})
-        ready = deque(leaf(segment.index) for segment in spread(found.waiting(), len(workers)))
+        found = Schedule(planned(count), {node: Receipt(node, 0, 0) for node in published}, {})
+        ready = deque(leaf(segment.index) for segment in spread(found.waiting, len(workers)))
         held = set(published)
         ready.extendleft(due[0] for node in published if (due := found.merge_due(node, held)) and due[1] == node)
         seen = 0

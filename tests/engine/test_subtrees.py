@@ -16,9 +16,10 @@ from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run
 from bigkernel.engine import telemetry
+from bigkernel.engine.dask_executor import MOST_SEGMENTS, bundle_segments, segments_a_task
+from bigkernel.engine.executor import schedule
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.schedule import MOST_SEGMENTS, schedule
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import Job, run_subtree
 from bigkernel.engine.telemetry import ToScheduler
@@ -55,13 +56,13 @@ def planned(count: int, flops_per_row: float) -> Plan:
 
 
 def test_a_task_has_as_many_segments_as_take_seconds_and_leave_every_slot_eight_tasks():
-    assert schedule(planned(10_000, 1.0), None).segments_a_task(2) == MOST_SEGMENTS
-    assert schedule(planned(10_000, 1e12 / 3000), None).segments_a_task(2) == 2  # a third of ten seconds each
-    assert schedule(planned(10_000, 1e12), None).segments_a_task(2) == 1
-    assert schedule(planned(10_000, 1.0), None).segments_a_task(300) == 4
-    assert schedule(planned(31, 1.0), None).segments_a_task(2) == 1
-    assert schedule(planned(32, 1.0), None).segments_a_task(2) == 2
-    assert schedule(planned(0, 1.0), None).segments_a_task(2) == 1
+    assert segments_a_task(schedule(planned(10_000, 1.0), None), 2) == MOST_SEGMENTS
+    assert segments_a_task(schedule(planned(10_000, 1e12 / 3000), None), 2) == 2  # a third of ten seconds each
+    assert segments_a_task(schedule(planned(10_000, 1e12), None), 2) == 1
+    assert segments_a_task(schedule(planned(10_000, 1.0), None), 300) == 4
+    assert segments_a_task(schedule(planned(31, 1.0), None), 2) == 1
+    assert segments_a_task(schedule(planned(32, 1.0), None), 2) == 2
+    assert segments_a_task(schedule(planned(0, 1.0), None), 2) == 1
 
 
 def traced(task, *args):
@@ -80,7 +81,7 @@ def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_pat
     steps = plan_sweep(rows, statistic)
     if run:
         run.begin({}, resume=False)
-    two, subtree = schedule(steps, None).subtrees(2)[0], schedule(steps, None).subtrees(MOST_SEGMENTS)[1]
+    two, subtree = (bundle_segments(schedule(steps, None), most)[i] for most, i in ((2, 0), (MOST_SEGMENTS, 1)))
     job = Job(statistic, 16, run)
     run_subtree(job, rows, two.segments[:1], ())  # what is loaded once
     _, least = traced(run_subtree, job, rows, two.segments, two.merges)
@@ -123,7 +124,7 @@ def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, tmp_p
 @pytest.mark.cluster
 def test_a_task_that_nobody_waits_for_ends_with_the_segment_that_it_is_at(rows, client, tmp_path):
     touch, gate = Touch(str(tmp_path / "touched")), Hold(0, str(tmp_path / "gate"))
-    subtree = schedule(plan_sweep(rows, Sums(WIDTH)), None).subtrees(MOST_SEGMENTS)[0]
+    subtree = bundle_segments(schedule(plan_sweep(rows, Sums(WIDTH)), None), MOST_SEGMENTS)[0]
     job = Job(Sums(WIDTH, Both(touch, gate)), 16)
     future = client.submit(run_subtree, job, rows, subtree.segments, subtree.merges, pure=False)
     wait_until(gate.holding)

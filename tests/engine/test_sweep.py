@@ -23,14 +23,13 @@ from bigkernel.data import zarr_arrays
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.data.run_directory import Receipt
-from bigkernel.engine import local_executor, telemetry
+from bigkernel.engine import telemetry
 from bigkernel.engine.context import Execution, choose, executing, processors
-from bigkernel.engine.local_executor import PartialSums
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.executor import PartialSums, schedule
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.schedule import schedule
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import Job, merge
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.events.kinds import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded
 from bigkernel.events.scope import observe
@@ -335,7 +334,7 @@ def test_threads_begin_the_next_segments_before_partials_are_merged(monkeypatch)
             return super().merge(a, b)
 
     begun, waited, all_begun = [], [], threading.Event()
-    monkeypatch.setattr(local_executor, "processors", lambda: 2)
+    monkeypatch.setattr("bigkernel.engine.sweep.processors", lambda: 2)
     rows = as_rows(X)
     assert len(plan_sweep(rows, Sums(D)).segments) >= 4
     assert sweep(rows, Patient(D), client="threads").total["rows"] == [N]
@@ -349,7 +348,7 @@ def test_threads_hold_few_partials_at_a_time():
     for i in range(count):
         tree.add(leaf(i), ({"sum": np.ones(1), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
         most = max(most, len(tree.held))
-    total, receipt = tree.root()
+    ((total, receipt),) = tree.held.values()
     assert total["rows"] == [count]
     assert (receipt.start, receipt.stop) == (0, count)
     assert most <= 7  # log2(64) + 1
@@ -398,7 +397,8 @@ def test_partials_may_finish_in_any_order(count, data):
         tree = PartialSums(Job(Sums(1), 16), scheduled(count))
         for i in order:
             tree.add(leaf(i), ({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
-        return tree.root()[0]
+        ((total, _),) = tree.held.values()
+        return total
 
     assert zarr_arrays.digest(merged(order)) == zarr_arrays.digest(merged(range(count)))
 

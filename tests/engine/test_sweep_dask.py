@@ -18,9 +18,9 @@ from probes import Die, Sleep, Sums, Touch, local_cluster
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.context import choose
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
 
@@ -140,7 +140,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.telemetry import blas_threads
 import dask.array as da
 
 before = blas_threads()

@@ -30,8 +30,8 @@ from bigkernel import (
 )
 from bigkernel.config import settings
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.rows import as_rows
+from bigkernel.engine.telemetry import peak_bytes
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution

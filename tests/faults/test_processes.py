@@ -463,7 +463,7 @@ def test_F13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_th
 
     (disk / "ballast").write_bytes(bytes(22 * 10**6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigkernel.engine.session.require_disk", lambda *_: None)  # it fills later
+        patch.setattr("bigkernel.engine.sweep.require_disk", lambda *_: None)  # it fills later
         with pytest.raises(DataError, match=r"(?i)no space|disk"):
             run()
     (disk / "ballast").unlink()

@@ -36,9 +36,9 @@ from bigkernel import Gaussian, KernelRidge, connect, executing, load_model, swe
 from bigkernel.cli import main
 from bigkernel.cluster.certificates import FILES, make_certificates
 from bigkernel.engine.context import processors
-from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import ConfigError, Stalled
 
 CLUSTER = Path(__file__).parents[2] / "cluster"

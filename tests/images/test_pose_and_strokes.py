@@ -17,8 +17,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import square_side
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, map_costs
+from bigkernel.streaming.chunk import Chunk, map_costs
+from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm
 
 ROWS = 200
 SHAPES = [(16, 16), (28, 28), (8, 8), (5, 9), (1, 7), (3, 1)]

@@ -178,7 +178,7 @@ class Ended(Exception):
 
 def ended_after(patch, segments):
     """The sweeps of this process end after so many segments."""
-    engine, done = import_module("bigkernel.engine.local_executor"), []
+    engine, done = import_module("bigkernel.engine.executor"), []
     run = engine.run_segment
 
     def counted(*args):

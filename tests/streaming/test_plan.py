@@ -49,7 +49,6 @@ def test_costs_add_up(sizes):
     assert steps.bytes_read == 28 * sum(sizes)
     assert steps.chunk_rows == max(sizes, default=0)
     assert steps.chunk_bytes == 28 * max(sizes, default=0)
-    assert steps.seconds(5.0) == steps.flops / 5
     assert steps.summary()["segments"] == len(steps.segments)
     assert steps.summary()["segment_rows"] == max((s.stop - s.start for s in steps.segments), default=0)
 

@@ -4,17 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.row_maps import (
-    MapCost,
-    SameWidth,
-    Scale,
-    Standardize,
-    UnitNorm,
-    apply_maps,
-    map_costs,
-    mapped_width,
-)
+from bigkernel.streaming.chunk import Chunk, MapCost, apply_maps, map_costs, mapped_width
+from bigkernel.streaming.row_maps import SameWidth, Scale, Standardize, UnitNorm
 
 D = 4
 MAPS = {

@@ -65,7 +65,7 @@ def peer(
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
     with (
         threadpool_limits(1),
-        mock.patch("bigkernel.engine.local_executor.threadpool_limits", return_value=nullcontext()),
+        mock.patch("bigkernel.engine.executor.threadpool_limits", return_value=nullcontext()),
     ):
         return search.fit(X, y, **(fit or {}))
 

@@ -23,7 +23,7 @@ from crashing_disk import Disk, Image, known
 from bigkernel.data import retry, run_lock, seals, zarr_arrays
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.run_directory import Run
-from bigkernel.engine import local_executor
+from bigkernel.engine import executor
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError
@@ -157,7 +157,7 @@ def world(root: Path, segments: int) -> Iterator[World]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(zarr_arrays, "publish", _publish)
         patch.setattr(zarr_arrays, "read_group", _read_group)
-        patch.setattr(local_executor, "threadpool_limits", lambda **_: nullcontext())
+        patch.setattr(executor, "threadpool_limits", lambda **_: nullcontext())
         patch.setattr(retry.time, "sleep", lambda seconds: None)
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
@@ -256,7 +256,7 @@ def mortal_workers(world: World, dies_at: Collection[int]) -> Iterator[list[int]
 
     world.disk.hook = hook
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_task", "merge"):
-            patch.setattr(local_executor, name, surviving(getattr(local_executor, name)))
+        for name in ("run_segment", "merge"):
+            patch.setattr(executor, name, surviving(getattr(executor, name)))
         yield deaths
     world.disk.hook = lambda step, path: None
