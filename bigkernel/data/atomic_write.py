@@ -130,10 +130,10 @@ def publishing(
         `path` is there and is not to be replaced, or cannot be written (a full disk, …).
     """
     target = Path(os.path.abspath(path))
-    if os.path.exists(target) and overwrite:
-        _require_kind(target, kind)
     if os.path.exists(target) and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    if os.path.exists(target) and seals.kind_of(target) != kind:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
     scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:
@@ -228,16 +228,6 @@ def _replace(scratch: Path, target: Path) -> None:
     else:
         os.replace(scratch, target)
     _sync_directory(target.parent)
-
-
-def _require_kind(target: Path, kind: str) -> None:
-    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
-    try:
-        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
-    except OSError:
-        found = False
-    if not found:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
 
 
 def _sync(root: Path) -> None:

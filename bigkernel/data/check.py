@@ -35,7 +35,7 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         raise DataError(f"{path}: the path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
-    kind = zarr_arrays.kind_of(root)
+    kind = seals.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
     if seals.is_sealed(root):
@@ -61,7 +61,7 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
         for sweep in _sweeps(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
     else:
-        group, _ = zarr_arrays.open_group(root, kind)
+        group, *_ = zarr_arrays.open_group(root, kind)
         arrays = {name: zarr_arrays.open_array(group, name) for name in zarr_arrays.array_names(group)}
         yield from look_store(root, arrays)
 

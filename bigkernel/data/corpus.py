@@ -82,7 +82,7 @@ class Corpus(CorpusRows):
 
     def array(self, name: str) -> zarr.Array:
         """The zarr array of `x` or of a column."""
-        group, _ = zarr_arrays.open_group(self.path, "corpus")
+        group, *_ = zarr_arrays.open_group(self.path, "corpus")
         return zarr_arrays.open_array(group, name)
 
     def column(self, name: str) -> NDArray[Any]:

@@ -7,20 +7,18 @@ writes and has room, and one driver at a time writes it.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import permutations
 from pathlib import Path
 
-from bigkernel.data import run_lock
+from bigkernel.data import run_lock, seals
 from bigkernel.data.atomic_write import reason_of, require_free, scratch_path
 from bigkernel.errors import DataError, RunLocked
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray")
-_KIND = re.compile(r'"kind": ?"(\w{1,40})"')
 _claimed: set[str] = set()  # by this process
 
 
@@ -34,18 +32,11 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
     """
     for above in reversed(Path(os.path.realpath(path)).parents):
         if any(os.path.isfile(above / name) for name in _METADATA):
+            kind = seals.kind_of(above)
             raise DataError(
-                f"{os.fspath(path)}: {what} would lie inside {above}, which is a {_kind_of(above)}; choose a place "
-                "outside it"
+                f"{os.fspath(path)}: {what} would lie inside {above}, which is a "
+                f"{f'{kind} of ours' if kind else 'zarr store'}; choose a place outside it"
             )
-
-
-def _kind_of(store: Path) -> str:
-    with suppress(OSError), open(store / "zarr.json", encoding="utf-8", errors="replace") as file:
-        found = _KIND.search(file.read(2**16))
-        if found:
-            return f"{found[1]} of ours"
-    return "zarr store"
 
 
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:

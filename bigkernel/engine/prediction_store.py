@@ -191,6 +191,6 @@ def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
     DataError
         Not a prediction store, or chunks are missing.
     """
-    group, _ = zarr_arrays.open_group(path, "predictions")
+    group, *_ = zarr_arrays.open_group(path, "predictions")
     _require_chunks(group)
     return group

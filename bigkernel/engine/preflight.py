@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_info
 import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
-from bigkernel.data.retry import retry
+from bigkernel.data.zarr_arrays import retry
 from bigkernel.data.run_directory import Run
 from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import Rows

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.chunk_marks import Marks
+from bigkernel.data.seals import Marks
 from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class ZarrSource(Changeable):
 
 
 def _opened(path: str, name: str) -> zarr.Array:
-    group, _ = zarr_arrays.open_group(path, "corpus")
+    group, *_ = zarr_arrays.open_group(path, "corpus")
     return zarr_arrays.open_array(group, name)
 
 

@@ -290,10 +290,10 @@ def test_a_group_without_a_seal_is_refused_with_advice(root):
 
 
 def test_a_kind_is_told_without_trust_in_anything(root, tmp_path):
-    assert zarr_arrays.kind_of(root) == "test"
+    assert seals.kind_of(root) == "test"
     (root / "zarr.json").write_text("[" * 10**5)
     zarr.create_group(tmp_path / "foreign")
-    assert [zarr_arrays.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
+    assert [seals.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
 
 
 # ---------------------------------------------------------------- digests and fingerprints
@@ -327,3 +327,44 @@ def test_a_fingerprint_tells_stored_arrays_apart_without_reading_them(tmp_path):
     assert stored("e", rng.integers(0, 256, (30, 8), dtype=np.uint8)) != first
     shutil.rmtree(tmp_path / "b" / "x" / "c" / "1")
     assert zarr_arrays.stored_fingerprint(zarr.open_group(tmp_path / "b")["x"]) != first
+
+
+# ---------------------------------------------------------------- trying again
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    found = []
+    monkeypatch.setattr(zarr_arrays.time, "sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize("failures", [0, 1, 3])
+def test_a_task_that_fails_no_oftener_than_allowed_gives_its_result(pauses, failures):
+    attempts, told = [], []
+
+    def task():
+        attempts.append(1)
+        if len(attempts) <= failures:
+            raise OSError(len(attempts))
+        return "done"
+
+    passing = lambda error: isinstance(error, OSError)  # noqa: E731
+    assert zarr_arrays.retry(task, times=3, passing=passing, failed=told.append, pause_seconds=1.0) == "done"
+    assert [error.args for error in told] == [(i + 1,) for i in range(failures)]
+    assert pauses == [1.0, 2.0, 2.0][:failures]
+
+
+def test_the_last_error_is_raised_and_one_that_does_not_pass_at_once(pauses):
+    attempts = []
+
+    def task():
+        attempts.append(1)
+        raise OSError(len(attempts))
+
+    with pytest.raises(OSError, match="3"):
+        zarr_arrays.retry(task, times=2, passing=lambda error: True)
+    with pytest.raises(OSError, match="4"):
+        zarr_arrays.retry(task, times=2, passing=lambda error: False)
+    assert len(attempts) == 4
+    assert len(pauses) == 2

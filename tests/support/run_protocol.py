@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from crashing_disk import Disk, Image, known
 
-from bigkernel.data import retry, run_lock, seals, zarr_arrays
+from bigkernel.data import run_lock, seals, zarr_arrays
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.run_directory import Run
 from bigkernel.engine import local_executor
@@ -158,7 +158,7 @@ def world(root: Path, segments: int) -> Iterator[World]:
         patch.setattr(zarr_arrays, "publish", _publish)
         patch.setattr(zarr_arrays, "read_group", _read_group)
         patch.setattr(local_executor, "threadpool_limits", lambda **_: nullcontext())
-        patch.setattr(retry.time, "sleep", lambda seconds: None)
+        patch.setattr(zarr_arrays.time, "sleep", lambda seconds: None)
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
         # every driver has this process's number, and none of those before it lives
