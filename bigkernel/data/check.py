@@ -1,29 +1,60 @@
 """`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
 
-Everything is read through its checksums and compared with its seal (stores) or its receipts (runs); the first damage
-does not end the walk. Whoever wants that stops at the first `Looked` that carries one.
+Everything is read through its checksums and compared with its seal (stores) or its receipts (runs): is a chunk there,
+does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
+first `Looked` that carries one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.chunk_check import Looked, look_store
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
 
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _EXPECTED = "expected a corpus, model, prediction store or run directory"
+_CHUNK_BYTES = 2**34  # most that is decoded at once
+_AHEAD_BYTES = 2**27  # of the chunks that are decoded side by side; a larger chunk is decoded alone
+_MOST_READERS = 8
+
+Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: what is wrong with them, or ""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One chunk that was looked at.
+
+    Attributes
+    ----------
+    array : name of the array
+    done, total : rows of the array looked at so far, and in all
+    damage : what is wrong with the chunk, as the error that reading it would raise; None: it is sound
+    """
+
+    array: str
+    done: int
+    total: int
+    damage: DataError | None = None
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """The store at `path`: "corpus", "predictions", "run", "partial" or "array".
+    """Tell the store at `path`: "corpus", "predictions", "run", "partial" or "array".
 
     Raises
     ------
@@ -49,24 +80,31 @@ def kind_at(path: str | os.PathLike[str]) -> str:
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     """Look at every chunk of what is at `path`, of a `kind` of `kind_at`.
 
+    Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
+    that were sealed come with the chunk or array in question.
+
     Raises
     ------
     DataError
         The store cannot be opened: its metadata or seal is damaged or missing.
     """
     root = Path(os.path.abspath(path))
-    if kind == "corpus":
-        yield from open_corpus(root).look()
-    elif kind == "run":
+    if kind == "run":
         for sweep in _sweeps(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
-    else:
-        group, *_ = zarr_arrays.open_group(root, kind)
-        arrays = {name: zarr_arrays.open_array(group, name) for name in zarr_arrays.array_names(group)}
-        yield from look_store(root, arrays)
-
-
-# -- runs ----------------------------------------------------------------------------------------------------------
+        return
+    corpus = open_corpus(root) if kind == "corpus" else None
+    group, _, seal = zarr_arrays.open_group(root, kind)
+    damaged = set()
+    for name in ("x", *corpus.columns) if corpus else zarr_arrays.array_names(group):
+        judge = _judge_of(corpus.info.classes) if corpus and name == "y" else _not_finite
+        for looked in look(zarr_arrays.open_array(group, name), name, judge):
+            if looked.damage:
+                damaged.add(name)
+            yield looked
+    for name, text in seals.changed_arrays(root, seal):
+        if name not in damaged:
+            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 
 
 def _sweeps(root: Path) -> list[Path]:
@@ -131,3 +169,74 @@ def _contains(other: Receipt, receipt: Receipt) -> bool:
 
 def _entries(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
+
+
+def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
+    """Read every chunk of an array through its codecs, on all processors, and yield them in order of rows.
+
+    A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
+    """
+    steps = array.chunks
+    grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
+    together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
+    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
+    waiting: deque[Future[Looked]] = deque()
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
+    try:
+        for index in product(*grid):
+            waiting.append(pool.submit(_look_at, array, name, index, judge))
+            if len(waiting) > readers:  # few are ahead of who looks at what was found
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
+    """Look at one chunk, by its place in the grid of chunks; OSError: the store fails, the chunk may be sound."""
+    steps = array.chunks
+    place = tuple(
+        slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
+    )
+    start, stop = (place[0].start, place[0].stop) if place else (0, 1)
+    root, key = zarr_arrays.directory_of(array), array.metadata.encode_chunk_key(index)
+    where = f"{root}: chunk {key} (rows {start}:{stop})"
+    damage: DataError | None = None
+    if not (root / key).is_file():
+        damage = ChunkMissing(
+            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again"
+        )
+    elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
+        damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
+    else:
+        try:
+            wrong = judge(start, np.asarray(array[place]))
+        except Exception as error:  # whatever a codec says of bytes that it does not understand
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
+        else:
+            damage = DataError(f"{where} has {wrong}") if wrong else None
+    return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
+
+
+def _not_finite(start: int, values: NDArray[Any]) -> str:
+    """Return what is wrong with values that must be finite."""
+    if values.dtype.kind not in "fc" or (sound := np.isfinite(values)).all():
+        return ""
+    rows = np.flatnonzero(~sound.reshape(len(sound), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
+    return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
+
+
+def _judge_of(classes: Sequence[int | str]) -> Judge:
+    """Return a judge of stored labels: those of the classes, or −1; any where there are no classes."""
+    named = any(isinstance(label, str) for label in classes)
+    known = np.append(np.arange(len(classes)) if named else np.asarray(classes, np.int64), -1)
+
+    def judge(start: int, values: NDArray[Any]) -> str:
+        bad = np.flatnonzero(~np.isin(values, known))
+        text = f"{len(bad)} rows with labels outside the classes, the first are {(start + bad[:5]).tolist()}"
+        return text if classes and bad.size else ""
+
+    return judge

@@ -128,11 +128,11 @@ class Labelling:
         return Labels(classes, np.array([place.get(label, -1) for label in self._names], np.int64))
 
 
-def named_labels(y: NDArray[Any], classes: Sequence[int | str]) -> NDArray[Any]:
+def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: str = _UNLABELLED) -> NDArray[Any]:
     """Return stored labels as names, where the classes are names; numbers as they are."""
     if not any(isinstance(label, str) for label in classes):
         return y
-    return np.array([*map(str, classes), _UNLABELLED])[y.astype(np.int64)]
+    return np.array([*map(str, classes), unlabelled])[y.astype(np.int64)]
 
 
 def checked_labels(values: Any) -> NDArray[Any]:

@@ -15,9 +15,15 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data.batches import Batch, batches_of
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.data.corpus_arguments import checked_attributes, require_count
-from bigkernel.data.corpus_arrays import KEPT_LABELS
+from bigkernel.data.corpus import (
+    KEPT_LABELS,
+    Corpus,
+    CorpusInfo,
+    CorpusWriter,
+    checked_attributes,
+    open_corpus,
+    require_count,
+)
 from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.split import Split
 from bigkernel.data.targets import require_target

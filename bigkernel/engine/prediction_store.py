@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
-from bigkernel.data.chunk_check import look
+from bigkernel.data.check import look
 from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.engine.context import forget, in_force
 from bigkernel.engine.rows import Rows

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bigkernel.data import atomic_write
+from bigkernel.data.check import walk
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.ingest import ingest
 from bigkernel.data.labels import Labelling
@@ -59,7 +60,7 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     assert all(type(label) in (int, str) for label in corpus.info.classes)
     expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
     assert np.array_equal(found, expected, equal_nan=True)
-    assert [looked.damage for looked in corpus.look()] == [None, None]
+    assert [looked.damage for looked in walk(corpus.path, "corpus")] == [None, None]
 
 
 def test_up_to_a_thousand_integers_are_classes():
@@ -142,7 +143,7 @@ def test_a_refused_source_leaves_no_chunk_under_a_run_and_a_full_disk_does(archi
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bigkernel.data.corpus_arrays.CorpusArrays.store_labels", full)
+        patch.setattr("bigkernel.data.labels.Labels.stored", full)
         with pytest.raises(DataError, match="No space left"):
             ingest(archive("a"), tmp_path / "c", **options)
     assert list(tmp_path.glob(".c.*.partial/labels/c/*"))

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from bigkernel import UnitNormalizer, write_corpus
-from bigkernel.data import corpus_rows
+from bigkernel.data import corpus as corpus_module
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ChunkMissing, ConfigError, DataError, PlanTooLarge
 
@@ -207,7 +207,7 @@ def test_single_rows_all_rows_and_lazy_rows(corpus):
 
 
 def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monkeypatch):
-    monkeypatch.setattr(corpus_rows, "MOST_BYTES", 100 * D * 8)
+    monkeypatch.setattr(corpus_module, "MOST_BYTES", 100 * D * 8)
     with pytest.raises(PlanTooLarge, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
         np.asarray(corpus)
     with pytest.raises(PlanTooLarge):
