@@ -431,7 +431,7 @@ BAD = {
     # empty
     "csv empty": (lambda: write("t.csv", ""), "no rows: the file is empty", {}),
     "csv header alone": (lambda: write("t.csv", "a,b\n"), "no rows|no table in text|no row to write", {}),
-    "idx empty": (lambda: write("m", idx(PIXELS[:0])), "no rows: its dimensions are (0, 4, 3)", {}),
+    "idx empty": (lambda: write("m", idx(PIXELS[:0])), "no rows: its shape is (0, 4, 3)", {}),
     "npy empty": (lambda: write("m.npy", npy_head("<f8", (0, 2))), "no rows", {}),
     "png none": (lambda: write("images/a/b.txt", "").parent.parent, "found none of these", {}),
     # columns and arrays
@@ -445,7 +445,7 @@ BAD = {
     "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to go with", {}),
     "idx labels": (
         lambda: (write("images-idx3-ubyte", idx(PIXELS)), write("labels-idx1-ubyte", idx(PIXELS[:29, 0, 0])))[1],
-        "29 labels, but",
+        "expected 30 labels to go with",
         {"path": "images-idx3-ubyte"},
     ),
     "mat of one size": (lambda: write("m.mat", {"x": X, "z": X + 1, "y": Y}), "2 matrices of one size", {}),
@@ -499,7 +499,7 @@ def test_what_cannot_be_opened_is_refused_by_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet"), ("PIL", "images")]
+    "module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet"), ("PIL.Image", "images")]
 )
 def test_without_its_library_a_format_names_the_extra(monkeypatch, module, name):
     path = pictures(SMALL) if name == "images" else write(name, table(y=Y) if name == "t.parquet" else "1,2\n")

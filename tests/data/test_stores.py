@@ -86,7 +86,7 @@ def test_arrays_are_named_or_single(store, tmp_path):
         ({}, "no array x or X or data in this group; name the matrix by x=NAME"),
         ({"x": "nope"}, "no array nope in this group"),
         ({"x": "rows", "y": "nope"}, "no array nope in this group; name the labels"),
-        ({"x": "kinds"}, r"kinds: expected numbers of shape \(n, d\)"),
+        ({"x": "kinds"}, r"kinds: expected numbers \(n, d\)"),
     ]:
         with pytest.raises(DataError, match=expected):
             open_source(path, **options)

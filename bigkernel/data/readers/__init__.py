@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, stores, text
+from bigkernel.data.corpus import cast_values
+from bigkernel.data.readers import arrays, libsvm, mat, png, stores, tables
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
 
@@ -43,13 +44,13 @@ _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # The order is the order in which `auto` asks.
 _READERS: dict[str, _Reader] = {
-    "npy": _Reader("NumPy array (n, d) or (n, h, w)", npy.read, ("labels",), (".npy",), npy.recognises),
-    "npz": _Reader("NumPy archive of x and y", npy.read_npz, ("x", "y"), (".npz",), npy.recognises_npz),
+    "npy": _Reader("NumPy array (n, d) or (n, h, w)", arrays.read_npy, ("labels",), (".npy",), arrays.recognises_npy),
+    "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), arrays.recognises_npz),
     "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, ("x", "y"), (".mat",), mat.recognises),
-    "idx": _Reader("IDX images as of MNIST", idx.read, ("labels",), (".idx", "-ubyte"), idx.recognises),
+    "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), arrays.recognises_idx),
     "parquet": _Reader(
-        *("Parquet file, or folder of parts", parquet.read, _TABLE, parquet.ENDINGS),
-        *(parquet.recognises, parquet.recognises_folder),
+        *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
+        *(tables.recognises_parquet, tables.recognises_parquet_folder),
     ),
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
@@ -61,9 +62,9 @@ _READERS: dict[str, _Reader] = {
         recognises_folder=png.recognises_folder,
         files=False,
     ),
-    "usps": _Reader('USPS "zip code" digits, text', text.read_usps, recognises=text.recognises_usps),
+    "usps": _Reader('USPS "zip code" digits, text', tables.read_usps, recognises=tables.recognises_usps),
     "libsvm": _Reader("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
-    "csv": _Reader("table in text: , ; tab or blank", text.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
+    "csv": _Reader("table in text: , ; tab or blank", tables.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
 }
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
@@ -194,9 +195,7 @@ def _stored_as(source: Source, dtype: Any) -> Source:
     def blocks() -> Iterator[Block]:
         start = 0
         for x, *columns in source.blocks():
-            with np.errstate(over="ignore", invalid="ignore"):
-                rows = x.astype(wanted)
-            lost = rows != x if wanted.kind in "iu" else np.isinf(rows) & np.isfinite(x)
+            rows, lost = cast_values(x, wanted)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
