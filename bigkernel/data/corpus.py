@@ -494,14 +494,7 @@ def _fitting(values: Array, dtype: Any, name: str) -> Array:
     """Return values in the stored dtype; refuse it where that would change one (300 as uint8, 0.5 as an integer)."""
     if np.can_cast(values.dtype, dtype, "safe"):
         return values
-    cast, changed = cast_values(values, np.dtype(dtype))
+    cast, changed = zarr_arrays.cast_values(values, np.dtype(dtype))
     if changed.any():
         raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
     return cast
-
-
-def cast_values(values: Array, dtype: np.dtype[Any]) -> tuple[Array, NDArray[np.bool_]]:
-    """Return values in another dtype, and where that changes one; that a shorter float rounds is meant."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        cast: Array = values.astype(dtype)
-    return cast, np.isinf(cast) & np.isfinite(values) if dtype.kind == "f" else cast != values

@@ -86,6 +86,13 @@ def create(
     )
 
 
+def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return values in another dtype, and where that changes one; that a shorter float rounds is meant."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        found: NDArray[Any] = values.astype(dtype)
+    return found, np.isinf(found) & np.isfinite(values) if dtype.kind == "f" else found != values
+
+
 def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
     """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
     if not array.ndim:

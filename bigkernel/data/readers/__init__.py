@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.data.corpus import cast_values
+from bigkernel.data import zarr_arrays
 from bigkernel.data.readers import arrays, libsvm, mat, png, stores, tables
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
@@ -195,7 +195,7 @@ def _stored_as(source: Source, dtype: Any) -> Source:
     def blocks() -> Iterator[Block]:
         start = 0
         for x, *columns in source.blocks():
-            rows, lost = cast_values(x, wanted)
+            rows, lost = zarr_arrays.cast_values(x, wanted)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
