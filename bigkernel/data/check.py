@@ -38,29 +38,16 @@ Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: w
 
 @dataclass(frozen=True)
 class Looked:
-    """One chunk that was looked at.
-
-    Attributes
-    ----------
-    array : name of the array
-    done, total : rows of the array looked at so far, and in all
-    damage : what is wrong with the chunk, as the error that reading it would raise; None: it is sound
-    """
+    """One chunk that was looked at."""
 
     array: str
-    done: int
+    done: int  # rows of the array looked at so far
     total: int
-    damage: DataError | None = None
+    damage: DataError | None = None  # the error that reading the chunk would raise; None: it is sound
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """Tell the store at `path`: "corpus", "predictions", "run", "partial" or "array".
-
-    Raises
-    ------
-    DataError
-        Nothing there, or none of these.
-    """
+    """Tell what is at `path`: "corpus", "predictions", "run", "partial" or "array"; a DataError for anything else."""
     root = Path(path)
     if not os.path.exists(root):
         raise DataError(f"{path}: the path does not exist")
@@ -78,15 +65,10 @@ def kind_at(path: str | os.PathLike[str]) -> str:
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
-    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`.
+    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
 
     Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
     that were sealed come with the chunk or array in question.
-
-    Raises
-    ------
-    DataError
-        The store cannot be opened: its metadata or seal is damaged or missing.
     """
     root = Path(os.path.abspath(path))
     if kind == "run":

@@ -50,49 +50,33 @@ def ingest(
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Corpus:
-    """Write the rows and labels of a source, or of several, as a corpus.
+    """Write the rows and labels of a source, or of several that agree, as a corpus.
+
+    The classes of several are joined, and the column `domain` is 0, 1, … by file.
 
     Parameters
     ----------
-    source : Source, or a sequence of them that agree in features, dtype and images
-        Their classes are joined, and the column `domain` is 0, 1, … by file.
-    target_path : must not exist, unless `overwrite` (then only a corpus is replaced), nor what a split makes beside it
+    target_path, overwrite, classes, chunk_rows : see `write_corpus`
     name : of the corpus; None: the first file's
-    classes : whether integer labels are classes; see `Labelling`
     split : named shares of the rows that go to corpora of their own: train.corpus and train-test.corpus
-    chunk_rows : None: `chunk_rows_for`
     progress : called after each batch with the rows done and the rows in all (None: not known)
     run : directory where it is noted what the job is; when it dies, its chunks stay beside `target_path`, hidden
-    resume : go on with the job in `run`
-        Chunks that read back are kept, and the rest is written: the corpus is, byte for byte, that of an ingest that
-        was not interrupted. Where the job was finished and what it made is there, nothing is written.
+    resume : go on with the job in `run`, from the chunks that read back; the corpus is the same, byte for byte
 
     Raises
     ------
     DataError
-        Anything wrong with a file, files that do not agree (names the first and both values), a share without rows, or
-        a target that exists or cannot be written. Nothing new is left at `target_path` then.
+        Anything wrong with a file, files that do not agree, a share without rows, a target that exists or cannot be
+        written. Nothing new is left at `target_path` then.
     ResumeMismatch, RunLocked
         `run` belongs to another job (names what differs), or to a process that is at work.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from bigkernel.data.readers import open_source
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = pathlib.Path(folder.name, "iris.csv")
-    >>> _ = path.write_text("5.1,3.5,virginica\\n4.9,3.0,setosa\\n")
-    >>> corpus = ingest(open_source(path), path.with_name("iris"))
-    >>> corpus.shape, corpus.info.classes, corpus.column("y")
-    ((2, 2), ('setosa', 'virginica'), array([1, 0]))
-    >>> folder.cleanup()
     """
     sources = [source] if isinstance(source, Source) else list(source)
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     resume = resume and store is not None and os.path.exists(store.root / "manifest.json")
     _require_free(target_path, split, replaced=overwrite or resume)
     _require_alike(sources, classes, split)
-    reader = _Reader(sources)
+    reader = _Reader(sources, progress)
     first, batches = peek(iter(reader), sources[0].path)
     parts = _parts(Path(target_path), name or _name(sources[0].path), sources, split, reader.n_rows, chunk_rows)
     with ExitStack() as stack:
@@ -111,8 +95,7 @@ def ingest(
                     )
                     for part in parts
                 ]
-                told = (lambda done: progress(done, reader.n_rows)) if progress else (lambda done: None)
-                done = fill(writers, batches, Labelling(classes), split, told)
+                done = fill(writers, batches, Labelling(classes), split)
         except DataError as error:
             if keep and (reader.failed or not isinstance(error.__cause__, OSError)):  # refused, not interrupted
                 for part in parts:
@@ -126,13 +109,14 @@ def ingest(
 class _Reader:
     """The batches of several sources; `failed` is True once one of them was refused."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], progress: Progress | None) -> None:
+        self._sources, self._progress = sources, progress
         self.failed = False
         counts = [source.n_rows for source in sources]
         self.n_rows = None if None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[Batch]:
+        done = 0
         for file, source in enumerate(self._sources):
             start = 0
             try:
@@ -141,7 +125,9 @@ class _Reader:
                     if len(self._sources) > 1:
                         values["domain"] = np.full(count, file, np.int64)
                     yield Batch(source.path, start, values, file)
-                    start += count
+                    start, done = start + count, done + count
+                    if self._progress:
+                        self._progress(done, self.n_rows)
                 if not start:
                     raise DataError(f"{source.path}: no rows; expected one at least")
                 if source.n_rows not in (None, start):
@@ -178,12 +164,8 @@ class _Part:
         return writer_for(self.target, first, self.info, chunk_rows=self.chunk_rows, **options)
 
 
-def _shares(split: Split | None) -> list[str]:
-    return ["", *(split.shares if split else ())]
-
-
 def _require_free(target: str | os.PathLike[str], split: Split | None, *, replaced: bool) -> None:
-    for share in _shares(split):
+    for share in ("", *(split.shares if split else ())):
         place = split_path(target, share)
         if os.path.lexists(place) and not replaced:
             raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
@@ -196,7 +178,7 @@ def _parts(
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
     info = CorpusInfo(name, origin, image_shape=first.image_shape, scale=first.scale)
     parts = []
-    for share in _shares(split):
+    for share in ("", *(split.shares if split else ())):
         most = n_rows if n_rows is None or split is None else 1 + round(n_rows * split.share_of(share))
         step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
         what = f"share {share} of a split" if share else "what stays of a split"

@@ -7,7 +7,7 @@ that memory does not depend on n, and a corpus appears when it is whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -136,15 +136,8 @@ def fill(
     batches: Iterator[Batch],
     labelling: Labelling,
     split: Split | None = None,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Append all rows to the writers, one for each side of a split, and store their labels; how many rows there were.
-
-    Raises
-    ------
-    DataError
-        Batches that do not agree, values that are not finite, labels that cannot be told, a side without rows.
-    """
+    """Append all rows to the writers, one for each side of a split, and store their labels; return the rows in all."""
     done, written, kind = 0, [0] * len(writers), None
     for batch in batches:
         kind = kind or batch.kind
@@ -166,7 +159,6 @@ def fill(
                 writer.append(**part)
             written[side] += len(part["x"])
         done += count
-        progress(done)
     for writer, count in zip(writers, written, strict=True):
         if not count:
             raise DataError(f"{writer.target}: none of {done} rows falls into it ({split}); choose another split")
