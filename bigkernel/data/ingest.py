@@ -30,10 +30,9 @@ from bigkernel.data.split import Split, split_path
 from bigkernel.data.write_corpus import fill, peek, writer_for
 from bigkernel.errors import DataError
 
-_ENDINGS = {
-    *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),
-    *(".parquet", ".parq", ".pq", ".zarr", ".libsvm", ".svm", ".svmlight", ".corpus"),
-}
+_ENDINGS = (
+    ".csv .tsv .txt .dat .data .mat .npy .npz .idx .parquet .parq .pq .zarr .libsvm .svm .svmlight .corpus".split()
+)
 Progress = Callable[[int, int | None], None]
 
 
@@ -88,13 +87,7 @@ def ingest(
         stack.enter_context(writing(target_path, passing=False))
         try:
             with ExitStack() as writing_all:
-                writers = [
-                    # shares appear before what stays: one that an interrupted ingest left is made again
-                    writing_all.enter_context(
-                        part.writer(first, overwrite=overwrite or (resume and part.again), keep=keep, resume=resume)
-                    )
-                    for part in parts
-                ]
+                writers = [writing_all.enter_context(part.writer(first, overwrite, keep, resume)) for part in parts]
                 done = fill(writers, batches, Labelling(classes), split)
         except DataError as error:
             if keep and (reader.failed or not isinstance(error.__cause__, OSError)):  # refused, not interrupted
@@ -148,20 +141,18 @@ class _Part:
 
     @property
     def found(self) -> Corpus | None:
-        """The corpus at `target`, where it says of itself what `info` does; else None."""
+        """The corpus at `target` where it says of itself what `info` does; else None."""
         try:
             found = open_corpus(self.target)
         except DataError:
             return None
         return found if replace(found.info, complete=False, classes=()) == self.info else None
 
-    @property
-    def again(self) -> bool:
-        """True of a share that is there already."""
-        return self.share != "" and self.found is not None
-
-    def writer(self, first: Batch, **options: Any) -> CorpusWriter:
-        return writer_for(self.target, first, self.info, chunk_rows=self.chunk_rows, **options)
+    def writer(self, first: Batch, overwrite: bool, keep: str, resume: bool) -> CorpusWriter:
+        # shares appear before what stays: one that an interrupted ingest left is made again
+        overwrite = overwrite or (resume and self.share != "" and self.found is not None)
+        options: dict[str, Any] = {"chunk_rows": self.chunk_rows, "overwrite": overwrite, "keep": keep}
+        return writer_for(self.target, first, self.info, **options, resume=resume)
 
 
 def _require_free(target: str | os.PathLike[str], split: Split | None, *, replaced: bool) -> None:

@@ -57,13 +57,7 @@ class Labelling:
         self._numbers: set[int] = set()
 
     def encode(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
-        """Note the labels of rows `start` and up of `name`, and return what is kept of them, float64 (k,).
-
-        Raises
-        ------
-        DataError
-            Names after numbers or the reverse, infinite labels, other labels than `classes` asks for, too many names.
-        """
+        """Note the labels of rows `start` and up of `name`, and return what is kept of them, float64 (k,)."""
         y = checked_labels(y)
         named = y.dtype.kind == "U"
         if self._named not in (None, named):
@@ -105,13 +99,7 @@ class Labelling:
             raise DataError(f"{name}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
 
     def decide(self, name: str) -> Labels:
-        """Return what the labels are, now that all have passed.
-
-        Raises
-        ------
-        DataError
-            −1 beside fewer than two classes, where it may be a class itself, unless classes were asked for.
-        """
+        """Return what the labels are, now that all have passed."""
         distinct: set[Any] = set(self._names or self._numbers)
         classes = tuple(sorted(distinct - _MISSING))
         if not self._named and not (self._whole and (self._wanted != "auto" or len(classes) <= AUTO_CLASSES)):
@@ -136,15 +124,10 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: s
 
 
 def checked_labels(values: Any) -> NDArray[Any]:
-    """Return labels (k,) as numbers or as text.
+    """Return labels (k,) as numbers or as text; dates, complex numbers, bytes and objects of several kinds are refused.
 
     Objects become what they all are: names, among which None and NaN mean unlabelled ("-1"), or numbers, among which
     they are NaN.
-
-    Raises
-    ------
-    DataError
-        Dates, complex numbers, bytes; objects of several kinds.
     """
     y: NDArray[Any] = np.asarray(values)
     if y.dtype.kind == "T":

@@ -105,13 +105,7 @@ def kind_of(root: str | os.PathLike[str]) -> str | None:
 
 
 def verify(root: Path) -> Seal:
-    """Read the seal of a group, and compare all metadata of the group with it.
-
-    Raises
-    ------
-    DataError
-        Names the file that was changed, is missing, or was added; or the seal, where that was changed.
-    """
+    """Read the seal of a group, and compare all metadata with it; a DataError names the file that is not as it was."""
     path = root / SEAL / METADATA
     content = metadata_bytes(path, _SEAL_BYTES)
     try:
@@ -232,13 +226,7 @@ def _key(array: zarr.Array, index: int) -> str:
 
 
 def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
-    """Read a small regular file; refuse it before it is parsed where it is a link or would cost much memory.
-
-    Raises
-    ------
-    DataError
-        Not there, no file, more than `limit_bytes`, or more items than the description of any group of ours has.
-    """
+    """Read a small regular file; refuse it before it is parsed where it is a link or would cost much memory."""
     try:
         # a link could lead outside, a pipe would block
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -27,18 +27,11 @@ _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 @dataclass(frozen=True)
 class Split:
-    """Named shares of the rows, each to a corpus of its own; the rest stays.
+    """Named shares of the rows, each to a corpus of its own; the rest stays."""
 
-    Attributes
-    ----------
-    shares : mapping of name to a share above 0; their sum is below 1. A share is resolved to a millionth.
-    by : "row" or "group"
-    seed : another seed, other rows
-    """
-
-    shares: Mapping[str, float]
+    shares: Mapping[str, float]  # above 0, their sum below 1; resolved to a millionth
     by: Literal["row", "group"] = "row"
-    seed: int = 0
+    seed: int = 0  # another seed, other rows
 
     def __post_init__(self) -> None:
         for name, share in self.shares.items():
@@ -56,14 +49,9 @@ class Split:
         return f"{shares} by {self.by}, seed {self.seed}"
 
     def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Return the side of each row, (rows,): 0 stays, 1 is the first share, …
+        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share, …
 
-        Parameters
-        ----------
-        start : number of the first row in its file
-        rows : how many
-        file : number of the file
-        group : (rows,) int64, where `by` is "group"
+        `group` is (rows,) int64, where `by` is "group".
         """
         chunk = Chunk(np.empty((rows, 0)), file * _FILE_ROWS + start, group=group)
         place = HashFolds(_PARTS, self.seed, self.by).of(chunk)

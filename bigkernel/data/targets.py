@@ -23,13 +23,7 @@ _claimed: set[str] = set()  # by this process
 
 
 def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there.
-
-    Raises
-    ------
-    DataError
-        Names the store.
-    """
+    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there."""
     for above in reversed(Path(os.path.realpath(path)).parents):
         if any(os.path.isfile(above / name) for name in _METADATA):
             kind = seals.kind_of(above)
@@ -40,15 +34,7 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
 
 
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
-    """Refuse a place where `what`, of up to so many bytes, cannot be written.
-
-    Raises
-    ------
-    DataError
-        It lies inside a store, or its file system takes no writes.
-    PlanTooLarge
-        There is too little room.
-    """
+    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLarge if there is no room."""
     require_outside_stores(path, what)
     target = Path(os.path.abspath(path))
     place = target.parent
@@ -72,13 +58,7 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
 
 
 def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it.
-
-    Raises
-    ------
-    DataError
-        Names both.
-    """
+    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it."""
     found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
     for (what, path, place), (other, there, around) in permutations(found, 2):
         if place == around:
@@ -91,14 +71,7 @@ def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
 def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Be the only driver that writes a target, for a block; what this process has claimed already it has.
 
-    The claim is a hidden directory beside the target. One whose process is dead is taken.
-
-    Raises
-    ------
-    RunLocked
-        Another driver, alive, writes it; says who.
-    DataError
-        The place cannot be written.
+    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLocked says who is alive.
     """
     target = Path(os.path.realpath(path))
     if str(target) in _claimed:

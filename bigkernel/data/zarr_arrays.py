@@ -104,14 +104,9 @@ def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
 
 
 def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any], seals.Seal]:
-    """Open a group of ours read-only, with its `bigkernel` attributes and its seal.
+    """Open a group of ours read-only, with its `bigkernel` attributes and its seal; a DataError names what is wrong.
 
     All metadata is compared with the seal before any of it is parsed.
-
-    Raises
-    ------
-    DataError
-        Nothing there, not a zarr v3 group, not a `kind` of ours, or changed since it was published; names the file.
     """
     root = Path(os.path.abspath(path))
     seal = seals.verify(root) if seals.is_sealed(root) else None
@@ -216,12 +211,8 @@ def require_chunk(array: zarr.Array, index: int) -> None:
 def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> seals.Marks | None:
     """Return the marks of the chunks of an array of the sealed group at `path`; None where they hold no whole rows.
 
-    `seal` is the digest of the seal that the group had when it was opened, if that is known.
-
-    Raises
-    ------
-    ChunkMissing, ChunkCorrupt, DataError
-        Chunks that are not there, do not read back, or are others than those that were sealed.
+    `seal` is the digest of the seal that the group had when it was opened, if that is known. Chunks that are not there,
+    do not read back, or are others than those that were sealed are an error.
     """
     there = seals.verify(Path(path))
     if seal and there.digest != seal:
@@ -240,14 +231,8 @@ def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: s
 def read(array: zarr.Array, start: int, stop: int, marks: seals.Marks | None = None) -> NDArray[Any]:
     """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
 
-    `marks` are of the chunks that these rows are in, which the files must have once they were read.
-
-    Raises
-    ------
-    ChunkCorrupt, ChunkMissing
-        Name the array, the chunk and its rows.
-    OSError
-        The store failed `bigkernel.retries` times more.
+    `marks` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorrupt and
+    ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
     """
     try:
         values = np.asarray(array[start:stop])
@@ -349,13 +334,7 @@ def publish(
 def read_group(
     path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`.
-
-    Raises
-    ------
-    ChunkMissing, ChunkCorrupt, DataError
-        Names what is damaged, or not what was sealed once all of it was read.
-    """
+    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
     with opened(path, kind) as (group, attributes, seal):
         links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
         if links:

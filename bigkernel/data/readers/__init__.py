@@ -24,18 +24,14 @@ __all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
 _HEAD_BYTES = 2**16
 
 
-def _never(found: bytes | Sequence[str]) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class _Reader:
     description: str
     read: Callable[..., Source]
     options: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
-    recognises: Callable[[bytes], bool] = _never
-    recognises_folder: Callable[[Sequence[str]], bool] = _never
+    recognises: Callable[[bytes], bool] | None = None
+    recognises_folder: Callable[[Sequence[str]], bool] | None = None
     files: bool = True  # whether a plain file may be of this format
 
 
@@ -141,7 +137,7 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
     if stores.is_url(path):
         if name != "zarr":
             raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
-    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder is not _never):
+    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder):
         require_file(path)
     elif not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
@@ -157,7 +153,7 @@ def _detect(path: str) -> str:
     with open_stream(path) as stream:
         head = stream.read(1024) + stream.read(_HEAD_BYTES)
     for name, reader in _READERS.items():
-        if reader.recognises(head):
+        if reader.recognises and reader.recognises(head):
             return name
     plain = path.lower().removesuffix(".gz")
     for name, reader in _READERS.items():
@@ -177,7 +173,7 @@ def _detect_folder(path: str) -> str:
     except OSError as error:
         raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
     for name, reader in _READERS.items():
-        if reader.recognises_folder(names):
+        if reader.recognises_folder and reader.recognises_folder(names):
             return name
     raise DataError(
         f"{path}: expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"

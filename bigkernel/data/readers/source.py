@@ -35,41 +35,24 @@ _BROKEN = (zlib.error, zipfile.BadZipFile, OSError, RuntimeError, NotImplemented
 _DIGITS = re.compile(r"([0-9]+)")
 
 Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); what comes last may be left out
-Blocks = Callable[[], Iterator[Block]]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The findings of a reader in the head of a file, before the rows are read.
+    """The findings of a reader in the head of a file, before the rows are read."""
 
-    Attributes
-    ----------
-    format : a key of `bigkernel.data.readers.FORMATS`
-    path : str
-    n_features : int
-    dtype : of the rows, as they will be stored
-    blocks : each call starts a new stream of blocks; y is as the file has it, numbers or strings
-    n_rows : int or None
-        None: not known before the end (text).
-    labelled, grouped : whether the rows carry labels, and groups
-    image_shape : (height, width) or None
-    scale : what divides stored values into the range they mean: 255 for 8-bit pixels, else 1
-    files : every file that is read, for the digest
-    origin : says in one text what was read and its digest, where that is not one file or two: a folder, a store
-    """
-
-    format: str
+    format: str  # a key of `bigkernel.data.readers.FORMATS`
     path: str
     n_features: int
-    dtype: np.dtype[Any]
-    blocks: Blocks
-    n_rows: int | None = None
+    dtype: np.dtype[Any]  # of the rows, as they will be stored
+    blocks: Callable[[], Iterator[Block]]  # each call starts anew; y is as the file has it, numbers or strings
+    n_rows: int | None = None  # None: not known before the end (text)
     labelled: bool = False
     grouped: bool = False
     image_shape: tuple[int, int] | None = None
-    scale: float = 1.0
-    files: tuple[str, ...] = ()
-    origin: Callable[[], str] | None = None
+    scale: float = 1.0  # what divides stored values into the range they mean: 255 for 8-bit pixels
+    files: tuple[str, ...] = ()  # every file that is read, for the digest
+    origin: Callable[[], str] | None = None  # says what was read, with its digest, where that is a folder or a store
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and what goes with them by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
@@ -85,17 +68,11 @@ class StoredArray(Protocol):
     """An array in a file or store: rows (n, …) that are read in order."""
 
     @property
-    def name(self) -> str:
-        """What messages call it."""
-
+    def name(self) -> str: ...
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, …)."""
-
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the file."""
-
+    def dtype(self) -> np.dtype[Any]: ...
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
         """Yield all rows in their stored form (see `native`), `step` at a time."""
 
@@ -241,11 +218,6 @@ def lines_of(path: str, *, closed: bool = False) -> Iterator[tuple[int, list[str
     """Yield (number of the first line, from 1, and lines) of UTF-8 text, a quarter of a megabyte at a time.
 
     `closed`: refuse a last line without its end, which may have been cut.
-
-    Raises
-    ------
-    DataError
-        Names path and line: not UTF-8, or a line of more than 64 MiB.
     """
     number, rest = 1, b""
     with open_stream(path) as stream:
