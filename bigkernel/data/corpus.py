@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from bigkernel import html
 from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
-from bigkernel.data.batches import COLUMNS
 from bigkernel.data.labels import Labels, named_labels
 from bigkernel.data.pixels import grey
 from bigkernel.data.targets import claimed, require_target
@@ -35,6 +34,7 @@ from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarg
 
 Array = NDArray[Any]
 FORMAT = 2
+COLUMNS = ("y", "weight", "domain", "group")
 MOST_BYTES = 2**30  # that an index or np.asarray brings into memory
 KEPT_LABELS = "labels"  # the column of labels as they came, until it is known what they are; see `labels`
 _ITERATED_ROWS = 1024  # that are read at once where each is asked for

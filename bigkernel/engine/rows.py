@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.batches import COLUMNS
-from bigkernel.data.corpus import Corpus, open_corpus
+from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.make_sources import source_of, window
 from bigkernel.engine.sources import (

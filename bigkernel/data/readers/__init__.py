@@ -19,7 +19,7 @@ from bigkernel.data.readers import arrays, libsvm, mat, png, stores, tables
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
 
-__all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
+__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]
 
 _HEAD_BYTES = 2**16
 
@@ -65,6 +65,8 @@ _READERS: dict[str, _Reader] = {
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
 """Format name -> one line that describes it, for the command line's help."""
+
+ENDINGS = {ending for reader in _READERS.values() for ending in reader.endings}
 
 OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in _READERS.items()}
 """Format name -> the options of `open_source` that it takes."""
