@@ -102,9 +102,7 @@ class Corpus:
 
     def column(self, name: str) -> Array:
         """A whole column, shape (n_rows,): 8 bytes a row at most."""
-        array = self.array(name)
-        zarr_arrays.require_chunks(array)
-        return zarr_arrays.read(array, 0, self.n_rows)
+        return self._read(0, self.n_rows, name)
 
     @property
     def x(self) -> zarr.Array:
@@ -205,8 +203,7 @@ class Corpus:
 
     def _read(self, start: int, stop: int, name: str = "x") -> Array:
         array = self.array(name)
-        for chunk in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
-            zarr_arrays.require_chunk(array, chunk)
+        zarr_arrays.require_chunks(array, start, stop)
         return zarr_arrays.read(array, start, stop)
 
     def _require_room(self, rows: int) -> None:
@@ -440,7 +437,7 @@ class CorpusWriter:
         for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
             try:
                 for array in self._arrays.values():
-                    zarr_arrays.require_chunk(array, stop // self.chunk_rows - 1)
+                    zarr_arrays.require_chunks(array, sound, stop)
                     zarr_arrays.read(array, sound, stop)
             except DataError:
                 break

@@ -66,9 +66,8 @@ class Labelling:
                 "them to one kind"
             )
         self._named = named
-        return self._encode_names(y, name, start) if named else self._encode_numbers(y, name, start)
-
-    def _encode_names(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+        if not named:
+            return self._encode_numbers(y, name, start)
         distinct, places = np.unique(y, return_inverse=True)
         if self._wanted is False and len(y):
             raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")

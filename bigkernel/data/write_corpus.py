@@ -210,27 +210,14 @@ class Batch:
 
 
 def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield the rows of X with what goes with them.
-
-    Parameters
-    ----------
-    X : what `write_corpus` takes
-    columns : y, weight, domain, group, each (n,)
-    """
+    """Yield the rows of X, which is what `write_corpus` takes, with the columns that go with them, each (n,)."""
     if isinstance(X, Iterator):
         if columns:
             raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
         for number, piece in enumerate(X):
             yield from _of_values(f"piece {number} of X", *_parted(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
-        recuts = {key: _Recut(values, key) for key, values in columns.items()}
-        start = 0
-        for values in X.batches():
-            count = len(values["x"])
-            taken = {key: recut.take(count) for key, recut in recuts.items()}
-            yield Batch("X", start, {**values, **taken})
-            start += count
-        _require_ends(recuts, start)
+        yield from _joined("X", (Batch("X", 0, values) for values in X.batches()), columns)
     else:
         yield from _of_values("X", X, columns)
 
@@ -240,19 +227,38 @@ def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]
     for key, values in columns.items():
         if count is not None and _length(values) not in (None, count):
             raise DataError(f"{key}: expected {count} values to go with {name}, found {_length(values)}")
-    recuts, start = {key: _Recut(values, key) for key, values in columns.items()}, 0
+    yield from _joined(name, _rows_of(name, X), columns)
+
+
+def _rows_of(name: str, X: Any) -> Iterator[Batch]:
     for x in _pieces(X, name):
         if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
             raise DataError(
                 f"{name}: expected numbers (n, d), or pictures (n, h, w), found {x.dtype} of shape {x.shape}"
             )
-        taken = {key: recut.take(len(x)) for key, recut in recuts.items()}
         shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
         rows = x.reshape(len(x), -1)
-        rows = rows.astype(np.uint8) if rows.dtype.kind == "b" else rows
-        yield Batch(name, start, {"x": rows, **taken}, image_shape=shape)
-        start += len(x)
-    _require_ends(recuts, start)
+        yield Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
+
+
+def _joined(name: str, batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
+    """Yield batches with their place, and with the columns, which are handed out in the portions of the rows."""
+    pieces = {key: _pieces(values, key) for key, values in columns.items()}
+    held: dict[str, Array | None] = dict.fromkeys(columns)
+    start = 0
+    for batch in batches:
+        count, taken = len(batch.values["x"]), dict[str, Array]()
+        for key in columns:
+            while (have := held[key]) is None or len(have) < count:
+                if (more := next(pieces[key], None)) is None:
+                    raise DataError(f"{key}: fewer values than rows; give one a row")
+                held[key] = more if have is None else np.concatenate([have, more])
+            taken[key], held[key] = have[:count], have[count:]
+        yield replace(batch, start=start, values={**batch.values, **taken})
+        start += count
+    for key, have in held.items():
+        if left := len(have if have is not None else ()) + sum(map(len, pieces[key])):
+            raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
 
 
 def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -324,32 +330,3 @@ def _in_memory(values: Any, name: str) -> Array:
         row = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
         raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
     return np.asarray(values)
-
-
-class _Recut:
-    """A column, handed out in the portions of the rows."""
-
-    def __init__(self, values: Any, name: str) -> None:
-        self.name = name
-        self._blocks = _pieces(values, name)
-        self._held: Array | None = None
-
-    def take(self, count: int) -> Array:
-        """Return the next `count` values."""
-        while self._held is None or len(self._held) < count:
-            block = next(self._blocks, None)
-            if block is None:
-                raise DataError(f"{self.name}: fewer values than rows; give one a row")
-            self._held = block if self._held is None else np.concatenate([self._held, block])
-        taken, self._held = self._held[:count], self._held[count:]
-        return taken
-
-    def left(self) -> int:
-        """Return how many values were not taken."""
-        return len(self._held if self._held is not None else ()) + sum(map(len, self._blocks))
-
-
-def _require_ends(recuts: Mapping[str, _Recut], count: int) -> None:
-    for key, recut in recuts.items():
-        if more := recut.left():
-            raise DataError(f"{key}: expected {count} values to go with X, found {count + more}")

@@ -167,18 +167,18 @@ def directory_of(array: zarr.Array) -> Path:
     return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
 
 
-def chunk_keys(array: zarr.Array, index: int | None = None) -> Iterator[str]:
-    """Yield the keys of all chunks of an array of ours, in order; or of those of its `index`-th step of rows."""
+def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
     grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
-    if index is not None:
-        grid[0] = range(index, index + 1)
+    if grid and (start or stop is not None):
+        grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
     return ("/".join(map(str, ("c", *place))) for place in product(*grid))
 
 
-def require_chunks(array: zarr.Array) -> None:
-    """Raise `ChunkMissing` naming the first lost chunk of an array of ours."""
+def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
+    """Raise `ChunkMissing` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
     root = directory_of(array)
-    lost = list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), 100))
+    lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
     if lost:
         count = len(lost) if len(lost) < 100 else "100 or more"
         raise ChunkMissing(
@@ -199,13 +199,6 @@ def _require_content(array: zarr.Array) -> None:
         raise DataError(
             f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored:,} bytes can hold"
         )
-
-
-def require_chunk(array: zarr.Array, index: int) -> None:
-    """Raise `ChunkMissing` unless all chunks of the `index`-th step of rows are stored."""
-    for key in chunk_keys(array, index):
-        if not (directory_of(array) / key).is_file():
-            raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
 
 
 def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> seals.Marks | None:

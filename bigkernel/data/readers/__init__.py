@@ -119,8 +119,9 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
         raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
     reader = _READERS[found]
     _require_kind(name, found, reader)
-    given = {key: value for key, value in options.items() if not _left_out(key, value)}
-    if given.get("labels") is not None:
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # which any format may be given
+    given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
+    if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
     foreign = sorted(set(given) - set(reader.options))
     if foreign:
@@ -128,10 +129,6 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
         raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
     source = reader.read(name, **given)
     return source if dtype is None else _stored_as(source, dtype)
-
-
-def _left_out(key: str, value: Any) -> bool:
-    return value is None or (key == "header" and value == "auto") or (key in ("grey", "zero_based") and not value)
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:
@@ -147,39 +144,34 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
 
 
 def _detect(path: str) -> str:
+    """Return the format of a file by its first bytes, then by its name; of a folder by the names in it."""
     if stores.is_url(path):
         return "zarr"
     if os.path.isdir(path):
-        return _detect_folder(path)
-    require_file(path)
-    with open_stream(path) as stream:
-        head = stream.read(1024) + stream.read(_HEAD_BYTES)
-    for name, reader in _READERS.items():
-        if reader.recognises and reader.recognises(head):
-            return name
-    plain = path.lower().removesuffix(".gz")
-    for name, reader in _READERS.items():
-        if reader.endings and plain.endswith(reader.endings):
-            return name
-    raise DataError(
-        f"{path}: unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
-        f"the formats are {', '.join(FORMATS)}; give format=NAME"
-    )
-
-
-def _detect_folder(path: str) -> str:
-    try:
-        names = sorted(os.listdir(path))
-        within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
-        names += [] if within is None else os.listdir(os.path.join(path, within))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
-    for name, reader in _READERS.items():
-        if reader.recognises_folder and reader.recognises_folder(names):
-            return name
-    raise DataError(
-        f"{path}: expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
-    )
+        try:
+            names = sorted(os.listdir(path))
+            within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
+            names += [] if within is None else os.listdir(os.path.join(path, within))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
+        known = [
+            name for name, reader in _READERS.items() if reader.recognises_folder and reader.recognises_folder(names)
+        ]
+        advice = "expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
+    else:
+        require_file(path)
+        with open_stream(path) as stream:
+            head = stream.read(1024) + stream.read(_HEAD_BYTES)
+        plain = path.lower().removesuffix(".gz")
+        known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
+        known += [name for name, reader in _READERS.items() if plain.endswith(reader.endings)]
+        advice = (
+            f"unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
+            f"the formats are {', '.join(FORMATS)}; give format=NAME"
+        )
+    if not known:
+        raise DataError(f"{path}: {advice}")
+    return known[0]
 
 
 def _stored_as(source: Source, dtype: Any) -> Source:
