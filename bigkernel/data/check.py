@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,14 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
     run = Run(str(root))
     kept = [entry for entry in _entries(root / "arrays") if _DIGEST.fullmatch(entry.name)]
     for done, entry in enumerate(kept, 1):
-        yield Looked(f"{name}/arrays", done, len(kept), _damage_of_array(entry))
+        damage = None
+        try:
+            found = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
+            if found != entry.name:
+                damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
+        except BigKernelError as error:
+            damage = DataError(str(error))
+        yield Looked(f"{name}/arrays", done, len(kept), damage)
     files = [file for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
     receipts: dict[str, Receipt] = {}
     for file in files:
@@ -124,29 +130,15 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
                 run.partial(node, receipt.digest)
             except DataError as error:
                 damage = error
-        elif not any(_contains(other, receipt) for other in receipts.values()):
+        elif not any(
+            other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
+            for other in receipts.values()
+        ):
             damage = DataError(
                 f"{root}/partials/{node}: the partial result of rows {receipt.start}:{receipt.stop} is missing; "
                 "resuming computes it again"
             )
         yield Looked(f"{name}/partials", receipt.stop, total, damage)
-
-
-def _damage_of_array(path: Path) -> DataError | None:
-    try:
-        values, _ = zarr_arrays.read_group(path, "array")
-        found = zarr_arrays.digest(values)
-    except BigKernelError as error:
-        return DataError(str(error))
-    return None if found == path.name else DataError(f"{path}: its content has the digest {found[:12]}…")
-
-
-def _contains(other: Receipt, receipt: Receipt) -> bool:
-    return (
-        other.start <= receipt.start
-        and receipt.stop <= other.stop
-        and (other.start, other.stop) != (receipt.start, receipt.stop)
-    )
 
 
 def _entries(path: Path) -> list[Path]:
@@ -162,15 +154,11 @@ def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
     grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
     together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
     readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
-    waiting: deque[Future[Looked]] = deque()
     pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
     try:
-        for index in product(*grid):
-            waiting.append(pool.submit(_look_at, array, name, index, judge))
-            if len(waiting) > readers:  # few are ahead of who looks at what was found
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        indices = product(*grid)
+        while some := list(islice(indices, 64 * readers)):  # few are ahead of who looks at what was found
+            yield from pool.map(lambda index: _look_at(array, name, index, judge), some)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -74,10 +74,6 @@ class Split:
         side = np.searchsorted(ends, place, side="right") + 1
         return np.where(side > len(ends), 0, side).astype(np.int64)
 
-    def share_of(self, name: str) -> float:
-        """The share of `name`; of "" what stays."""
-        return self.shares[name] if name else 1 - sum(self.shares.values())
-
 
 def split_path(target: str | os.PathLike[str], name: str) -> Path:
     """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
@@ -122,7 +118,10 @@ def ingest(
     sources = [source] if isinstance(source, Source) else list(source)
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     resume = resume and store is not None and os.path.exists(store.root / "manifest.json")
-    _require_free(target_path, split, replaced=overwrite or resume)
+    shares = ("", *(split.shares if split else ()))
+    for place in (split_path(target_path, share) for share in shares):
+        if os.path.lexists(place) and not (overwrite or resume):
+            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
     _require_alike(sources, classes, split)
     reader = _Reader(sources, progress)
     first, batches = peek(iter(reader), sources[0].path)
@@ -204,13 +203,6 @@ class _Part:
         return writer_for(self.target, first, self.info, **options, resume=resume)
 
 
-def _require_free(target: str | os.PathLike[str], split: Split | None, *, replaced: bool) -> None:
-    for share in ("", *(split.shares if split else ())):
-        place = split_path(target, share)
-        if os.path.lexists(place) and not replaced:
-            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
-
-
 def _parts(
     target: Path, name: str, sources: Sequence[Source], split: Split | None, n_rows: int | None, chunk_rows: int | None
 ) -> list[_Part]:
@@ -219,7 +211,11 @@ def _parts(
     info = CorpusInfo(name, origin, image_shape=first.image_shape, scale=first.scale)
     parts = []
     for share in ("", *(split.shares if split else ())):
-        most = n_rows if n_rows is None or split is None else 1 + round(n_rows * split.share_of(share))
+        most = (
+            n_rows
+            if n_rows is None or split is None
+            else 1 + round(n_rows * (split.shares[share] if share else 1 - sum(split.shares.values())))
+        )
         step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
         what = f"share {share} of a split" if share else "what stays of a split"
         here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}") if split else info

@@ -131,25 +131,21 @@ def checked_labels(values: Any) -> NDArray[Any]:
     y: NDArray[Any] = np.asarray(values)
     if y.dtype.kind == "T":
         return y.astype(np.str_)
-    if y.dtype.kind == "O":
-        return _of_objects(y)
-    if y.dtype.kind not in "biufU":
+    if y.dtype.kind in "biufU":
+        return y
+    if y.dtype.kind != "O":
         raise DataError(f"y: labels of {y.dtype}; expected whole numbers, numbers or names: convert them with astype")
-    return y
-
-
-def _of_objects(y: NDArray[Any]) -> NDArray[Any]:
     missing = np.array([label is None or (isinstance(label, float) and label != label) for label in y.flat], bool)
     kinds = sorted({_kind(label) for label in y[~missing]})
     if kinds == ["names"]:
         return np.where(missing, _UNLABELLED, y).astype(np.str_)
-    if set(kinds) <= {"numbers", "whole numbers"}:
-        whole = kinds == ["whole numbers"] and not missing.any()
-        try:
-            return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
-        except OverflowError as error:
-            raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
-    raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+    if not set(kinds) <= {"numbers", "whole numbers"}:
+        raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+    whole = kinds == ["whole numbers"] and not missing.any()
+    try:
+        return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
+    except OverflowError as error:
+        raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
 
 
 def _kind(label: Any) -> str:

@@ -217,7 +217,7 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
         for number, piece in enumerate(X):
             yield from _of_values(f"piece {number} of X", *_parted(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
-        yield from _joined("X", (Batch("X", 0, values) for values in X.batches()), columns)
+        yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
     else:
         yield from _of_values("X", X, columns)
 
@@ -227,21 +227,20 @@ def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]
     for key, values in columns.items():
         if count is not None and _length(values) not in (None, count):
             raise DataError(f"{key}: expected {count} values to go with {name}, found {_length(values)}")
-    yield from _joined(name, _rows_of(name, X), columns)
 
-
-def _rows_of(name: str, X: Any) -> Iterator[Batch]:
-    for x in _pieces(X, name):
+    def batch_of(x: Array) -> Batch:
         if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
             raise DataError(
                 f"{name}: expected numbers (n, d), or pictures (n, h, w), found {x.dtype} of shape {x.shape}"
             )
         shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
         rows = x.reshape(len(x), -1)
-        yield Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
+        return Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
+
+    return _joined(map(batch_of, _pieces(X, name)), columns)
 
 
-def _joined(name: str, batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
+def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield batches with their place, and with the columns, which are handed out in the portions of the rows."""
     pieces = {key: _pieces(values, key) for key, values in columns.items()}
     held: dict[str, Array | None] = dict.fromkeys(columns)

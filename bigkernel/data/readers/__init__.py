@@ -35,27 +35,51 @@ class _Reader:
     files: bool = True  # whether a plain file may be of this format
 
 
+def _is_npz(head: bytes) -> bool:
+    return head.startswith(b"PK\x03\x04") and b".npy" in head[30:300]
+
+
+def _is_idx(head: bytes) -> bool:
+    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in arrays.IDX_TYPES and 1 <= head[3] <= 4
+
+
+def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
+    return any(name.lower().endswith(endings) for name in names)
+
+
 _TABLE = ("target", "group")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # The order is the order in which `auto` asks.
 _READERS: dict[str, _Reader] = {
-    "npy": _Reader("NumPy array (n, d) or (n, h, w)", arrays.read_npy, ("labels",), (".npy",), arrays.recognises_npy),
-    "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), arrays.recognises_npz),
-    "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, ("x", "y"), (".mat",), mat.recognises),
-    "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), arrays.recognises_idx),
+    "npy": _Reader(
+        "NumPy array (n, d) or (n, h, w)",
+        arrays.read_npy,
+        ("labels",),
+        (".npy",),
+        lambda head: head.startswith(b"\x93NUMPY"),
+    ),
+    "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), _is_npz),
+    "mat": _Reader(
+        "MATLAB file, versions 5 to 7.2",
+        mat.read,
+        ("x", "y"),
+        (".mat",),
+        lambda head: head.startswith((b"MATLAB ", mat.HDF5_MAGIC)),
+    ),
+    "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(
         *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
-        *(tables.recognises_parquet, tables.recognises_parquet_folder),
+        *(lambda head: head.startswith(b"PAR1"), lambda names: _end_so(names, tables.PARQUET_ENDINGS)),
     ),
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
-        recognises_folder=stores.recognises_folder,
+        recognises_folder=lambda names: not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names),
         files=False,
     ),
     "png": _Reader(
         *("folder of images: LABEL/*.png or *.png", png.read, ("grey",)),
-        recognises_folder=png.recognises_folder,
+        recognises_folder=lambda names: _end_so(names, (".png",)),
         files=False,
     ),
     "usps": _Reader('USPS "zip code" digits, text', tables.read_usps, recognises=tables.recognises_usps),

@@ -43,7 +43,7 @@ _MOST_HEADER_BYTES = 2**16
 # what zipfile raises over damaged directories and headers, encryption and unknown compression included
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
 # type code -> dtype, as in the file
-_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IDX_IMAGES = re.compile(r"images([-.])idx\d(-\w+?)(\.gz)?$")
 
 
@@ -90,21 +90,6 @@ class _Array:
         if (found.shape, found.dtype) != (self.shape, self.dtype):
             raise DataError(f"{self.name}: has shape {found.shape} of {found.dtype} now; it was changed meanwhile")
         return np.asarray(found)
-
-
-def recognises_npy(head: bytes) -> bool:
-    """Return True for a file that begins as a .npy file."""
-    return head.startswith(b"\x93NUMPY")
-
-
-def recognises_npz(head: bytes) -> bool:
-    """Return True for a file that begins as a zip archive whose first member is a .npy file."""
-    return head.startswith(b"PK\x03\x04") and b".npy" in head[30:300]
-
-
-def recognises_idx(head: bytes) -> bool:
-    """Return True for a file that begins as IDX with one to four dimensions."""
-    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _IDX_TYPES and 1 <= head[3] <= 4
 
 
 def read_npy(path: str, *, labels: str | None = None) -> Source:
@@ -203,14 +188,14 @@ def _npy_header(path: str, member: str = "") -> _Array:
 def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
     with open_stream(path) as stream:
         magic = stream.read_exactly(4, "the IDX magic")
-        if magic[:2] != b"\0\0" or magic[2] not in _IDX_TYPES:
-            codes = ", ".join(f"{code:02x}" for code in _IDX_TYPES)
+        if magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES:
+            codes = ", ".join(f"{code:02x}" for code in IDX_TYPES)
             raise DataError(f"{path}: expected an IDX magic (00 00, a type of {codes}), found {magic.hex(' ')}")
         if magic[3] not in dimensions:
             wanted = " or ".join(map(str, dimensions))
             raise DataError(f"{path}: expected {wanted} dimensions for {meaning}, found {magic[3]}")
         shape = struct.unpack(f">{magic[3]}I", stream.read_exactly(4 * magic[3], "the IDX header"))
-    array = _Array(path, "", shape, np.dtype(_IDX_TYPES[magic[2]]), 4 + 4 * len(shape))
+    array = _Array(path, "", shape, np.dtype(IDX_TYPES[magic[2]]), 4 + 4 * len(shape))
     claim = " × ".join(map(str, shape)) + f" values of {array.dtype.itemsize} bytes"
     require_size(path, array.size_bytes, claim)
     return array

@@ -20,7 +20,7 @@ from bigkernel.data.readers.source import AGAIN, DEFLATE_RATIO, Source, source_o
 from bigkernel.errors import DataError
 
 _EXPANSION = 8 * DEFLATE_RATIO  # a double takes a byte at least
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _DTYPES = {
     "double": "f8",
     "single": "f4",
@@ -70,11 +70,6 @@ class _Variable:
             yield np.ascontiguousarray(found[start : start + step])
 
 
-def recognises(head: bytes) -> bool:
-    """Return True for a file that begins as a MATLAB file, of whatever version, or HDF5."""
-    return head.startswith((b"MATLAB ", _HDF5_MAGIC))
-
-
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     """Open a MATLAB file, in which x and y are variables.
 
@@ -106,7 +101,7 @@ def _variables(path: str) -> list[_Variable]:
 
     with open(path, "rb") as file:
         head = file.read(128)
-    if head.startswith(_HDF5_MAGIC):
+    if head.startswith(HDF5_MAGIC):
         raise _hdf5(path)
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +51,6 @@ class _Folder:
         if pixels.shape != self.size[::-1]:
             raise DataError(f"{path}: {pixels.shape} pixels, where {self.size[::-1]} were found before")
         return pixels
-
-
-def recognises_folder(names: Sequence[str]) -> bool:
-    """Return True where one of these files is a PNG image by its name."""
-    return any(name.lower().endswith(".png") for name in names)
 
 
 def read(path: str, *, grey: bool = False) -> Source:

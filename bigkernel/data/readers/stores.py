@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -99,11 +99,6 @@ def shown(url: str) -> str:
     parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"
-
-
-def recognises_folder(names: Sequence[str]) -> bool:
-    """Return True for the files of a zarr array or group."""
-    return not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names)
 
 
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:

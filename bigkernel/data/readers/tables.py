@@ -129,21 +129,17 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
     y = None if columns.target is None else _labels(batch.column(d))
     if columns.group is None:
         return x, y
-    groups = (str(value).strip() for value in batch.column(batch.num_columns - 1).to_pylist())
-    return x, y, np.array([_group_id(group) for group in groups], np.int64)
+    groups = [str(value).strip() for value in batch.column(batch.num_columns - 1).to_pylist()]
+    # whole numbers stay, names become 63 bits of their BLAKE2b
+    hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
+    ids = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
+    return x, y, np.array(list(ids), np.int64)
 
 
 def _labels(column: Any) -> NDArray[Any]:
     values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
     found = values.to_numpy(zero_copy_only=False)
     return np.asarray(found if found.dtype.kind != "O" else found.astype(np.str_))
-
-
-def _group_id(text: str) -> int:
-    """Return a group as a number: a whole number stays, a name becomes 63 bits of its BLAKE2b."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 # ---------------------------------------------------------------- text
@@ -363,16 +359,6 @@ class _Parquet:
                     raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
 
 
-def recognises_parquet(head: bytes) -> bool:
-    """Return True for a file that begins as Parquet."""
-    return head.startswith(b"PAR1")
-
-
-def recognises_parquet_folder(names: Sequence[str]) -> bool:
-    """Return True where one of these files is Parquet by its name."""
-    return any(name.lower().endswith(PARQUET_ENDINGS) for name in names)
-
-
 def read_parquet(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
     """Open a Parquet file, or a folder of parts in natural order of their names (hidden ones and `_…` passed over).
 
@@ -390,7 +376,7 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
     columns = choose(path, names, target, group)
     dtypes = [_dtype(parts[0], schema.field(names[place])) for place in columns.features]
     if columns.target is not None:
-        _require_label(parts[0], schema.field(names[columns.target]))
+        _dtype(parts[0], schema.field(names[columns.target]), text=True)
     rows = _Parquet(parts, columns, np.result_type(*dtypes))
     origin = (lambda: folder_origin(path, map(os.path.basename, parts))) if os.path.isdir(path) else None
     return _source("parquet", path, columns, rows, n_rows=n_rows, files=parts, origin=origin)
@@ -403,7 +389,9 @@ def _parts(path: str) -> tuple[str, ...]:
         return (path,)
     names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
     for name in names:
-        if not recognises_parquet_folder([name]) or not os.path.isfile(os.path.join(path, name)):  # a pipe would block
+        if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(
+            os.path.join(path, name)
+        ):  # a pipe would block
             raise DataError(f"{path}: {name!r} is no Parquet file ({', '.join(PARQUET_ENDINGS)}); move it elsewhere")
     if not names:
         raise DataError(f"{path}: the folder holds no Parquet file")
@@ -429,8 +417,12 @@ def _reading_parquet(path: str, where: str) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read {where}: {reason}; {AGAIN}") from error
 
 
-def _dtype(path: str, field: Any) -> np.dtype[Any]:
+def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
+    """Return the dtype of a column of numbers, or with `text` of labels."""
     types = _arrow("pyarrow.types")
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    if text and (types.is_string(kind) or types.is_large_string(kind)):
+        return np.dtype(np.str_)
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
     if types.is_integer(field.type) or types.is_floating(field.type):
@@ -440,10 +432,3 @@ def _dtype(path: str, field: Any) -> np.dtype[Any]:
         f"{path}: column {field.name!r} holds {field.type}, expected numbers; name it as the target or the group, "
         "leave it out, or write it as numbers"
     )
-
-
-def _require_label(path: str, field: Any) -> None:
-    types = _arrow("pyarrow.types")
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-    if not (types.is_string(kind) or types.is_large_string(kind)):
-        _dtype(path, field)
