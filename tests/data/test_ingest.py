@@ -85,17 +85,13 @@ def test_up_to_a_thousand_integers_are_classes():
         ([1, np.inf, 1], "auto", "row 1: the label is infinite"),
         ([1, 0.5, 1], True, "row 1: 0.5 is no class"),
         (["a", "b", "a"], False, "row 0: the label 'a' is a name"),
+        (None, True, "no labels"),
     ],
 )
 def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, expected):
     with pytest.raises(DataError, match=expected):
-        ingest(archive("a", X[:3], np.array(y)), tmp_path / "c", classes=classes)
+        ingest(archive("a", X[:3], None if y is None else np.array(y)), tmp_path / "c", classes=classes)
     assert not (tmp_path / "c").exists()
-
-
-def test_classes_cannot_be_asked_of_rows_without_labels(archive, tmp_path):
-    with pytest.raises(DataError, match="no labels"):
-        ingest(archive("a", y=None), tmp_path / "c", classes=True)
 
 
 # ---- what is left
@@ -302,16 +298,12 @@ def test_a_job_that_was_finished_is_found_finished(archive, tmp_path, monkeypatc
     with pytest.raises(DataError, match="c: already exists"):
         ingest(archive("a"), tmp_path / "c", resume=True, **options)
     sides[0].rename(tmp_path / "elsewhere too")
+    ingest(archive("b"), tmp_path / "c")
+    with pytest.raises(DataError, match="c: already exists"):  # another corpus in the place is left alone
+        ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    sides[0].rename(tmp_path / "another")
     again = ingest(archive("a"), tmp_path / "c", resume=True, **options)
     assert np.array_equal(again.array("x")[:], open_corpus(tmp_path / "elsewhere too").array("x")[:])
-
-
-def test_another_corpus_in_the_place_of_a_finished_job_is_left_alone(archive, tmp_path):
-    ingest(archive("a"), tmp_path / "c", run=tmp_path / "run")
-    ingest(archive("b"), tmp_path / "c", overwrite=True)
-    with pytest.raises(DataError, match="c: already exists"):
-        ingest(archive("a"), tmp_path / "c", run=tmp_path / "run", resume=True)
-    assert open_corpus(tmp_path / "c").info.name == "b"
 
 
 def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):
