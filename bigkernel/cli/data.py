@@ -40,7 +40,7 @@ def info(path: str, as_json: bool) -> None:
         return
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
-    group, _ = zarr_arrays.open_group(path, kind)
+    group, *_ = zarr_arrays.open_group(path, kind)
     figures: dict[str, Any] = {"kind": kind}
     figures["arrays"] = [
         f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)

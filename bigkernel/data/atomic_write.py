@@ -29,14 +29,9 @@ LASTING = {
 
 
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Refuse to begin writing what the file system of `path` (which need not exist yet) cannot hold.
+    """Raise PlanTooLarge where the file system of `path` (which need not exist yet) cannot hold what is to be written.
 
     What a resumed writer finds at `path` already is taken off what is needed.
-
-    Raises
-    ------
-    PlanTooLarge
-        Says what is needed and what is free.
     """
     free = free_bytes(path)
     if needed_bytes > free:
@@ -50,10 +45,10 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes free for us on the file system that `path` is, or would be, on."""
-    return shutil.disk_usage(_directory_above(path)).free
+    return shutil.disk_usage(directory_above(path)).free
 
 
-def _directory_above(path: str | os.PathLike[str]) -> Path:
+def directory_above(path: str | os.PathLike[str]) -> Path:
     """Return the nearest directory that is there."""
     place = Path(os.path.abspath(path))
     while not os.path.isdir(place) and place != place.parent:
@@ -66,7 +61,7 @@ def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
     said = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         with contextlib.suppress(OSError):
-            there = os.statvfs(_directory_above(path))
+            there = os.statvfs(directory_above(path))
             if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
                 return f"{said}: its file system has no inodes left for more files"
     return said
@@ -91,7 +86,7 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
 
 
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
-    """True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
+    """Return True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
     if not isinstance(error.filename, str):
         return False
     name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))
@@ -118,22 +113,15 @@ def publishing(
     On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
     provided that it is a `kind` of ours: nothing else is ever removed.
 
-    Parameters
-    ----------
-    keep : a token that names the directory; an error or an interruption then leaves it where it is
-    resume : take up the chunks that an interrupted block of the same token left there; without it they are removed.
-        Whoever resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
-
-    Raises
-    ------
-    DataError
-        `path` is there and is not to be replaced, or cannot be written (a full disk, …).
+    `keep` is a token that names the directory; an error or an interruption then leaves it where it is. With `resume`
+    the chunks that an interrupted block of the same token left there are taken up; without it they are removed. Whoever
+    resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
     """
     target = Path(os.path.abspath(path))
-    if os.path.exists(target) and overwrite:
-        _require_kind(target, kind)
     if os.path.exists(target) and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    if os.path.exists(target) and seals.kind_of(target) != kind:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
     scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:
@@ -168,13 +156,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with writing(path):
             yield scratch
-            with open(scratch, "rb") as file:
-                os.fsync(file.fileno())
+            _sync_one(scratch)
             os.replace(scratch, target)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    _sync_one(target.parent)
 
 
 def clear_orphans(path: Path) -> None:
@@ -197,12 +184,10 @@ def remove_at_once(place: Path) -> None:
 def make_directories(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it, so that a loss of power takes none of them away again."""
     place = Path(os.path.abspath(directory))
-    missing = (
-        [place, *(above for above in place.parents if not os.path.exists(above))] if not os.path.exists(place) else []
-    )
+    missing = [made for made in (place, *place.parents) if not os.path.exists(made)]
     os.makedirs(place, exist_ok=True)
     for made in missing:
-        _sync_directory(made.parent)
+        _sync_one(made.parent)
 
 
 def _remove(scratch: Path) -> None:
@@ -227,31 +212,17 @@ def _replace(scratch: Path, target: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
     else:
         os.replace(scratch, target)
-    _sync_directory(target.parent)
-
-
-def _require_kind(target: Path, kind: str) -> None:
-    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
-    try:
-        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
-    except OSError:
-        found = False
-    if not found:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+    _sync_one(target.parent)
 
 
 def _sync(root: Path) -> None:
     for directory, _, files in os.walk(root):
         for name in files:
-            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_directory(Path(directory))
+            _sync_one(Path(directory, name))
+        _sync_one(Path(directory))
 
 
-def _sync_directory(path: Path) -> None:
+def _sync_one(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

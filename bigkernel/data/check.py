@@ -1,41 +1,58 @@
 """`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
 
-Everything is read through its checksums and compared with its seal (stores) or its receipts (runs); the first damage
-does not end the walk. Whoever wants that stops at the first `Looked` that carries one.
+Everything is read through its checksums and compared with its seal (stores) or its receipts (runs): is a chunk there,
+does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
+first `Looked` that carries one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.chunk_check import Looked, look_store
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
 
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _EXPECTED = "expected a corpus, model, prediction store or run directory"
+_CHUNK_BYTES = 2**34  # most that is decoded at once
+_AHEAD_BYTES = 2**27  # of the chunks that are decoded side by side; a larger chunk is decoded alone
+_MOST_READERS = 8
+
+Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: what is wrong with them, or ""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One chunk that was looked at."""
+
+    array: str
+    done: int  # rows of the array looked at so far
+    total: int
+    damage: DataError | None = None  # the error that reading the chunk would raise; None: it is sound
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """The store at `path`: "corpus", "predictions", "run", "partial" or "array".
-
-    Raises
-    ------
-    DataError
-        Nothing there, or none of these.
-    """
+    """Tell what is at `path`: "corpus", "predictions", "run", "partial" or "array"; a DataError for anything else."""
     root = Path(path)
     if not os.path.exists(root):
         raise DataError(f"{path}: the path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
-    kind = zarr_arrays.kind_of(root)
+    kind = seals.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
     if seals.is_sealed(root):
@@ -47,26 +64,28 @@ def kind_at(path: str | os.PathLike[str]) -> str:
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
-    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`.
+    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
 
-    Raises
-    ------
-    DataError
-        The store cannot be opened: its metadata or seal is damaged or missing.
+    Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
+    that were sealed come with the chunk or array in question.
     """
     root = Path(os.path.abspath(path))
-    if kind == "corpus":
-        yield from open_corpus(root).look()
-    elif kind == "run":
+    if kind == "run":
         for sweep in _sweeps(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
-    else:
-        group, _ = zarr_arrays.open_group(root, kind)
-        arrays = {name: zarr_arrays.open_array(group, name) for name in zarr_arrays.array_names(group)}
-        yield from look_store(root, arrays)
-
-
-# -- runs ----------------------------------------------------------------------------------------------------------
+        return
+    corpus = open_corpus(root) if kind == "corpus" else None
+    group, _, seal = zarr_arrays.open_group(root, kind)
+    damaged = set()
+    for name in ("x", *corpus.columns) if corpus else zarr_arrays.array_names(group):
+        judge = _judge_of(corpus.info.classes) if corpus and name == "y" else _not_finite
+        for looked in look(zarr_arrays.open_array(group, name), name, judge):
+            if looked.damage:
+                damaged.add(name)
+            yield looked
+    for name, text in seals.changed_arrays(root, seal):
+        if name not in damaged:
+            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 
 
 def _sweeps(root: Path) -> list[Path]:
@@ -87,7 +106,14 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
     run = Run(str(root))
     kept = [entry for entry in _entries(root / "arrays") if _DIGEST.fullmatch(entry.name)]
     for done, entry in enumerate(kept, 1):
-        yield Looked(f"{name}/arrays", done, len(kept), _damage_of_array(entry))
+        damage = None
+        try:
+            found = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
+            if found != entry.name:
+                damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
+        except BigKernelError as error:
+            damage = DataError(str(error))
+        yield Looked(f"{name}/arrays", done, len(kept), damage)
     files = [file for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
     receipts: dict[str, Receipt] = {}
     for file in files:
@@ -104,7 +130,10 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
                 run.partial(node, receipt.digest)
             except DataError as error:
                 damage = error
-        elif not any(_contains(other, receipt) for other in receipts.values()):
+        elif not any(
+            other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
+            for other in receipts.values()
+        ):
             damage = DataError(
                 f"{root}/partials/{node}: the partial result of rows {receipt.start}:{receipt.stop} is missing; "
                 "resuming computes it again"
@@ -112,22 +141,72 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
         yield Looked(f"{name}/partials", receipt.stop, total, damage)
 
 
-def _damage_of_array(path: Path) -> DataError | None:
-    try:
-        values, _ = zarr_arrays.read_group(path, "array")
-        found = zarr_arrays.digest(values)
-    except BigKernelError as error:
-        return DataError(str(error))
-    return None if found == path.name else DataError(f"{path}: its content has the digest {found[:12]}…")
-
-
-def _contains(other: Receipt, receipt: Receipt) -> bool:
-    return (
-        other.start <= receipt.start
-        and receipt.stop <= other.stop
-        and (other.start, other.stop) != (receipt.start, receipt.stop)
-    )
-
-
 def _entries(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
+
+
+def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
+    """Read every chunk of an array through its codecs, on all processors, and yield them in order of rows.
+
+    A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
+    """
+    steps = array.chunks
+    grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
+    together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
+    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
+    try:
+        indices = product(*grid)
+        while some := list(islice(indices, 64 * readers)):  # few are ahead of who looks at what was found
+            yield from pool.map(lambda index: _look_at(array, name, index, judge), some)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
+    """Look at one chunk, by its place in the grid of chunks; OSError: the store fails, the chunk may be sound."""
+    steps = array.chunks
+    place = tuple(
+        slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
+    )
+    start, stop = (place[0].start, place[0].stop) if place else (0, 1)
+    root, key = zarr_arrays.directory_of(array), array.metadata.encode_chunk_key(index)
+    where = f"{root}: chunk {key} (rows {start}:{stop})"
+    damage: DataError | None = None
+    if not (root / key).is_file():
+        damage = ChunkMissing(
+            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again"
+        )
+    elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
+        damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
+    else:
+        try:
+            wrong = judge(start, np.asarray(array[place]))
+        except Exception as error:  # whatever a codec says of bytes that it does not understand
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
+        else:
+            damage = DataError(f"{where} has {wrong}") if wrong else None
+    return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
+
+
+def _not_finite(start: int, values: NDArray[Any]) -> str:
+    """Return what is wrong with values that must be finite."""
+    if values.dtype.kind not in "fc" or (sound := np.isfinite(values)).all():
+        return ""
+    rows = np.flatnonzero(~sound.reshape(len(sound), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
+    return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
+
+
+def _judge_of(classes: Sequence[int | str]) -> Judge:
+    """Return a judge of stored labels: those of the classes, or −1; any where there are no classes."""
+    named = any(isinstance(label, str) for label in classes)
+    known = np.append(np.arange(len(classes)) if named else np.asarray(classes, np.int64), -1)
+
+    def judge(start: int, values: NDArray[Any]) -> str:
+        bad = np.flatnonzero(~np.isin(values, known))
+        text = f"{len(bad)} rows with labels outside the classes, the first are {(start + bad[:5]).tolist()}"
+        return text if classes and bad.size else ""
+
+    return judge

@@ -9,11 +9,14 @@ classes (integers) and NaN where they are numbers.
 from __future__ import annotations
 
 import math
+import operator
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,20 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from bigkernel import html
 from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
-from bigkernel.data.batches import COLUMNS
-from bigkernel.data.chunk_check import Looked, labels_of, look_store
-from bigkernel.data.corpus_arguments import checked_attributes, require_count
-from bigkernel.data.corpus_arrays import KEPT_LABELS, CorpusArrays, joined
-from bigkernel.data.corpus_rows import CorpusRows
+from bigkernel.data.labels import Labels, named_labels
+from bigkernel.data.pixels import grey
 from bigkernel.data.targets import claimed, require_target
-from bigkernel.errors import DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 
+Array = NDArray[Any]
 FORMAT = 2
+COLUMNS = ("y", "weight", "domain", "group")
+MOST_BYTES = 2**30  # that an index or np.asarray brings into memory
+KEPT_LABELS = "labels"  # the column of labels as they came, until it is known what they are; see `labels`
+_ITERATED_ROWS = 1024  # that are read at once where each is asked for
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,11 @@ class CorpusInfo:
 
 
 @dataclass(frozen=True)
-class Corpus(CorpusRows):
+class Corpus:
     """A corpus opened for reading; plain picklable data (the path and what the attributes say).
 
-    `len`, slices and `np.asarray` read rows; see `head` and `x`.
+    It is a sequence of rows: `corpus[:5]`, `np.asarray(corpus)`, `corpus.head()`, and `corpus.x`, which is lazy. What
+    these bring into memory at once is bounded; a fit takes the corpus itself and is not.
 
     Attributes
     ----------
@@ -80,25 +87,134 @@ class Corpus(CorpusRows):
     info: CorpusInfo
     seal: str = field(default="", compare=False, repr=False)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_features), as of any matrix."""
+        return self.n_rows, self.n_features
+
+    def __len__(self) -> int:
+        return self.n_rows
+
     def array(self, name: str) -> zarr.Array:
         """The zarr array of `x` or of a column."""
-        group, _ = zarr_arrays.open_group(self.path, "corpus")
+        group, *_ = zarr_arrays.open_group(self.path, "corpus")
         return zarr_arrays.open_array(group, name)
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Array:
         """A whole column, shape (n_rows,): 8 bytes a row at most."""
-        array = self.array(name)
-        zarr_arrays.require_chunks(array)
-        return zarr_arrays.read(array, 0, self.n_rows)
+        return self._read(0, self.n_rows, name)
 
-    def look(self) -> Iterator[Looked]:
-        """Read every chunk of every array through its checksum, and look at every value.
+    @property
+    def x(self) -> zarr.Array:
+        """The rows as a zarr array (n, d), read where it is indexed; `dask.array.from_zarr(corpus.x)` is lazy."""
+        return self.array("x")
 
-        Damage to a chunk, rows of `x` or `weight` that are not finite, labels that are not among the classes, and
-        chunks that are not those that were sealed come with the chunk or array in question.
+    def __getitem__(self, index: Any) -> Any:
+        """Rows in memory: (d,) of a number; (k, d) of a slice, of row ids (k,) or of a mask (n,).
+
+        Raises
+        ------
+        PlanTooLarge
+            More than 1 GiB.
+        IndexError
+            No such row.
         """
-        arrays = {name: self.array(name) for name in ("x", *self.columns)}
-        return look_store(Path(self.path), arrays, labels_of(self.info.classes))
+        if isinstance(index, tuple):
+            raise TypeError(f"{self.path}: rows are indexed by one index, found {len(index)}; corpus.x takes several")
+        if isinstance(index, slice):
+            rows = range(*index.indices(self.n_rows))
+            self._require_room(len(rows))
+            if rows and abs(rows.step) == 1:
+                return self._read(min(rows), max(rows) + 1)[:: rows.step]
+            index = np.asarray(rows)
+        if np.ndim(index) == 0 and not isinstance(index, bool | np.bool_):
+            row = range(self.n_rows)[operator.index(index)]
+            return self._read(row, row + 1)[0]
+        ids = np.arange(self.n_rows)[np.asarray(index, np.int64 if not len(index) else None)]
+        self._require_room(len(ids))
+        found = np.empty((len(ids), self.n_features), self.dtype)
+        for chunk in np.unique(ids // self.chunk_rows):
+            start, here = int(chunk) * self.chunk_rows, np.flatnonzero(ids // self.chunk_rows == chunk)
+            found[here] = self._read(start, min(start + self.chunk_rows, self.n_rows))[ids[here] - start]
+        return found
+
+    def __iter__(self) -> Iterator[Array]:
+        """Every row (d,) in turn; a chunk is in memory at a time."""
+        for start, stop in pairwise((*range(0, self.n_rows, self.chunk_rows), self.n_rows)):
+            for first in range(start, stop, _ITERATED_ROWS):
+                yield from self._read(first, min(first + _ITERATED_ROWS, stop))
+
+    def batches(self) -> Iterator[dict[str, Array]]:
+        """Yield the rows and their columns, a chunk at a time; labels that are text as their names."""
+        for start in range(0, self.n_rows, self.chunk_rows):
+            stop = min(start + self.chunk_rows, self.n_rows)
+            found = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
+            if "y" in found:
+                found["y"] = named_labels(found["y"], self.info.classes)
+            yield found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """All rows (n, d) in memory, where they are at most 1 GiB; else `PlanTooLarge`, which says how to go on."""
+        if copy is False:
+            raise ValueError(f"{self.path}: rows on disk cannot become an array without a copy")
+        rows: Array = self[:]
+        return rows if dtype is None else rows.astype(dtype, copy=False)
+
+    def head(self, count: int = 5) -> dict[str, Array]:
+        """The first rows and what goes with them, as they are stored: {"x": (count, d), "y": (count,), …}.
+
+        Labels that are text come as their names, "" where there is none.
+        """
+        count = max(0, min(count, self.n_rows))
+        found = {"x": self[:count], **{name: self._read(0, count, name) for name in self.columns}}
+        if "y" in found:
+            found["y"] = named_labels(found["y"], self.info.classes, unlabelled="")
+        return found
+
+    def _repr_html_(self) -> str:
+        info = self.info
+        classes = [str(label) for label in info.classes]
+        figures = {
+            "path": self.path,
+            "rows": self.n_rows,
+            "features": self.n_features,
+            "dtype": self.dtype,
+            "columns": list(self.columns),
+            "classes": [*classes[:12], *(["…"] if len(classes) > 12 else [])],
+            "image shape": list(info.image_shape or ()),
+            "chunk rows": self.chunk_rows,
+            "source": info.source,
+        }
+        try:
+            return html.table(f"corpus {info.name}", figures) + self.first_rows()
+        except (BigKernelError, OSError, ValueError) as error:  # it was removed; a cell that shows it shall not fail
+            return html.table(f"corpus {info.name}", {**figures, "now": str(error)})
+
+    def first_rows(self) -> str:
+        """Return the first rows as HTML: as pictures above their labels where they are some, else as numbers."""
+        head, shape = self.head(10 if self.info.image_shape else 5), self.info.image_shape
+        x = head.pop("x")
+        if shape and shape[0] * shape[1] == x.shape[1] and len(x):
+            labels = head.get("y", np.arange(len(x))).tolist()
+            return html.pictures(shape, [image.tobytes() for image in grey(x.reshape(-1, *shape))], labels)
+        shown = x[:, :8].tolist()
+        lines = [[i, *(values[i].item() for values in head.values()), *row] for i, row in enumerate(shown)]
+        return html.columns(["row", *head, *(f"x[{j}]" for j in range(min(x.shape[1], 8)))], lines)
+
+    def _read(self, start: int, stop: int, name: str = "x") -> Array:
+        array = self.array(name)
+        zarr_arrays.require_chunks(array, start, stop)
+        return zarr_arrays.read(array, start, stop)
+
+    def _require_room(self, rows: int) -> None:
+        needed = rows * self.n_features * np.dtype(self.dtype).itemsize
+        if needed > MOST_BYTES:
+            raise PlanTooLarge(
+                f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} are {needed / 1e9:,.1f} GB in memory, "
+                f"more than the {MOST_BYTES / 1e9:.1f} GB that an index or np.asarray brings there; give the corpus "
+                "itself to fit or predict, read some of it (corpus[start:stop]), or take corpus.x, which is lazy "
+                "(corpus.x[:] reads all of it all the same)"
+            )
 
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:
@@ -111,42 +227,36 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         store that took its place meanwhile.
     """
     with zarr_arrays.opened(path, "corpus") as (group, attributes, seal):
-        return _corpus_of(path, group, attributes, seal.digest)
-
-
-def _corpus_of(path: str | os.PathLike[str], group: zarr.Group, attributes: Mapping[str, Any], seal: str) -> Corpus:
-    known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
-    if known.get("format") != FORMAT:
-        raise DataError(
-            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its source "
-            "again"
-        )
-    pixels = known.get("image_shape")
-    if not isinstance(known.get("name"), str):
-        raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
-    scale = known.get("scale", 1.0)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
-    info = CorpusInfo(
-        **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(pixels) if pixels else None}
-    )
-    if not info.complete:
-        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
-    x = zarr_arrays.open_array(group, "x")
-    shape, chunk_rows = tuple(x.shape), x.chunks[0]
-    if len(shape) != 2:
-        raise DataError(f"{path}/x: expected a matrix, found shape {shape}")
-    there = zarr_arrays.array_names(group)
-    columns = tuple(name for name in COLUMNS if name in there)
-    for name in columns:
-        column = zarr_arrays.open_array(group, name)
-        if column.shape != (shape[0],):
-            raise DataError(f"{path}/{name}: expected shape ({shape[0]},) to go with x, found {column.shape}")
-    return Corpus(os.path.abspath(path), shape[0], shape[1], chunk_rows, str(x.dtype), columns, info, seal)
+        known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
+        if known.get("format") != FORMAT:
+            raise DataError(
+                f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
+                "source again"
+            )
+        if not isinstance(known.get("name"), str):
+            raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
+        scale = known.get("scale", 1.0)
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+            raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
+        pixels = known.get("image_shape")
+        known |= {"classes": tuple(known.get("classes", ())), "image_shape": tuple(pixels) if pixels else None}
+        info = CorpusInfo(**known)
+        if not info.complete:
+            raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+        x = zarr_arrays.open_array(group, "x")
+        if x.ndim != 2:
+            raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+        there, (n_rows, n_features) = zarr_arrays.array_names(group), x.shape
+        columns = tuple(name for name in COLUMNS if name in there)
+        for name in columns:
+            column = zarr_arrays.open_array(group, name)
+            if column.shape != (n_rows,):
+                raise DataError(f"{path}/{name}: expected shape ({n_rows},) to go with x, found {column.shape}")
+        return Corpus(os.path.abspath(path), n_rows, n_features, x.chunks[0], str(x.dtype), columns, info, seal.digest)
 
 
 def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
-    """Rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, a number of chunks that divides evenly.
+    """Return the rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, chunks divide them evenly.
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
     """
@@ -158,11 +268,45 @@ def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) ->
     return min(rows, -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit))
 
 
+def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any]:
+    """Return name, image shape and scale as plain str, two ints (or None) and float; a ConfigError where one is none.
+
+    What `open_corpus` would refuse is refused before anything is written.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"name: expected a str, found {name!r}")
+    if image_shape is not None:
+        sides = tuple(image_shape) if isinstance(image_shape, tuple | list | np.ndarray) else ()
+        if len(sides) != 2 or not all(map(_is_count, sides)):
+            raise ConfigError(f"image_shape: expected (height, width), two whole numbers from 1, found {image_shape!r}")
+        image_shape = int(sides[0]), int(sides[1])
+    plain = isinstance(scale, int | float | np.integer | np.floating) and not isinstance(scale, bool)
+    try:
+        divisor = float(scale) if plain else math.nan
+    except OverflowError:
+        divisor = math.inf
+    if not 0 < divisor < math.inf:
+        raise ConfigError(f"scale: expected a finite number above 0, found {scale!r}")
+    return {"name": str(name), "image_shape": image_shape, "scale": divisor}
+
+
+def require_count(name: str, value: Any) -> int | None:
+    """Return a whole number from 1 as an int, or None as it is; a ConfigError for anything else."""
+    if value is not None and not _is_count(value):
+        raise ConfigError(f"{name}: expected a whole number from 1, or None, found {value!r}")
+    return None if value is None else int(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
 class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
     It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
-    without an error; after an error nothing of it is left. Rows come in order through `append`.
+    without an error; after an error nothing of it is left. Rows come in order through `append`. A chunk of rows is
+    written in every array before the next one, so that an interruption leaves leading chunks that are whole.
 
     With `keep`, an error leaves the chunks where they are, and a writer of the same rows and token goes on with them
     under `resume`: `append` is given all rows again and passes over those of the leading chunks that read back
@@ -203,13 +347,12 @@ class CorpusWriter:
         if unknown:
             raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
         self.target = self.path = Path(target)
-        attributes = checked_attributes(info.name, info.image_shape, info.scale)
-        self.info = replace(info, complete=False, **attributes)
+        self.info = replace(info, complete=False, **checked_attributes(info.name, info.image_shape, info.scale))
         itemsize = np.dtype(dtype).itemsize
         self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(n_features, itemsize)
-        self.n_rows = 0
-        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
-        self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
+        # of every array the shape of a row and the dtype
+        self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"x": ((n_features,), np.dtype(dtype))}
+        self._shapes |= {name: ((), np.dtype(kind)) for name, kind in columns.items()}
         for name, (_, found) in self._shapes.items():
             if found.kind not in "biuf" or found.itemsize > 8:
                 raise DataError(
@@ -221,7 +364,7 @@ class CorpusWriter:
         self._pending_rows = 0
         self._being_written: Future[None] | None = None
         self._seen_rows = 0
-        self.kept_rows = 0
+        self.n_rows = self.kept_rows = 0
 
     def __enter__(self) -> CorpusWriter:
         require_target(self.target, "the corpus")
@@ -233,9 +376,9 @@ class CorpusWriter:
             )
             self.path = stack.enter_context(publishing)
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-            self._arrays = CorpusArrays(self._group, self._shapes, self.chunk_rows)
+            self._arrays = {name: self._create(name, (0, *tail), dtype) for name, (tail, dtype) in self._shapes.items()}
             if self._resume:
-                self.n_rows = self.kept_rows = self._arrays.recover()
+                self.n_rows = self.kept_rows = self._recover()
             # entered last: what it writes has ended before anything is published or removed
             self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
             self._stack = stack.pop_all()
@@ -246,7 +389,8 @@ class CorpusWriter:
             if error is not None:
                 raise error
             self._write_rest()
-            self._arrays.finish()
+            for array in self._arrays.values():
+                zarr_arrays.require_chunks(array)
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
 
@@ -268,24 +412,54 @@ class CorpusWriter:
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
 
-    def store_labels(self, labels: Any) -> None:
+    def store_labels(self, labels: Labels) -> None:
         """Store the column `y`, once all rows are there, from the labels that were kept with them; see `Labels`."""
         self._write_rest()
         with atomic_write.writing(self.target, passing=False):
-            self._arrays.store_labels(labels, self.n_rows)
+            kept = self._arrays.pop(KEPT_LABELS)
+            place = zarr_arrays.directory_of(kept)
+            shutil.rmtree(place.with_name("y"), ignore_errors=True)  # of an interrupted writer
+            y = self._arrays["y"] = self._create("y", (self.n_rows,), labels.dtype)
+            for start in range(0, self.n_rows, self.chunk_rows):
+                found = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
+                zarr_arrays.write(y, start, labels.stored(found))
+            shutil.rmtree(place)
         self.info = replace(self.info, classes=labels.classes)
+
+    def _create(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array:
+        return zarr_arrays.create(self._group, name, shape=shape, chunks=(self.chunk_rows, *shape[1:]), dtype=dtype)
+
+    def _recover(self) -> int:
+        """Return the rows of the leading chunks that read back in every array; all later chunks are removed."""
+        counts = [sum(1 for _ in zarr_arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
+        self._resize(max(counts) * self.chunk_rows)
+        sound = 0
+        for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
+            try:
+                for array in self._arrays.values():
+                    zarr_arrays.require_chunks(array, sound, stop)
+                    zarr_arrays.read(array, sound, stop)
+            except DataError:
+                break
+            sound = stop
+        self._resize(sound)
+        return sound
+
+    def _resize(self, n_rows: int) -> None:
+        for array in self._arrays.values():
+            array.resize((n_rows, *array.shape[1:]))
 
     def _write_rest(self) -> None:
         self._flush(everything=True)
         self._await_writing()
         if self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
-            self._arrays.resize(self._seen_rows)
+            self._resize(self._seen_rows)
             self.n_rows = self.kept_rows = self._seen_rows
 
     def _flush(self, *, everything: bool) -> None:
         if not self._pending_rows:
             return
-        rows = joined(self._pending)
+        rows = {name: np.concatenate([piece[name] for piece in self._pending]) for name in self._shapes}
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
         self._pending = [{name: values[whole:] for name, values in rows.items()}]
         self._pending_rows -= whole
@@ -294,10 +468,14 @@ class CorpusWriter:
         part = {name: values[:whole] for name, values in rows.items()}
         self._being_written = self._thread.submit(self._write, first, self.n_rows, part)
 
-    def _write(self, first: int, stop: int, rows: dict[str, Any]) -> None:
+    def _write(self, first: int, stop: int, rows: dict[str, Array]) -> None:
+        """Write rows first … stop, which begin with a chunk, in every array chunk by chunk."""
         with atomic_write.writing(self.target, passing=False):
-            self._arrays.resize(stop)
-            self._arrays.write(first, rows)
+            self._resize(stop)
+            for start in range(0, stop - first, self.chunk_rows):
+                for name, array in self._arrays.items():
+                    values = _fitting(rows[name][start : start + self.chunk_rows], array.dtype, name)
+                    zarr_arrays.write(array, first + start, values)
 
     def _await_writing(self) -> None:
         """Raise what the writing of the last rows raised."""
@@ -307,3 +485,13 @@ class CorpusWriter:
 
     def _attributes(self) -> dict[str, Any]:
         return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
+
+
+def _fitting(values: Array, dtype: Any, name: str) -> Array:
+    """Return values in the stored dtype; refuse it where that would change one (300 as uint8, 0.5 as an integer)."""
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values
+    cast, changed = zarr_arrays.cast_values(values, np.dtype(dtype))
+    if changed.any():
+        raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
+    return cast

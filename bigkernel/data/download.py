@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bigkernel.data.atomic_write import replacing, require_free
-from bigkernel.data.readers.source import open_stream
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.data.readers.source import load_library, open_stream
+from bigkernel.errors import DataError
 
 WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer
 _SLACK_BYTES = 2**16  # compressed or decoded content may exceed the stated size by so much
@@ -27,15 +27,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a data set.
-
-    Attributes
-    ----------
-    name : under which it is stored
-    content_bytes : size of the decoded content
-    sha256 : of the decoded content
-    mirrors : URLs, tried in order
-    """
+    """A file of a data set: its name, size and SHA-256 of its decoded content, and URLs, tried in order."""
 
     name: str
     content_bytes: int
@@ -65,51 +57,43 @@ _RAW = "https://raw.githubusercontent.com"
 _ESL_COPY = f"{_RAW}/dgkim5360/the-elements-of-statistical-learning-notebooks/2c13a4818379451bcce802bcd7917f4878e12977"
 
 
-def _mnist(name: str, content_bytes: int, sha256: str, *more: str) -> RemoteFile:
-    hosts = (
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "https://storage.googleapis.com/cvdf-datasets/mnist",
-        "http://yann.lecun.com/exdb/mnist",
-    )
+def _at(hosts: tuple[str, ...], name: str, content_bytes: int, sha256: str, *more: str) -> RemoteFile:
     return RemoteFile(name, content_bytes, sha256, (*(f"{host}/{name}" for host in hosts), *more))
 
 
-def _usps(name: str, content_bytes: int, sha256: str) -> RemoteFile:
-    hosts = (
-        "https://hastie.su.domains/ElemStatLearn/datasets",
-        "https://web.stanford.edu/~hastie/ElemStatLearn/datasets",
-        f"{_ESL_COPY}/data/zipcode",
-    )
-    return RemoteFile(name, content_bytes, sha256, tuple(f"{host}/{name}" for host in hosts))
-
+_MNIST_HOSTS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "http://yann.lecun.com/exdb/mnist",
+)
+_USPS_HOSTS = (
+    "https://hastie.su.domains/ElemStatLearn/datasets",
+    "https://web.stanford.edu/~hastie/ElemStatLearn/datasets",
+    f"{_ESL_COPY}/data/zipcode",
+)
+_WINE_HOSTS = (
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/wine-quality",
+    f"{_RAW}/auxa/Wine-Quality-Prediction/13f35ab1aea80d0f6131ca45e9770f6aa6e2cd3e",
+)
+_T10K = "t10k-images-idx3-ubyte.gz"
+_T10K_COPY = f"{_RAW}/h-poincare/Neural-Network-from-Scratch/a278e0d59df223d4a2cb8033f64b622649291089/data/{_T10K}"
+# name, bytes and SHA-256 of the content after gzip
+_MNIST_FILES = (
+    ("train-images-idx3-ubyte.gz", 47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    ("train-labels-idx1-ubyte.gz", 60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    (_T10K, 7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", _T10K_COPY),
+    ("t10k-labels-idx1-ubyte.gz", 10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+)
+_USPS_FILES = (
+    ("zip.train.gz", 14_512_253, "abc9f5c75b997cabe66b5d01727d5a681c69298e1641a8d37b55433a52129dc0"),
+    ("zip.test.gz", 2_029_542, "6bde17b4f1cd68e0630cd2751d6495b5795d9165ab2dc4a0be8b7002b732f4cc"),
+)
+_WINE_FILE = ("winequality-white.csv", 264_426, "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836")
 
 DATASETS: Mapping[str, Dataset] = {
     "mnist": Dataset(
         "MNIST, 60,000 and 10,000 digits of 28×28 pixels",
-        (
-            _mnist(
-                "train-images-idx3-ubyte.gz",
-                47_040_016,
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-            _mnist(
-                "train-labels-idx1-ubyte.gz",
-                60_008,
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            ),
-            _mnist(
-                "t10k-images-idx3-ubyte.gz",
-                7_840_016,
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                f"{_RAW}/h-poincare/Neural-Network-from-Scratch/a278e0d59df223d4a2cb8033f64b622649291089/data/"
-                "t10k-images-idx3-ubyte.gz",
-            ),
-            _mnist(
-                "t10k-labels-idx1-ubyte.gz",
-                10_008,
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        ),
+        tuple(_at(_MNIST_HOSTS, *file) for file in _MNIST_FILES),
         (
             "bigkernel ingest {dir}/train-images-idx3-ubyte.gz train.corpus",
             "bigkernel ingest {dir}/t10k-images-idx3-ubyte.gz test.corpus",
@@ -117,10 +101,7 @@ DATASETS: Mapping[str, Dataset] = {
     ),
     "usps": Dataset(
         "USPS zip codes, 7,291 and 2,007 digits of 16×16 grey values",
-        (
-            _usps("zip.train.gz", 14_512_253, "abc9f5c75b997cabe66b5d01727d5a681c69298e1641a8d37b55433a52129dc0"),
-            _usps("zip.test.gz", 2_029_542, "6bde17b4f1cd68e0630cd2751d6495b5795d9165ab2dc4a0be8b7002b732f4cc"),
-        ),
+        tuple(_at(_USPS_HOSTS, *file) for file in _USPS_FILES),
         (
             "bigkernel ingest {dir}/zip.train.gz usps.corpus",
             "bigkernel ingest {dir}/zip.test.gz usps-test.corpus",
@@ -128,22 +109,10 @@ DATASETS: Mapping[str, Dataset] = {
     ),
     "wine": Dataset(
         "UCI wine quality, white: 4,898 wines of 11 properties",
-        (
-            RemoteFile(
-                "winequality-white.csv",
-                264_426,
-                "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
-                (
-                    "https://archive.ics.uci.edu/ml/machine-learning-databases/wine-quality/winequality-white.csv",
-                    f"{_RAW}/auxa/Wine-Quality-Prediction/13f35ab1aea80d0f6131ca45e9770f6aa6e2cd3e/"
-                    "winequality-white.csv",
-                ),
-            ),
-        ),
+        (_at(_WINE_HOSTS, *_WINE_FILE),),
         ("bigkernel ingest {dir}/winequality-white.csv wine.corpus --labels-are numbers",),
     ),
 }
-"""Name -> data set. Digests are of the content after gzip."""
 
 
 class _Sink:
@@ -191,21 +160,13 @@ def fetch_file(
 ) -> Fetched:
     """Put one file into `folder`, which is made, from the first mirror that gives the right content.
 
-    Parameters
-    ----------
-    file : RemoteFile
-    folder : path
-    progress : called with the bytes received, and the size where it is known
-    wait_seconds : bounds the wait for a connection and between two pieces of an answer
+    `progress` is called with the bytes received, and the size where it is known. `wait_seconds` bounds the wait for a
+    connection and between two pieces of an answer.
 
     Raises
     ------
     DataError
         No mirror gave it (says why, mirror by mirror), or another file of its name is there. Nothing is left then.
-    ConfigError
-        pooch is not installed.
-    PlanTooLarge
-        The file does not fit on the disk.
     """
     target = Path(folder, file.name)
     if is_there(file, folder):
@@ -229,10 +190,7 @@ def fetch_file(
 
 def _download(url: str, partial: Path, file: RemoteFile, update: Progress, wait_seconds: float) -> None:
     """Make one attempt at one mirror."""
-    try:
-        import pooch  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ConfigError(f'{error.name} fetches files, and is not installed: pip install "bigkernel[data]"') from None
+    pooch = load_library("pooch", "files are fetched by pooch")
     with partial.open("wb") as handle:
         sink = _Sink(handle, file.content_bytes + _SLACK_BYTES, update)
         try:

@@ -1,40 +1,84 @@
 """From files to a corpus: sources, one or several, stream into `write_corpus.fill`, whole or split, with a run or not.
 
 Rows of several files follow one another, and the column `domain` numbers the files. With a run, an interrupted job
-keeps its chunks and goes on with them.
+keeps its chunks and goes on with them. A split is by a hash of a row's number or group, that of `folds.HashFolds`: the
+same row falls on the same side on every machine and in every pass, and rows added at a file's end move none before.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.data import seals
 from bigkernel.data.atomic_write import remove_at_once, scratch_path, token_of, writing
-from bigkernel.data.batches import Batch
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.labels import Classes, Labelling
+from bigkernel.data.readers import ENDINGS
 from bigkernel.data.readers.source import Source, origin_of
 from bigkernel.data.run_directory import Receipt, Run
-from bigkernel.data.split import Split, split_path
-from bigkernel.data.write_corpus import fill, peek, writer_for
-from bigkernel.errors import DataError
+from bigkernel.data.write_corpus import Batch, fill, peek, writer_for
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import HashFolds
 
-_ENDINGS = {
-    *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),
-    *(".parquet", ".parq", ".pq", ".zarr", ".libsvm", ".svm", ".svmlight", ".corpus"),
-}
+_SHARES = 10**6  # shares are counted in millionths
+_FILE_ROWS = 2**40  # row i of file f has the number f·2⁴⁰ + i, so that rows of one file do not move those of another
+_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 Progress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Named shares of the rows, each to a corpus of its own; the rest stays."""
+
+    shares: Mapping[str, float]  # above 0, their sum below 1; resolved to a millionth
+    by: Literal["row", "group"] = "row"
+    seed: int = 0  # another seed, other rows
+
+    def __post_init__(self) -> None:
+        for name, share in self.shares.items():
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"split: the name {name!r}; expected letters, digits and _, such as test")
+            if not 1 / _SHARES <= share < 1:
+                raise ConfigError(f"split: {name}={share}; expected a share of the rows between 0 and 1, such as 0.1")
+        if not self.shares or sum(self.shares.values()) >= 1:
+            raise ConfigError(f"split: {self}; expected shares whose sum is below 1")
+        if self.by not in ("row", "group"):
+            raise ConfigError(f"split: by {self.by!r}; expected row or group")
+
+    def __str__(self) -> str:
+        shares = " ".join(f"{name}={share:g}" for name, share in self.shares.items())
+        return f"{shares} by {self.by}, seed {self.seed}"
+
+    def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share, …
+
+        `group` is (rows,) int64, where `by` is "group".
+        """
+        chunk = Chunk(np.empty((rows, 0)), file * _FILE_ROWS + start, group=group)
+        place = HashFolds(_SHARES, self.seed, self.by).of(chunk)
+        ends = np.round(np.cumsum(list(self.shares.values())) * _SHARES).astype(np.int64)
+        side = np.searchsorted(ends, place, side="right") + 1
+        return np.where(side > len(ends), 0, side).astype(np.int64)
+
+
+def split_path(target: str | os.PathLike[str], name: str) -> Path:
+    """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
+    path = Path(target)
+    return path.with_name(f"{path.stem}-{name}{path.suffix}") if name else path
 
 
 def ingest(
@@ -50,49 +94,36 @@ def ingest(
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Corpus:
-    """Write the rows and labels of a source, or of several, as a corpus.
+    """Write the rows and labels of a source, or of several that agree, as a corpus.
+
+    The classes of several are joined, and the column `domain` is 0, 1, … by file.
 
     Parameters
     ----------
-    source : Source, or a sequence of them that agree in features, dtype and images
-        Their classes are joined, and the column `domain` is 0, 1, … by file.
-    target_path : must not exist, unless `overwrite` (then only a corpus is replaced), nor what a split makes beside it
+    target_path, overwrite, classes, chunk_rows : see `write_corpus`
     name : of the corpus; None: the first file's
-    classes : whether integer labels are classes; see `Labelling`
     split : named shares of the rows that go to corpora of their own: train.corpus and train-test.corpus
-    chunk_rows : None: `chunk_rows_for`
     progress : called after each batch with the rows done and the rows in all (None: not known)
     run : directory where it is noted what the job is; when it dies, its chunks stay beside `target_path`, hidden
-    resume : go on with the job in `run`
-        Chunks that read back are kept, and the rest is written: the corpus is, byte for byte, that of an ingest that
-        was not interrupted. Where the job was finished and what it made is there, nothing is written.
+    resume : go on with the job in `run`, from the chunks that read back; the corpus is the same, byte for byte
 
     Raises
     ------
     DataError
-        Anything wrong with a file, files that do not agree (names the first and both values), a share without rows, or
-        a target that exists or cannot be written. Nothing new is left at `target_path` then.
+        Anything wrong with a file, files that do not agree, a share without rows, a target that exists or cannot be
+        written. Nothing new is left at `target_path` then.
     ResumeMismatch, RunLocked
         `run` belongs to another job (names what differs), or to a process that is at work.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from bigkernel.data.readers import open_source
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = pathlib.Path(folder.name, "iris.csv")
-    >>> _ = path.write_text("5.1,3.5,virginica\\n4.9,3.0,setosa\\n")
-    >>> corpus = ingest(open_source(path), path.with_name("iris"))
-    >>> corpus.shape, corpus.info.classes, corpus.column("y")
-    ((2, 2), ('setosa', 'virginica'), array([1, 0]))
-    >>> folder.cleanup()
     """
     sources = [source] if isinstance(source, Source) else list(source)
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     resume = resume and store is not None and os.path.exists(store.root / "manifest.json")
-    _require_free(target_path, split, replaced=overwrite or resume)
+    shares = ("", *(split.shares if split else ()))
+    for place in (split_path(target_path, share) for share in shares):
+        if os.path.lexists(place) and not (overwrite or resume):
+            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
     _require_alike(sources, classes, split)
-    reader = _Reader(sources)
+    reader = _Reader(sources, progress)
     first, batches = peek(iter(reader), sources[0].path)
     parts = _parts(Path(target_path), name or _name(sources[0].path), sources, split, reader.n_rows, chunk_rows)
     with ExitStack() as stack:
@@ -104,15 +135,8 @@ def ingest(
         stack.enter_context(writing(target_path, passing=False))
         try:
             with ExitStack() as writing_all:
-                writers = [
-                    # shares appear before what stays: one that an interrupted ingest left is made again
-                    writing_all.enter_context(
-                        part.writer(first, overwrite=overwrite or (resume and part.again), keep=keep, resume=resume)
-                    )
-                    for part in parts
-                ]
-                told = (lambda done: progress(done, reader.n_rows)) if progress else (lambda done: None)
-                done = fill(writers, batches, Labelling(classes), split, told)
+                writers = [writing_all.enter_context(part.writer(first, overwrite, keep, resume)) for part in parts]
+                done = fill(writers, batches, Labelling(classes), split)
         except DataError as error:
             if keep and (reader.failed or not isinstance(error.__cause__, OSError)):  # refused, not interrupted
                 for part in parts:
@@ -126,13 +150,14 @@ def ingest(
 class _Reader:
     """The batches of several sources; `failed` is True once one of them was refused."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], progress: Progress | None) -> None:
+        self._sources, self._progress = sources, progress
         self.failed = False
         counts = [source.n_rows for source in sources]
         self.n_rows = None if None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[Batch]:
+        done = 0
         for file, source in enumerate(self._sources):
             start = 0
             try:
@@ -141,7 +166,9 @@ class _Reader:
                     if len(self._sources) > 1:
                         values["domain"] = np.full(count, file, np.int64)
                     yield Batch(source.path, start, values, file)
-                    start += count
+                    start, done = start + count, done + count
+                    if self._progress:
+                        self._progress(done, self.n_rows)
                 if not start:
                     raise DataError(f"{source.path}: no rows; expected one at least")
                 if source.n_rows not in (None, start):
@@ -162,31 +189,18 @@ class _Part:
 
     @property
     def found(self) -> Corpus | None:
-        """The corpus at `target`, where it says of itself what `info` does; else None."""
+        """The corpus at `target` where it says of itself what `info` does; else None."""
         try:
             found = open_corpus(self.target)
         except DataError:
             return None
         return found if replace(found.info, complete=False, classes=()) == self.info else None
 
-    @property
-    def again(self) -> bool:
-        """True of a share that is there already."""
-        return self.share != "" and self.found is not None
-
-    def writer(self, first: Batch, **options: Any) -> CorpusWriter:
-        return writer_for(self.target, first, self.info, chunk_rows=self.chunk_rows, **options)
-
-
-def _shares(split: Split | None) -> list[str]:
-    return ["", *(split.shares if split else ())]
-
-
-def _require_free(target: str | os.PathLike[str], split: Split | None, *, replaced: bool) -> None:
-    for share in _shares(split):
-        place = split_path(target, share)
-        if os.path.lexists(place) and not replaced:
-            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
+    def writer(self, first: Batch, overwrite: bool, keep: str, resume: bool) -> CorpusWriter:
+        # shares appear before what stays: one that an interrupted ingest left is made again
+        overwrite = overwrite or (resume and self.share != "" and self.found is not None)
+        options: dict[str, Any] = {"chunk_rows": self.chunk_rows, "overwrite": overwrite, "keep": keep}
+        return writer_for(self.target, first, self.info, **options, resume=resume)
 
 
 def _parts(
@@ -196,8 +210,12 @@ def _parts(
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
     info = CorpusInfo(name, origin, image_shape=first.image_shape, scale=first.scale)
     parts = []
-    for share in _shares(split):
-        most = n_rows if n_rows is None or split is None else 1 + round(n_rows * split.share_of(share))
+    for share in ("", *(split.shares if split else ())):
+        most = (
+            n_rows
+            if n_rows is None or split is None
+            else 1 + round(n_rows * (split.shares[share] if share else 1 - sum(split.shares.values())))
+        )
         step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
         what = f"share {share} of a split" if share else "what stays of a split"
         here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}") if split else info
@@ -269,4 +287,4 @@ def _identity(
 
 def _name(path: str) -> str:
     stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).removesuffix(".gz"))
-    return stem if ending in _ENDINGS else stem + ending
+    return stem if ending in {*ENDINGS, ".zarr", ".corpus"} else stem + ending

@@ -57,13 +57,7 @@ class Labelling:
         self._numbers: set[int] = set()
 
     def encode(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
-        """Note the labels of rows `start` and up of `name`, and return what is kept of them, float64 (k,).
-
-        Raises
-        ------
-        DataError
-            Names after numbers or the reverse, infinite labels, other labels than `classes` asks for, too many names.
-        """
+        """Note the labels of rows `start` and up of `name`, and return what is kept of them, float64 (k,)."""
         y = checked_labels(y)
         named = y.dtype.kind == "U"
         if self._named not in (None, named):
@@ -72,9 +66,8 @@ class Labelling:
                 "them to one kind"
             )
         self._named = named
-        return self._encode_names(y, name, start) if named else self._encode_numbers(y, name, start)
-
-    def _encode_names(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+        if not named:
+            return self._encode_numbers(y, name, start)
         distinct, places = np.unique(y, return_inverse=True)
         if self._wanted is False and len(y):
             raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")
@@ -105,13 +98,7 @@ class Labelling:
             raise DataError(f"{name}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
 
     def decide(self, name: str) -> Labels:
-        """Return what the labels are, now that all have passed.
-
-        Raises
-        ------
-        DataError
-            −1 beside fewer than two classes, where it may be a class itself, unless classes were asked for.
-        """
+        """Return what the labels are, now that all have passed."""
         distinct: set[Any] = set(self._names or self._numbers)
         classes = tuple(sorted(distinct - _MISSING))
         if not self._named and not (self._whole and (self._wanted != "auto" or len(classes) <= AUTO_CLASSES)):
@@ -128,46 +115,37 @@ class Labelling:
         return Labels(classes, np.array([place.get(label, -1) for label in self._names], np.int64))
 
 
-def named_labels(y: NDArray[Any], classes: Sequence[int | str]) -> NDArray[Any]:
+def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: str = _UNLABELLED) -> NDArray[Any]:
     """Return stored labels as names, where the classes are names; numbers as they are."""
     if not any(isinstance(label, str) for label in classes):
         return y
-    return np.array([*map(str, classes), _UNLABELLED])[y.astype(np.int64)]
+    return np.array([*map(str, classes), unlabelled])[y.astype(np.int64)]
 
 
 def checked_labels(values: Any) -> NDArray[Any]:
-    """Return labels (k,) as numbers or as text.
+    """Return labels (k,) as numbers or as text; dates, complex numbers, bytes and objects of several kinds are refused.
 
     Objects become what they all are: names, among which None and NaN mean unlabelled ("-1"), or numbers, among which
     they are NaN.
-
-    Raises
-    ------
-    DataError
-        Dates, complex numbers, bytes; objects of several kinds.
     """
     y: NDArray[Any] = np.asarray(values)
     if y.dtype.kind == "T":
         return y.astype(np.str_)
-    if y.dtype.kind == "O":
-        return _of_objects(y)
-    if y.dtype.kind not in "biufU":
+    if y.dtype.kind in "biufU":
+        return y
+    if y.dtype.kind != "O":
         raise DataError(f"y: labels of {y.dtype}; expected whole numbers, numbers or names: convert them with astype")
-    return y
-
-
-def _of_objects(y: NDArray[Any]) -> NDArray[Any]:
     missing = np.array([label is None or (isinstance(label, float) and label != label) for label in y.flat], bool)
     kinds = sorted({_kind(label) for label in y[~missing]})
     if kinds == ["names"]:
         return np.where(missing, _UNLABELLED, y).astype(np.str_)
-    if set(kinds) <= {"numbers", "whole numbers"}:
-        whole = kinds == ["whole numbers"] and not missing.any()
-        try:
-            return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
-        except OverflowError as error:
-            raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
-    raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+    if not set(kinds) <= {"numbers", "whole numbers"}:
+        raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+    whole = kinds == ["whole numbers"] and not missing.any()
+    try:
+        return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
+    except OverflowError as error:
+        raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
 
 
 def _kind(label: Any) -> str:

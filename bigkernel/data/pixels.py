@@ -22,7 +22,7 @@ def pack(images: Array) -> dict[str, Any]:
     images = np.asarray(images, np.float64)[:MOST_IMAGES]
     k, h, w = images.shape
     factor = 1
-    while k * _text_bytes(-(-h // factor) * -(-w // factor)) > MOST_BYTES:
+    while k * 4 * -(-(-(-h // factor) * -(-w // factor)) // 3) > MOST_BYTES:
         factor += 1
     if factor > 1:
         # the last pixels stand in for those that a whole number of squares would need
@@ -42,7 +42,3 @@ def grey(images: Array) -> NDArray[np.uint8]:
     spread = images.max(axis=(1, 2), keepdims=True) - low
     levels: NDArray[np.uint8] = np.rint((images - low) * (255 / np.where(spread > 0, spread, 1))).astype(np.uint8)
     return levels
-
-
-def _text_bytes(pixels: int) -> int:
-    return 4 * -(-pixels // 3)

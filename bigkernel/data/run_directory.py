@@ -42,38 +42,22 @@ _MOST_SECONDS = 1e11
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """The record that a finished task leaves: who, what, how long.
+    """The record that a finished task leaves: who, what, how long."""
 
-    Attributes
-    ----------
-    node : name of the node of the merge tree, "0-3" for segment 3
-    start, stop : rows it covers
-    digest : SHA-256 of the partial; empty where it was not published
-    seconds : per stage (read is the time spent waiting for rows)
-    elapsed : seconds in all
-    worker : who did it
-    peak_bytes : highest resident memory of that process so far
-    skipped : rows left out because they were not finite
-    starts : how often a worker began it, where the run has counted
-    retries : why it was tried again, once for each time
-    resumed : found in the run, not computed again
-    ended : when it was finished, seconds since 1970 on the worker's clock
-    """
-
-    node: str
-    start: int
+    node: str  # of the merge tree, "0-3" for segment 3
+    start: int  # rows start … stop
     stop: int
-    digest: str = ""
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    elapsed: float = 0.0
+    digest: str = ""  # SHA-256 of the partial; empty where it was not published
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # per stage; read: spent waiting for rows
+    elapsed: float = 0.0  # seconds in all
     bytes_read: int = 0
     worker: str = ""
-    peak_bytes: int = 0
-    skipped: int = 0
-    starts: int = 1
-    retries: tuple[str, ...] = ()
-    resumed: bool = False
-    ended: float = 0.0
+    peak_bytes: int = 0  # highest resident memory of the worker's process so far
+    skipped: int = 0  # rows left out because they were not finite
+    starts: int = 1  # how often a worker began it, where the run has counted
+    retries: tuple[str, ...] = ()  # why it was tried again, once for each time
+    resumed: bool = False  # found in the run, not computed again
+    ended: float = 0.0  # seconds since 1970 on the worker's clock
 
     @property
     def rows(self) -> int:
@@ -111,7 +95,7 @@ class ArrayStore(Protocol):
     """Keeps large arrays of a job; see `detach`."""
 
     def keep(self, values: NDArray[Any]) -> ArrayRef:
-        """Keep an array; the reference that stands for it."""
+        """Keep an array, and return the reference that stands for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,20 +123,10 @@ class Run:
             yield lock
 
     def begin(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> None:
-        """Start a new run, or go on with this one.
+        """Start a new run, or with `resume` go on with the one that is there, if it is the same job.
 
-        Parameters
-        ----------
-        job : every setting that changes the result by name, as texts that are compared
-        resume : go on with the run that is there; without one, start
-        plan : figures for people (`segments`, `rows`), not compared
-
-        Raises
-        ------
-        ResumeMismatch
-            `resume` of another job; names the first field that differs.
-        DataError
-            The directory holds a run and `resume` was not asked, or cannot be written.
+        `job` is every setting that changes the result by name, as texts that are compared; a ResumeMismatch names the
+        first that differs. `plan` is figures for people (`segments`, `rows`), not compared.
         """
         manifest = self.root / "manifest.json"
         if manifest.exists():
@@ -170,12 +144,8 @@ class Run:
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
         clear_orphans(manifest)
-        try:
+        with _writing_run(self.path):
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
-        except OSError as error:
-            raise DataError(
-                f"{self.path}: the run directory cannot be written: {reason_of(error, self.path)}"
-            ) from error
 
     def _job(self) -> dict[str, Any]:
         try:
@@ -196,13 +166,10 @@ class Run:
             for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
                 # a disk that turned read-only has an error of its own, which this one may not hide
                 with contextlib.suppress(OSError):
-                    if orphan.is_dir():
-                        remove_at_once(orphan)
-                    else:
-                        orphan.unlink(missing_ok=True)
+                    remove_at_once(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
     def start(self, node: str, worker: str) -> int:
-        """Note that a worker begins a node; how often that has happened, this time included."""
+        """Note that a worker begins a node; return how often that has happened, this time included."""
         path = self.root / "starts" / node
         with contextlib.suppress(OSError):  # a note only: what is wrong with the disk shows when the node is published
             with open(path, "a", encoding="utf-8") as file:
@@ -235,13 +202,7 @@ class Run:
         return receipt
 
     def partial(self, node: str, digest: str) -> Accumulator:
-        """Read a partial back, through its checksums and its digest.
-
-        Raises
-        ------
-        DataError
-            It is not what was published (ChunkCorrupt, ChunkMissing where a chunk is).
-        """
+        """Read a partial back; a DataError where it is not what was published."""
         values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
         found = zarr_arrays.digest(values)
         if found != digest:
@@ -249,11 +210,11 @@ class Run:
         return values
 
     def finished(self, node: str) -> Receipt | None:
-        """The receipt of a node that was published and reads back whole; None otherwise."""
+        """Return the receipt of a node that was published and reads back whole; None otherwise."""
         return self._read_back(node)[0]
 
     def _read_back(self, node: str) -> tuple[Receipt | None, str]:
-        """The receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
+        """Return the receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
         receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
         if receipt is None:
             return None, "its receipt cannot be read" if self._receipt(node).exists() else ""
@@ -264,7 +225,7 @@ class Run:
         return receipt, ""
 
     def receipt(self, node: str) -> Receipt | None:
-        """The receipt of a node as published, its partial not looked at; None where there is none."""
+        """Return the receipt of a node as published, its partial not looked at; None where there is none."""
         try:
             receipt = Receipt.of_json(read_sealed(self._receipt(node)))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -272,7 +233,7 @@ class Run:
         return dataclasses.replace(receipt, resumed=True) if receipt.node == node else None
 
     def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
-        """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
+        """Return finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
 
         `merges` lists (node, left, right), children first. Receipts that promise more than there is are removed.
         """
@@ -335,8 +296,14 @@ class Run:
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
-    try:
+    with _writing_run(directory):
         make_directories(directory)
+
+
+@contextlib.contextmanager
+def _writing_run(directory: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{directory}: the run directory cannot be written: {reason_of(error, directory)}") from error
 

@@ -47,15 +47,7 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or one whose holder is dead.
-
-        Raises
-        ------
-        RunLocked
-            Somebody alive holds it; says who.
-        DataError
-            The directory cannot be written.
-        """
+        """Take the lock, or one whose holder is dead; RunLocked says who alive holds it."""
         try:
             with _alone(self.path.parent):  # two that find the same stale lock must not both take it
                 require_free_lock(self.path.parent)

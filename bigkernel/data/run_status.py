@@ -21,37 +21,21 @@ _DEPTH = 3  # directories below the one that is named
 
 @dataclass(frozen=True)
 class RunState:
-    """One run.
-
-    Attributes
-    ----------
-    path : str
-    state : "finished", "running", "interrupted", or "unreadable"
-    segments, segments_done, rows, rows_done : int; 0 where the run has no segments
-    repeats : times that a segment was begun again
-    changed : seconds since 1970 of the last receipt, or of the manifest
-    holder : process and host that work on it, or empty
-    """
+    """One run; its counts are 0 where it has no segments."""
 
     path: str
-    state: str
+    state: str  # "finished", "running", "interrupted", or "unreadable"
     segments: int = 0
     segments_done: int = 0
     rows: int = 0
     rows_done: int = 0
-    repeats: int = 0
-    changed: float = 0.0
-    holder: str = ""
+    repeats: int = 0  # times that a segment was begun again
+    changed: float = 0.0  # seconds since 1970 of the last receipt, or of the manifest
+    holder: str = ""  # process and host that work on it, or empty
 
 
 def survey(directory: str | os.PathLike[str]) -> list[RunState]:
-    """The runs in and below a directory, by path.
-
-    Raises
-    ------
-    DataError
-        There is no such directory, or no run in it.
-    """
+    """Return the runs in and below a directory, by path; a DataError where there is none."""
     root = Path(directory)
     if not os.path.isdir(root):
         raise DataError(
@@ -65,7 +49,7 @@ def survey(directory: str | os.PathLike[str]) -> list[RunState]:
 
 
 def command_of(directory: str | os.PathLike[str]) -> list[str]:
-    """The command that began the run, where it was noted."""
+    """Return the command that began the run, where it was noted."""
     try:
         noted = json.loads((Path(directory) / "command.json").read_text())["command"]
         return [str(word) for word in noted]

@@ -7,57 +7,34 @@ writes and has room, and one driver at a time writes it.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import permutations
 from pathlib import Path
 
-from bigkernel.data import run_lock
+from bigkernel.data import run_lock, seals
 from bigkernel.data.atomic_write import reason_of, require_free, scratch_path
 from bigkernel.errors import DataError, RunLocked
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray")
-_KIND = re.compile(r'"kind": ?"(\w{1,40})"')
 _claimed: set[str] = set()  # by this process
 
 
 def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there.
-
-    Raises
-    ------
-    DataError
-        Names the store.
-    """
+    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there."""
     for above in reversed(Path(os.path.realpath(path)).parents):
         if any(os.path.isfile(above / name) for name in _METADATA):
+            kind = seals.kind_of(above)
             raise DataError(
-                f"{os.fspath(path)}: {what} would lie inside {above}, which is a {_kind_of(above)}; choose a place "
-                "outside it"
+                f"{os.fspath(path)}: {what} would lie inside {above}, which is a "
+                f"{f'{kind} of ours' if kind else 'zarr store'}; choose a place outside it"
             )
 
 
-def _kind_of(store: Path) -> str:
-    with suppress(OSError), open(store / "zarr.json", encoding="utf-8", errors="replace") as file:
-        found = _KIND.search(file.read(2**16))
-        if found:
-            return f"{found[1]} of ours"
-    return "zarr store"
-
-
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
-    """Refuse a place where `what`, of up to so many bytes, cannot be written.
-
-    Raises
-    ------
-    DataError
-        It lies inside a store, or its file system takes no writes.
-    PlanTooLarge
-        There is too little room.
-    """
+    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLarge if there is no room."""
     require_outside_stores(path, what)
     target = Path(os.path.abspath(path))
     place = target.parent
@@ -81,13 +58,7 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
 
 
 def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it.
-
-    Raises
-    ------
-    DataError
-        Names both.
-    """
+    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it."""
     found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
     for (what, path, place), (other, there, around) in permutations(found, 2):
         if place == around:
@@ -100,14 +71,7 @@ def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
 def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Be the only driver that writes a target, for a block; what this process has claimed already it has.
 
-    The claim is a hidden directory beside the target. One whose process is dead is taken.
-
-    Raises
-    ------
-    RunLocked
-        Another driver, alive, writes it; says who.
-    DataError
-        The place cannot be written.
+    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLocked says who is alive.
     """
     target = Path(os.path.realpath(path))
     if str(target) in _claimed:

@@ -1,27 +1,43 @@
 """The one writer of corpora: `write_corpus`, of what Python holds or makes piece by piece; `ingest` gives it files.
 
-Shapes: n rows, d features. Whatever the rows come from, batches of them stream through `fill` into a `CorpusWriter`, so
-that memory does not depend on n, and a corpus appears when it is whole.
+Shapes: n rows, d features; a batch has k rows. Whatever the rows come from, batches of them, a few MB at a time, stream
+through `fill` into a `CorpusWriter`: memory does not depend on n, and a corpus appears when it is whole. Arrays,
+frames and matrices of any library are told by what they can do, so that none is imported for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
 
+import dask
 import numpy as np
+from dask.utils import is_dataframe_like
+from numpy.typing import NDArray
+from scipy import sparse
 
-from bigkernel.data.batches import Batch, batches_of
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.data.corpus_arguments import checked_attributes, require_count
-from bigkernel.data.corpus_arrays import KEPT_LABELS
+from bigkernel.config import settings
+from bigkernel.data.corpus import (
+    COLUMNS,
+    KEPT_LABELS,
+    Corpus,
+    CorpusInfo,
+    CorpusWriter,
+    checked_attributes,
+    open_corpus,
+    require_count,
+)
 from bigkernel.data.labels import Classes, Labelling
-from bigkernel.data.split import Split
 from bigkernel.data.targets import require_target
 from bigkernel.errors import DataError
+
+if TYPE_CHECKING:
+    from bigkernel.data.ingest import Split
+
+Array = NDArray[Any]
 
 
 def write_corpus(
@@ -130,15 +146,8 @@ def fill(
     batches: Iterator[Batch],
     labelling: Labelling,
     split: Split | None = None,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Append all rows to the writers, one for each side of a split, and store their labels; how many rows there were.
-
-    Raises
-    ------
-    DataError
-        Batches that do not agree, values that are not finite, labels that cannot be told, a side without rows.
-    """
+    """Append all rows to the writers, one for each side of a split, and store their labels; return the rows in all."""
     done, written, kind = 0, [0] * len(writers), None
     for batch in batches:
         kind = kind or batch.kind
@@ -160,7 +169,6 @@ def fill(
                 writer.append(**part)
             written[side] += len(part["x"])
         done += count
-        progress(done)
     for writer, count in zip(writers, written, strict=True):
         if not count:
             raise DataError(f"{writer.target}: none of {done} rows falls into it ({split}); choose another split")
@@ -169,3 +177,155 @@ def fill(
         for writer in writers:
             writer.store_labels(labels)
     return done
+
+
+# ---------------------------------------------------------------- batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows `start` and up of `name`, by what they are: x (k, d), and y, weight, domain, group (k,)."""
+
+    name: str
+    start: int
+    values: dict[str, Array]
+    file: int = 0
+    image_shape: tuple[int, int] | None = None
+
+    @property
+    def kind(self) -> tuple[int, list[str]]:
+        """What all batches of a corpus have alike: features, and names of columns."""
+        return self.values["x"].shape[1], sorted(set(self.values) - {"x"})
+
+    def require_finite(self) -> None:
+        """Refuse values that are not finite, of rows or of weights."""
+        for name in ("x", "weight"):
+            values = self.values.get(name)
+            if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+                bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[:5]
+                raise DataError(
+                    f"{self.name}: rows with NaN or infinite values in {name}, the first are "
+                    f"{(self.start + bad).tolist()}; clean or leave them out"
+                )
+
+
+def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
+    """Yield the rows of X, which is what `write_corpus` takes, with the columns that go with them, each (n,)."""
+    if isinstance(X, Iterator):
+        if columns:
+            raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
+        for number, piece in enumerate(X):
+            yield from _of_values(f"piece {number} of X", *_parted(piece))
+    elif hasattr(X, "batches"):  # a corpus, rows, a source
+        yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
+    else:
+        yield from _of_values("X", X, columns)
+
+
+def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
+    count = _length(X)
+    for key, values in columns.items():
+        if count is not None and _length(values) not in (None, count):
+            raise DataError(f"{key}: expected {count} values to go with {name}, found {_length(values)}")
+
+    def batch_of(x: Array) -> Batch:
+        if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
+            raise DataError(
+                f"{name}: expected numbers (n, d), or pictures (n, h, w), found {x.dtype} of shape {x.shape}"
+            )
+        shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
+        rows = x.reshape(len(x), -1)
+        return Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
+
+    return _joined(map(batch_of, _pieces(X, name)), columns)
+
+
+def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
+    """Yield batches with their place, and with the columns, which are handed out in the portions of the rows."""
+    pieces = {key: _pieces(values, key) for key, values in columns.items()}
+    held: dict[str, Array | None] = dict.fromkeys(columns)
+    start = 0
+    for batch in batches:
+        count, taken = len(batch.values["x"]), dict[str, Array]()
+        for key in columns:
+            while (have := held[key]) is None or len(have) < count:
+                if (more := next(pieces[key], None)) is None:
+                    raise DataError(f"{key}: fewer values than rows; give one a row")
+                held[key] = more if have is None else np.concatenate([have, more])
+            taken[key], held[key] = have[:count], have[count:]
+        yield replace(batch, start=start, values={**batch.values, **taken})
+        start += count
+    for key, have in held.items():
+        if left := len(have if have is not None else ()) + sum(map(len, pieces[key])):
+            raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
+
+
+def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the rows and the columns of what an iterator gave."""
+    if isinstance(piece, Mapping):
+        unknown = sorted(set(piece) - {"x", *COLUMNS})
+        if "x" not in piece or unknown:
+            raise DataError(f"X: a piece has {', '.join(map(str, piece))}; expected x and any of {', '.join(COLUMNS)}")
+        return piece["x"], {key: values for key, values in piece.items() if key != "x"}
+    if isinstance(piece, tuple):
+        if len(piece) != 2:
+            raise DataError(f"X: a piece is a tuple of {len(piece)}; expected a pair (X, y)")
+        return piece[0], {"y": piece[1]}
+    return piece, {}
+
+
+def _length(values: Any) -> int | None:
+    """Return how many rows there are, where that is known without a pass over them."""
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        return len(values) if hasattr(values, "__len__") else None
+    return int(shape[0]) if shape and isinstance(shape[0], int | np.integer) else None
+
+
+def _pieces(values: Any, name: str) -> Iterator[Array]:
+    """Yield rows (k, …) of an array, frame or matrix, in memory or lazy."""
+    if hasattr(values, "dims") and hasattr(values, "data"):  # xarray
+        values = values.data
+    if dask.is_dask_collection(values) and hasattr(values, "chunks"):
+        whole = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
+        for i in range(whole.numblocks[0]):
+            yield from _cut(np.asarray(whole.blocks[i].compute()))
+    elif dask.is_dask_collection(values) and hasattr(values, "npartitions"):
+        for i in range(values.npartitions):
+            yield from _cut(_in_memory(values.partitions[i].compute(), name))
+    elif hasattr(values, "chunks") and hasattr(values, "store_path"):  # zarr
+        rows = values.chunks[0] * max(1, _rows_at_once(values) // values.chunks[0])
+        for start in range(0, values.shape[0], rows):
+            yield np.asarray(values[start : start + rows])
+    elif sparse.issparse(values):
+        rows, matrix = _rows_at_once(values), values.tocsr()
+        for start in range(0, matrix.shape[0], rows):
+            yield matrix[start : start + rows].toarray()
+    else:
+        yield from _cut(_in_memory(values, name))
+
+
+def _cut(values: Array) -> Iterator[Array]:
+    if not values.ndim:
+        raise DataError(f"expected rows or a column, found {values!r}")
+    step = _rows_at_once(values)
+    bounds = (*range(0, len(values), step), len(values))
+    return (values[start:stop] for start, stop in pairwise(bounds))
+
+
+def _rows_at_once(values: Any) -> int:
+    """Return how many rows have about the size of a chunk."""
+    row_bytes = int(np.prod(values.shape[1:], dtype=object)) * values.dtype.itemsize
+    return max(1, int(settings().chunk_bytes // max(1, row_bytes)))
+
+
+def _in_memory(values: Any, name: str) -> Array:
+    if is_dataframe_like(values):
+        kinds = {column: kind for column, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"}
+        if kinds:
+            text = ", ".join(f"{column}: {kind}" for column, kind in list(kinds.items())[:5])
+            raise DataError(f"{name}: columns that are no numbers ({text}); drop them or encode them")
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        row = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
+        raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+    return np.asarray(values)

@@ -12,11 +12,11 @@ import contextlib
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import zarr
@@ -26,12 +26,10 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from bigkernel.config import settings
 from bigkernel.data import seals
 from bigkernel.data.atomic_write import publishing
-from bigkernel.data.chunk_marks import Marks
-from bigkernel.data.retry import retry
 from bigkernel.data.visible import log_of
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
-ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
+ATTRIBUTE = seals.ATTRIBUTE
 _NUMERIC = "biuf"
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
@@ -40,7 +38,33 @@ _OTHERS = "swapped, exchanged or older"
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
+_LONGEST_PAUSE_SECONDS = 2.0
 _logger = log_of(__name__)
+T = TypeVar("T")
+
+
+def retry(
+    task: Callable[[], T],
+    *,
+    times: int,
+    passing: Callable[[Exception], bool],
+    failed: Callable[[Exception], None] = lambda error: None,
+    pause_seconds: float = 0.1,
+) -> T:
+    """Return what `task` returns, tried again up to `times` times after errors that are `passing`.
+
+    `failed` is told of each error that is tried again, after which there is a pause, twice as long as the one before.
+    The error of the last attempt, and any other one, is raised.
+    """
+    for attempt in range(times):
+        try:
+            return task()
+        except Exception as error:
+            if not passing(error):
+                raise
+            failed(error)
+        time.sleep(min(_LONGEST_PAUSE_SECONDS, pause_seconds * 2**attempt))
+    return task()
 
 
 def create(
@@ -62,6 +86,13 @@ def create(
     )
 
 
+def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return values in another dtype, and where that changes one; that a shorter float rounds is meant."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        found: NDArray[Any] = values.astype(dtype)
+    return found, np.isinf(found) & np.isfinite(values) if dtype.kind == "f" else found != values
+
+
 def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
     """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
     if not array.ndim:
@@ -72,66 +103,41 @@ def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
         array[start + first : start + first + step] = values[first : first + step]
 
 
-def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Open a group of ours read-only and return it with its `bigkernel` attributes.
+def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any], seals.Seal]:
+    """Open a group of ours read-only, with its `bigkernel` attributes and its seal; a DataError names what is wrong.
 
     All metadata is compared with the seal before any of it is parsed.
-
-    Raises
-    ------
-    DataError
-        Nothing there, not a zarr v3 group, not a `kind` of ours, or changed since it was published; names the file.
     """
-    path = os.path.abspath(path)
-    sealed = seals.is_sealed(Path(path))
-    if sealed:
-        seals.verify(Path(path))
-    elif os.path.isfile(os.path.join(path, seals.METADATA)):
-        seals.metadata_bytes(Path(path, seals.METADATA))
+    root = Path(os.path.abspath(path))
+    seal = seals.verify(root) if seals.is_sealed(root) else None
     try:
-        group = zarr.open_group(path, mode="r", zarr_format=3)
+        if seal is None and (root / seals.METADATA).is_file():
+            seals.metadata_bytes(root / seals.METADATA)
+        group = zarr.open_group(root, mode="r", zarr_format=3)
     except FileNotFoundError:
-        hint = "the path does not exist" if not os.path.exists(path) else "it holds no zarr v3 group"
-        raise DataError(f"{path}: expected a {kind}, but {hint}") from None
+        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
+        raise DataError(f"{root}: expected a {kind}, but {hint}") from None
     except _UNREADABLE as error:
-        raise DataError(f"{path}: expected a {kind}, but its zarr metadata cannot be read: {error}") from error
+        raise DataError(f"{root}: expected a {kind}, but its zarr metadata cannot be read: {error}") from error
     attributes = group.attrs.asdict().get(ATTRIBUTE)
     if not isinstance(attributes, dict) or attributes.get("kind") != kind:
         found = attributes.get("kind") if isinstance(attributes, dict) else "a zarr group without our attributes"
-        raise DataError(f"{path}: expected a {kind}, found {found}")
-    if not sealed:
+        raise DataError(f"{root}: expected a {kind}, found {found}")
+    if seal is None:
         raise DataError(
-            f"{path}: a {kind} without a seal (format {attributes.get('format')!r}): an earlier version wrote it, its "
+            f"{root}: a {kind} without a seal (format {attributes.get('format')!r}): an earlier version wrote it, its "
             f"writing was not completed, or its seal was lost; {_REWRITE.get(kind, 'start a new run')}"
         )
-    return group, attributes
+    return group, attributes, seal
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[zarr.Group, dict[str, Any], seals.Seal]]:
     """Open a group of ours, see `open_group`, for a block; a DataError where another store lies there after it."""
-    before = seals.verify(Path(path)) if seals.is_sealed(Path(path)) else None
-    group, attributes = open_group(path, kind)
-    seal = seals.verify(Path(path))
+    group, attributes, seal = open_group(path, kind)
     yield group, attributes, seal
-    if before != seal or seals.verify(Path(path)) != seal:
+    if seals.verify(Path(path)) != seal:
         raise DataError(f"{path}: was exchanged while it was read; read it again")
-
-
-def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """The kind that a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
-
-    Nothing is verified; `open_group` does that. A sealed group with damaged metadata is still told by its text.
-    """
-    try:
-        content = seals.metadata_bytes(Path(path, seals.METADATA))
-    except DataError:
-        return None
-    try:
-        return str(json.loads(content)["attributes"][ATTRIBUTE]["kind"])
-    except _UNREADABLE:
-        found = re.search(rb'"kind": "([a-z]+)"', content)
-        return found[1].decode() if found and seals.is_sealed(Path(path)) else None
 
 
 def open_array(group: zarr.Group, name: str) -> zarr.Array:
@@ -152,25 +158,27 @@ def open_array(group: zarr.Group, name: str) -> zarr.Array:
 
 
 def array_names(group: zarr.Group) -> list[str]:
-    """Names of the arrays of a group of ours, sorted."""
+    """Return the names of the arrays of a group of ours, sorted."""
     return seals.array_names(Path(group.store_path.store.root))  # type: ignore[attr-defined]
 
 
 def directory_of(array: zarr.Array) -> Path:
-    """The directory of an array of a local store."""
+    """Return the directory of an array of a local store."""
     return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
 
 
-def chunk_keys(array: zarr.Array) -> Iterator[str]:
-    """The keys of all chunks of an array of ours, in order."""
-    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True))
-    return ("/".join(map(str, ("c", *index))) for index in product(*grid))
+def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
+    grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    if grid and (start or stop is not None):
+        grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
+    return ("/".join(map(str, ("c", *place))) for place in product(*grid))
 
 
-def require_chunks(array: zarr.Array) -> None:
-    """Raise `ChunkMissing` naming the first lost chunk of an array of ours."""
+def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
+    """Raise `ChunkMissing` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
     root = directory_of(array)
-    lost = list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), 100))
+    lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
     if lost:
         count = len(lost) if len(lost) < 100 else "100 or more"
         raise ChunkMissing(
@@ -193,26 +201,11 @@ def _require_content(array: zarr.Array) -> None:
         )
 
 
-def require_chunk(array: zarr.Array, index: int) -> None:
-    """Raise `ChunkMissing` unless all chunks of the `index`-th step of rows are stored."""
-    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True))
-    for rest in product(*grid):
-        key = "/".join(map(str, ("c", index, *rest)))
-        if not (directory_of(array) / key).is_file():
-            raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
+def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> seals.Marks | None:
+    """Return the marks of the chunks of an array of the sealed group at `path`; None where they hold no whole rows.
 
-
-def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> Marks | None:
-    """The marks of the chunks of an array of the sealed group at `path`; None where they do not hold whole rows.
-
-    Parameters
-    ----------
-    seal : digest of the seal that the group had when it was opened, if that is known
-
-    Raises
-    ------
-    ChunkMissing, ChunkCorrupt, DataError
-        Chunks that are not there, do not read back, or are others than those that were sealed.
+    `seal` is the digest of the seal that the group had when it was opened, if that is known. Chunks that are not there,
+    do not read back, or are others than those that were sealed are an error.
     """
     there = seals.verify(Path(path))
     if seal and there.digest != seal:
@@ -220,30 +213,30 @@ def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: s
     require_chunks(array)
     if array.nchunks != -(-array.shape[0] // array.chunks[0]):
         return None
-    sealed, base = there.arrays[name], directory_of(array)
-    found = Marks.of(array, base)
-    if found.digest(array) != sealed.chunks:
+    marks, digest = seals.Marks.of(array, directory_of(array))
+    if digest != there.arrays[name].chunks:
         for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
             read(array, start, min(start + array.chunks[0], array.shape[0]))
         raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
-    return found
+    return marks
 
 
-def read(array: zarr.Array, start: int, stop: int, marks: Marks | None = None) -> NDArray[Any]:
-    """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, chunk by chunk.
+def read(array: zarr.Array, start: int, stop: int, marks: seals.Marks | None = None) -> NDArray[Any]:
+    """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
 
-    Parameters
-    ----------
-    marks : of the chunks that these rows are in, which the files must have once they were read
-
-    Raises
-    ------
-    ChunkCorrupt, ChunkMissing
-        Name the array, the chunk and its rows.
-    OSError
-        The store failed `bigkernel.retries` times more.
+    `marks` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorrupt and
+    ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
     """
-    values = _read(array, start, stop)
+    try:
+        values = np.asarray(array[start:stop])
+    except Exception as error:
+        if _passing(error):
+            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
+        values = np.empty((stop - start, *array.shape[1:]), array.dtype)
+        for key, piece in _pieces(array, start, stop):
+            rows = slice(piece[0].start - start, piece[0].stop - start)
+            values[(rows, *piece[1:])] = _read_piece(array, key, piece)
     if marks is not None and stop > start:
         step = array.chunks[0]
         retry(
@@ -256,35 +249,18 @@ def read(array: zarr.Array, start: int, stop: int, marks: Marks | None = None) -
     return values
 
 
-def _read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
-    try:
-        return np.asarray(array[start:stop])
-    except Exception as error:
-        if _passing(error):
-            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
-        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
-        out = np.empty((stop - start, *array.shape[1:]), array.dtype)
-        for key, piece in _pieces(array, start, stop):
-            rows = slice(piece[0].start - start, piece[0].stop - start)
-            out[(rows, *piece[1:])] = _read_piece(array, key, piece)
-        return out
-
-
 def _passing(error: Exception) -> bool:
-    """Tell if a store may succeed when it is asked again; what a codec says of damaged bytes has no errno."""
+    """Return True if a store may succeed when asked again; what a codec says of damaged bytes has no errno."""
     return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
 
 
 def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """The chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
+    """Yield the chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
     shape = ((start, stop), *((0, size) for size in array.shape[1:]))
     steps = array.shards or array.chunks
-    grid = (range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))
-    for index in product(*grid):
-        piece = tuple(
-            slice(max(low, i * step), min(high, (i + 1) * step))
-            for (low, high), i, step in zip(shape, index, steps, strict=True)
-        )
+    for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
+        bounds = zip(shape, index, steps, strict=True)
+        piece = tuple(slice(max(low, i * step), min(high, (i + 1) * step)) for (low, high), i, step in bounds)
         yield array.metadata.encode_chunk_key(index), piece
 
 
@@ -307,7 +283,7 @@ def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArra
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of `arrays`, in the order of their names."""
+    """Return the SHA-256 over names, dtypes, shapes and bytes of `arrays`, in the order of their names."""
     total = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -317,7 +293,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def stored_fingerprint(array: zarr.Array) -> str:
-    """A digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
+    """Return a digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
     if getattr(array.store_path.store, "root", None) is not None:
         total.update(seals.chunks_digest(directory_of(array))[0].encode())
@@ -351,13 +327,7 @@ def publish(
 def read_group(
     path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`.
-
-    Raises
-    ------
-    ChunkMissing, ChunkCorrupt, DataError
-        Names what is damaged, or not what was sealed once all of it was read.
-    """
+    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
     with opened(path, kind) as (group, attributes, seal):
         links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
         if links:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
-from bigkernel.data.chunk_check import look
+from bigkernel.data.check import look
 from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.engine.context import forget, in_force
 from bigkernel.engine.rows import Rows
@@ -166,7 +166,18 @@ def _require_chunks(group: zarr.Group) -> None:
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
+<<<<<<< HEAD
     """Open a prediction store; a `DataError` where it is none, or chunks are missing."""
     group, _ = zarr_arrays.open_group(path, "predictions")
+=======
+    """Open a prediction store, every chunk there.
+
+    Raises
+    ------
+    DataError
+        Not a prediction store, or chunks are missing.
+    """
+    group, *_ = zarr_arrays.open_group(path, "predictions")
+>>>>>>> h-data
     _require_chunks(group)
     return group

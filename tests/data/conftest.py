@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bigkernel.data.corpus import Corpus
@@ -38,6 +41,41 @@ def load(tmp_path: Path) -> Callable[..., Corpus]:
         return ingest(open_source(path, **options), tmp_path / "loaded", classes=classes)
 
     return run
+
+
+@pytest.fixture
+def flip() -> Callable[[Path, int], None]:
+    """Flip one bit of a file, drawn by the seed."""
+
+    def run(path: Path, seed: int) -> None:
+        content = bytearray(path.read_bytes())
+        bit = int(np.random.default_rng(seed).integers(8 * len(content)))
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+
+    return run
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Any], Any]]:
+    """Answer requests to a free port of 127.0.0.1 by a handler; the server has a `url`, and an event `leave`."""
+    servers = []
+
+    def start(handler: Any) -> Any:
+        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.daemon_threads = True
+        server.url, server.leave = f"http://127.0.0.1:{server.server_address[1]}", threading.Event()
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        servers.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in servers:
+        server.leave.set()
+        server.shutdown()
+        thread.join(5)
+        server.server_close()
 
 
 @pytest.fixture

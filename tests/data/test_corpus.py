@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel.data import seals
-from bigkernel.data.chunk_check import look
+from bigkernel.data.check import look, walk
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
@@ -34,7 +34,7 @@ def writer(path, *, chunk_rows=10, dtype="u1", columns=None, info=INFO, **option
 def check(corpus):
     """Look at a corpus up to its first damage, which is raised."""
     found = []
-    for looked in corpus.look():
+    for looked in walk(corpus.path, "corpus"):
         if looked.damage:
             raise looked.damage
         found.append(looked)
@@ -195,14 +195,10 @@ def test_arrays_that_do_not_fit_together_are_refused(path):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_checking_finds_one_flipped_bit_in_any_chunk(path, seed):
-    rng = np.random.default_rng(seed)
+def test_checking_finds_one_flipped_bit_in_any_chunk(path, flip, seed):
     files = sorted(file for name in ("x", "y") for file in (path / name / "c").rglob("*") if file.is_file())
-    file = files[rng.integers(len(files))]
-    content = bytearray(file.read_bytes())
-    bit = int(rng.integers(8 * len(content)))
-    content[bit // 8] ^= 1 << bit % 8
-    file.write_bytes(content)
+    file = files[seed * 7 % len(files)]
+    flip(file, seed)
     parts = file.relative_to(path).parts
     start = 10 * int(parts[2])
     with pytest.raises(
@@ -273,7 +269,7 @@ def test_looking_names_every_damaged_chunk(path):
     for key in ("x/c/1/0", "y/c/9"):
         (path / key).write_bytes(b"noise")
     (path / "x/c/4/0").unlink()
-    found = [looked for looked in open_corpus(path).look() if looked.damage]
+    found = [looked for looked in walk(path, "corpus") if looked.damage]
     assert [(looked.array, looked.done, type(looked.damage)) for looked in found] == [
         ("x", 20, ChunkCorrupt),
         ("x", 50, ChunkMissing),

@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,84 +24,69 @@ PACKED = gzip.compress(CONTENT, 9, mtime=0)
 OTHER = gzip.compress(CONTENT[:-1] + b"!", mtime=0)
 
 
+def encoded(handler):
+    body = gzip.compress(CONTENT, 1)
+    handler.start(200, len(body), Content_Encoding="gzip")
+    handler.wfile.write(body)
+
+
+def endless(handler):
+    handler.start(200)
+    for _ in range(1000):
+        try:
+            handler.wfile.write(bytes(2**16))
+        except OSError:
+            handler.server.broken_off.set()
+            return
+
+
+# what each path does: the body that it sends (and how long it says that is), or a function
+ANSWERS = {
+    "right": PACKED,
+    "plain": CONTENT,
+    "other": OTHER,
+    "page": b"<html>moved</html>",
+    "truncated": PACKED[: len(PACKED) // 2],
+    "early-end": (PACKED[: len(PACKED) // 2], len(PACKED)),
+    "bomb": gzip.compress(bytes(10**7)),
+    "encoded": encoded,
+    "endless": endless,
+    "hanging": lambda handler: handler.server.leave.wait(20),
+    "missing": lambda handler: handler.start(404, 0),
+}
+
+
 class Mirror(BaseHTTPRequestHandler):
-    """What each path does is its name."""
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        getattr(self, "answer_" + self.path.strip("/").replace("-", "_"))()
-
-    def _send(self, body: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        answer = ANSWERS[self.path.strip("/")]
+        if callable(answer):
+            answer(self)
+            return
+        body, length = answer if isinstance(answer, tuple) else (answer, len(answer))
+        self.start(200, length)
         self.wfile.write(body)
 
-    def answer_missing(self) -> None:
-        self._send(b"not here", 404)
-
-    def answer_right(self) -> None:
-        self._send(PACKED)
-
-    def answer_plain(self) -> None:
-        self._send(CONTENT)
-
-    def answer_encoded(self) -> None:
-        self._send(gzip.compress(CONTENT, 1), Content_Encoding="gzip")
-
-    def answer_other(self) -> None:
-        self._send(OTHER)
-
-    def answer_page(self) -> None:
-        self._send(b"<html>moved</html>")
-
-    def answer_early_end(self) -> None:
-        self._send(PACKED[: len(PACKED) // 2], length=len(PACKED))
-
-    def answer_truncated(self) -> None:
-        self._send(PACKED[: len(PACKED) // 2])
-
-    def answer_hanging(self) -> None:
-        self.server.leave.wait(20)  # type: ignore[attr-defined]
-
-    def answer_endless(self) -> None:
-        self.send_response(200)
+    def start(self, status, length=None, **headers):
+        self.send_response(status)
+        for name, value in ({} if length is None else {"Content-Length": length} | headers).items():
+            self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
-        piece = bytes(2**16)
-        for _ in range(1000):
-            try:
-                self.wfile.write(piece)
-            except OSError:
-                self.server.broken_off.set()  # type: ignore[attr-defined]
-                return
 
-    def answer_bomb(self) -> None:
-        self._send(gzip.compress(bytes(10**7)))
-
-    def log_message(self, *args: object) -> None:
+    def log_message(self, *args):
         """Nothing."""
 
 
 @pytest.fixture
-def mirror():
-    """A server on a free port of 127.0.0.1: `mirror.file("missing", "right")` is a file with these mirrors."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
-    server.daemon_threads = True
-    server.asked, server.leave, server.broken_off = [], threading.Event(), threading.Event()
-    base = f"http://127.0.0.1:{server.server_address[1]}"
+def mirror(serve):
+    """A server of which `mirror.file("missing", "right")` is a file with these mirrors."""
+    server = serve(Mirror)
+    server.asked, server.broken_off = [], threading.Event()
     digest = hashlib.sha256(CONTENT).hexdigest()
-    server.file = lambda *paths, name="d.gz": RemoteFile(
-        name, len(CONTENT), digest, tuple(f"{base}/{path}" for path in paths)
+    server.file = lambda *paths: RemoteFile(
+        "d.gz", len(CONTENT), digest, tuple(f"{server.url}/{path}" for path in paths)
     )
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.leave.set()
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
+    return server
 
 
 def test_the_first_mirror_with_the_right_content_is_taken(mirror, tmp_path):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bigkernel.data import atomic_write
+from bigkernel.data.check import walk
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.ingest import ingest
+from bigkernel.data.ingest import Split, ingest, split_path
 from bigkernel.data.labels import Labelling
 from bigkernel.data.readers import open_source
-from bigkernel.data.split import Split, split_path
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
@@ -59,7 +59,7 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     assert all(type(label) in (int, str) for label in corpus.info.classes)
     expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
     assert np.array_equal(found, expected, equal_nan=True)
-    assert [looked.damage for looked in corpus.look()] == [None, None]
+    assert [looked.damage for looked in walk(corpus.path, "corpus")] == [None, None]
 
 
 def test_up_to_a_thousand_integers_are_classes():
@@ -85,17 +85,13 @@ def test_up_to_a_thousand_integers_are_classes():
         ([1, np.inf, 1], "auto", "row 1: the label is infinite"),
         ([1, 0.5, 1], True, "row 1: 0.5 is no class"),
         (["a", "b", "a"], False, "row 0: the label 'a' is a name"),
+        (None, True, "no labels"),
     ],
 )
 def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, expected):
     with pytest.raises(DataError, match=expected):
-        ingest(archive("a", X[:3], np.array(y)), tmp_path / "c", classes=classes)
+        ingest(archive("a", X[:3], None if y is None else np.array(y)), tmp_path / "c", classes=classes)
     assert not (tmp_path / "c").exists()
-
-
-def test_classes_cannot_be_asked_of_rows_without_labels(archive, tmp_path):
-    with pytest.raises(DataError, match="no labels"):
-        ingest(archive("a", y=None), tmp_path / "c", classes=True)
 
 
 # ---- what is left
@@ -142,7 +138,7 @@ def test_a_refused_source_leaves_no_chunk_under_a_run_and_a_full_disk_does(archi
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bigkernel.data.corpus_arrays.CorpusArrays.store_labels", full)
+        patch.setattr("bigkernel.data.labels.Labels.stored", full)
         with pytest.raises(DataError, match="No space left"):
             ingest(archive("a"), tmp_path / "c", **options)
     assert list(tmp_path.glob(".c.*.partial/labels/c/*"))
@@ -302,16 +298,12 @@ def test_a_job_that_was_finished_is_found_finished(archive, tmp_path, monkeypatc
     with pytest.raises(DataError, match="c: already exists"):
         ingest(archive("a"), tmp_path / "c", resume=True, **options)
     sides[0].rename(tmp_path / "elsewhere too")
+    ingest(archive("b"), tmp_path / "c")
+    with pytest.raises(DataError, match="c: already exists"):  # another corpus in the place is left alone
+        ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    sides[0].rename(tmp_path / "another")
     again = ingest(archive("a"), tmp_path / "c", resume=True, **options)
     assert np.array_equal(again.array("x")[:], open_corpus(tmp_path / "elsewhere too").array("x")[:])
-
-
-def test_another_corpus_in_the_place_of_a_finished_job_is_left_alone(archive, tmp_path):
-    ingest(archive("a"), tmp_path / "c", run=tmp_path / "run")
-    ingest(archive("b"), tmp_path / "c", overwrite=True)
-    with pytest.raises(DataError, match="c: already exists"):
-        ingest(archive("a"), tmp_path / "c", run=tmp_path / "run", resume=True)
-    assert open_corpus(tmp_path / "c").info.name == "b"
 
 
 def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):

@@ -53,7 +53,7 @@ def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
     (x, y), *rest = whole.blocks()
     assert (rest, whole.n_rows, whole.n_features) == ([], 500, 9)
     monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 36 * 7)
-    monkeypatch.setattr("bigkernel.data.readers.lines._READ_BYTES", 100)
+    monkeypatch.setattr("bigkernel.data.readers.source.READ_BYTES", 100)
     cut = list(open_source(lines(text)).blocks())
     assert max(len(rows) for rows, _ in cut) == 7 or len(cut) > 70
     assert np.array_equal(np.concatenate([rows for rows, _ in cut]), x)

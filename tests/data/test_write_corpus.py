@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from bigkernel import UnitNormalizer, write_corpus
-from bigkernel.data import corpus_rows
+from bigkernel.data import corpus as corpus_module
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ChunkMissing, ConfigError, DataError, PlanTooLarge
 
@@ -23,6 +23,7 @@ X = rng.normal(size=(N, D))
 CODES = rng.integers(0, 3, N)
 NAMES = np.array(["a", "b", "c"])[CODES]
 FRAME = pd.DataFrame(X, columns=list("pqrs"))
+LAZY = dd.from_pandas(FRAME, npartitions=3)
 
 
 def pieces(*columns, size=40):
@@ -38,7 +39,7 @@ GIVEN = {
     "zarr": (zarr.array(X, chunks=(50, D)), CODES),
     "pandas": (FRAME, pd.Series(NAMES)),
     "arrow": (pa.Table.from_pandas(FRAME), pa.chunked_array([NAMES])),
-    "dask frame": (dd.from_pandas(FRAME, npartitions=3), dd.from_pandas(pd.Series(CODES), npartitions=2)),
+    "dask frame": (LAZY, dd.from_pandas(pd.Series(CODES), npartitions=2)),
     "pictures": (X.reshape(N, 2, 2), CODES),
     "stored pictures": (zarr.array(X.reshape(N, 2, 2)), CODES),
     "sparse matrix": (sparse.csr_array(X), CODES),
@@ -87,12 +88,8 @@ REFUSED = {
     "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "piece 1 of X: rows of 2 features"),
     "pieces without labels": (lambda: (iter([(X, CODES), X]),), {}, "no column; the first piece had 4 with y"),
     "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), {}, "row 0: its labels are names, those before"),
-    "too few lazy labels": (
-        lambda: (dd.from_pandas(FRAME, npartitions=3), da.zeros(90)),
-        {},
-        "y: fewer values than rows",
-    ),
-    "too many lazy labels": (lambda: (dd.from_pandas(FRAME, npartitions=3), da.zeros(140)), {}, "found 140"),
+    "too few lazy labels": (lambda: (LAZY, da.zeros(90)), {}, "y: fewer values than rows"),
+    "too many lazy labels": (lambda: (LAZY, da.zeros(140)), {}, "found 140"),
 }
 
 
@@ -121,14 +118,8 @@ def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(na
 
 
 def test_numbers_of_numpy_are_arguments_too(tmp_path):
-    corpus = write_corpus(
-        tmp_path / "c",
-        X,
-        scale=np.float32(255),
-        image_shape=np.array([2, 2]),
-        chunk_rows=np.int64(50),
-        name=np.str_("n"),
-    )
+    given = {"scale": np.float32(255), "image_shape": np.array([2, 2]), "name": np.str_("n")}
+    corpus = write_corpus(tmp_path / "c", X, chunk_rows=np.int64(50), **given)
     assert corpus.info == CorpusInfo("n", "Python", (), (2, 2), 255.0, complete=True)
     assert (type(corpus.info.scale), type(corpus.info.image_shape[0]), corpus.chunk_rows) == (float, int, 50)
 
@@ -162,11 +153,7 @@ ODD = {
     "dates": (X, np.arange(N).astype("M8[D]"), r"labels of datetime64\[D\]; expected"),
     "complex": (X, CODES + 1j, "labels of complex128; expected"),
     "lazy dates": (X, da.arange(N).astype("M8[D]"), "labels of datetime64"),
-    "long rows": (
-        X.astype(np.longdouble),
-        CODES,
-        f"x: expected numbers of at most 64 bits, found dtype {np.dtype('g')}",
-    ),
+    "long rows": (X.astype("g"), CODES, f"x: expected numbers of at most 64 bits, found dtype {np.dtype('g')}"),
 }
 
 
@@ -207,7 +194,7 @@ def test_single_rows_all_rows_and_lazy_rows(corpus):
 
 
 def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monkeypatch):
-    monkeypatch.setattr(corpus_rows, "MOST_BYTES", 100 * D * 8)
+    monkeypatch.setattr(corpus_module, "MOST_BYTES", 100 * D * 8)
     with pytest.raises(PlanTooLarge, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
         np.asarray(corpus)
     with pytest.raises(PlanTooLarge):

@@ -63,35 +63,25 @@ def test_any_shape_and_dtype_comes_back(value, tmp_path_factory):
     assert back.tobytes() == value.astype(back.dtype).tobytes()
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_one_flipped_bit_in_any_chunk_is_seen(group, seed):
-    rng = np.random.default_rng(seed)
-    files = chunk_files(group)
-    file = files[seed % len(files)]
-    content = bytearray(file.read_bytes())
-    bit = int(rng.integers(8 * len(content)))
-    content[bit // 8] ^= 1 << bit % 8
-    file.write_bytes(content)
-    with pytest.raises(ChunkCorrupt, match=rf"{file.relative_to(group).parts[0]}: rows 0:"):
-        zarr_arrays.read_group(group, "test")
+DAMAGE = {
+    "halved": lambda content: content[: len(content) // 2],
+    "one byte short": lambda content: content[:-1],
+    "one byte": lambda content: content[:1],
+    "emptied": lambda content: b"",
+    "zeroed": lambda content: bytes(len(content)),
+    "lengthened": lambda content: content + b"\0",
+    "noise": lambda content: np.random.default_rng(0).bytes(len(content)),
+}
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-@pytest.mark.parametrize("damage", ["halved", "one byte short", "one byte", "emptied", "zeroed", "lengthened", "noise"])
-def test_a_damaged_chunk_is_named(group, name, damage):
+@pytest.mark.parametrize("damage", [*DAMAGE, *range(12)])
+def test_a_damaged_chunk_is_named(group, flip, name, damage):
     file = chunk_files(group / name)[0]
-    content = file.read_bytes()
-    file.write_bytes(
-        {
-            "halved": content[: len(content) // 2],
-            "one byte short": content[:-1],
-            "one byte": content[:1],
-            "emptied": b"",
-            "zeroed": bytes(len(content)),
-            "lengthened": content + b"\0",
-            "noise": np.random.default_rng(0).bytes(len(content)),
-        }[damage]
-    )
+    if damage in DAMAGE:
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
+    else:
+        flip(file, damage)
     with pytest.raises(ChunkCorrupt, match=f"{name}: rows 0:"):
         zarr_arrays.read_group(group, "test")
 
@@ -290,10 +280,10 @@ def test_a_group_without_a_seal_is_refused_with_advice(root):
 
 
 def test_a_kind_is_told_without_trust_in_anything(root, tmp_path):
-    assert zarr_arrays.kind_of(root) == "test"
+    assert seals.kind_of(root) == "test"
     (root / "zarr.json").write_text("[" * 10**5)
     zarr.create_group(tmp_path / "foreign")
-    assert [zarr_arrays.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
+    assert [seals.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
 
 
 # ---------------------------------------------------------------- digests and fingerprints
@@ -327,3 +317,44 @@ def test_a_fingerprint_tells_stored_arrays_apart_without_reading_them(tmp_path):
     assert stored("e", rng.integers(0, 256, (30, 8), dtype=np.uint8)) != first
     shutil.rmtree(tmp_path / "b" / "x" / "c" / "1")
     assert zarr_arrays.stored_fingerprint(zarr.open_group(tmp_path / "b")["x"]) != first
+
+
+# ---------------------------------------------------------------- trying again
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    found = []
+    monkeypatch.setattr(zarr_arrays.time, "sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize("failures", [0, 1, 3])
+def test_a_task_that_fails_no_oftener_than_allowed_gives_its_result(pauses, failures):
+    attempts, told = [], []
+
+    def task():
+        attempts.append(1)
+        if len(attempts) <= failures:
+            raise OSError(len(attempts))
+        return "done"
+
+    passing = lambda error: isinstance(error, OSError)  # noqa: E731
+    assert zarr_arrays.retry(task, times=3, passing=passing, failed=told.append, pause_seconds=1.0) == "done"
+    assert [error.args for error in told] == [(i + 1,) for i in range(failures)]
+    assert pauses == [1.0, 2.0, 2.0][:failures]
+
+
+def test_the_last_error_is_raised_and_one_that_does_not_pass_at_once(pauses):
+    attempts = []
+
+    def task():
+        attempts.append(1)
+        raise OSError(len(attempts))
+
+    with pytest.raises(OSError, match="3"):
+        zarr_arrays.retry(task, times=2, passing=lambda error: True)
+    with pytest.raises(OSError, match="4"):
+        zarr_arrays.retry(task, times=2, passing=lambda error: False)
+    assert len(attempts) == 4
+    assert len(pauses) == 2

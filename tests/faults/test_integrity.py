@@ -149,7 +149,7 @@ def test_chunks_of_nothing_but_zeros_are_as_good_as_any(tmp_path):
         writer.append(x=np.zeros((N, D), np.uint8), y=np.zeros(N, np.int64))
     corpus = open_corpus(tmp_path / "zeros")
     assert_array_equal(swept(corpus).total["x"], np.zeros(D))
-    assert sum(looked.damage is None for looked in corpus.look()) == 2 * N // CHUNK_ROWS
+    assert sum(looked.damage is None for looked in walk(corpus.path, "corpus")) == 2 * N // CHUNK_ROWS
     chunks_of(Path(corpus.path, "x"))[3].unlink()
     with pytest.raises(ChunkMissing):
         swept(corpus)
@@ -424,7 +424,7 @@ def test_a_store_that_may_only_be_read_is_not_written_to(corpus):
     try:
         model = KernelRidgeClassifier(Gaussian(200.0), n_landmarks=9, random_state=0).fit(open_corpus(root))
         assert model.score(open_corpus(root)) > 0.2
-        assert all(looked.damage is None for looked in corpus.look())
+        assert all(looked.damage is None for looked in walk(corpus.path, "corpus"))
         assert state() == before
     finally:
         for path in (root, *root.rglob("*")):

@@ -9,13 +9,12 @@ from pathlib import Path
 
 _READ = """
 import json, sys, tracemalloc
-from bigkernel.data.readers import lines, open_source
+from bigkernel.data.readers import open_source, source
 
-lines._READ_BYTES = int(sys.argv[1])
+source.READ_BYTES = int(sys.argv[1])
 
 def read(path):
-    source = open_source(path)
-    return sum(len(block[0]) for block in source.blocks())
+    return sum(len(block[0]) for block in open_source(path).blocks())
 
 def peak(path):
     tracemalloc.start()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from crashing_disk import Disk, Image, known
 
-from bigkernel.data import retry, run_lock, seals, zarr_arrays
+from bigkernel.data import run_lock, seals, zarr_arrays
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.run_directory import Run
 from bigkernel.engine import executor
@@ -157,8 +157,13 @@ def world(root: Path, segments: int) -> Iterator[World]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(zarr_arrays, "publish", _publish)
         patch.setattr(zarr_arrays, "read_group", _read_group)
+<<<<<<< HEAD
         patch.setattr(executor, "threadpool_limits", lambda **_: nullcontext())
         patch.setattr(retry.time, "sleep", lambda seconds: None)
+=======
+        patch.setattr(local_executor, "threadpool_limits", lambda **_: nullcontext())
+        patch.setattr(zarr_arrays.time, "sleep", lambda seconds: None)
+>>>>>>> h-data
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
         # every driver has this process's number, and none of those before it lives

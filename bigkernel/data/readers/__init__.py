@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, stores, text
+from bigkernel.data import zarr_arrays
+from bigkernel.data.readers import arrays, libsvm, mat, png, stores, tables
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
 
-__all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
+__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]
 
 _HEAD_BYTES = 2**16
-
-
-def _never(found: bytes | Sequence[str]) -> bool:
-    return False
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,21 @@ class _Reader:
     read: Callable[..., Source]
     options: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
-    recognises: Callable[[bytes], bool] = _never
-    recognises_folder: Callable[[Sequence[str]], bool] = _never
+    recognises: Callable[[bytes], bool] | None = None
+    recognises_folder: Callable[[Sequence[str]], bool] | None = None
     files: bool = True  # whether a plain file may be of this format
+
+
+def _is_npz(head: bytes) -> bool:
+    return head.startswith(b"PK\x03\x04") and b".npy" in head[30:300]
+
+
+def _is_idx(head: bytes) -> bool:
+    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in arrays.IDX_TYPES and 1 <= head[3] <= 4
+
+
+def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
+    return any(name.lower().endswith(endings) for name in names)
 
 
 _TABLE = ("target", "group")
@@ -43,31 +52,45 @@ _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # The order is the order in which `auto` asks.
 _READERS: dict[str, _Reader] = {
-    "npy": _Reader("NumPy array (n, d) or (n, h, w)", npy.read, ("labels",), (".npy",), npy.recognises),
-    "npz": _Reader("NumPy archive of x and y", npy.read_npz, ("x", "y"), (".npz",), npy.recognises_npz),
-    "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, ("x", "y"), (".mat",), mat.recognises),
-    "idx": _Reader("IDX images as of MNIST", idx.read, ("labels",), (".idx", "-ubyte"), idx.recognises),
+    "npy": _Reader(
+        "NumPy array (n, d) or (n, h, w)",
+        arrays.read_npy,
+        ("labels",),
+        (".npy",),
+        lambda head: head.startswith(b"\x93NUMPY"),
+    ),
+    "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), _is_npz),
+    "mat": _Reader(
+        "MATLAB file, versions 5 to 7.2",
+        mat.read,
+        ("x", "y"),
+        (".mat",),
+        lambda head: head.startswith((b"MATLAB ", mat.HDF5_MAGIC)),
+    ),
+    "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(
-        *("Parquet file, or folder of parts", parquet.read, _TABLE, parquet.ENDINGS),
-        *(parquet.recognises, parquet.recognises_folder),
+        *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
+        *(lambda head: head.startswith(b"PAR1"), lambda names: _end_so(names, tables.PARQUET_ENDINGS)),
     ),
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
-        recognises_folder=stores.recognises_folder,
+        recognises_folder=lambda names: not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names),
         files=False,
     ),
     "png": _Reader(
         *("folder of images: LABEL/*.png or *.png", png.read, ("grey",)),
-        recognises_folder=png.recognises_folder,
+        recognises_folder=lambda names: _end_so(names, (".png",)),
         files=False,
     ),
-    "usps": _Reader('USPS "zip code" digits, text', text.read_usps, recognises=text.recognises_usps),
+    "usps": _Reader('USPS "zip code" digits, text', tables.read_usps, recognises=tables.recognises_usps),
     "libsvm": _Reader("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
-    "csv": _Reader("table in text: , ; tab or blank", text.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
+    "csv": _Reader("table in text: , ; tab or blank", tables.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
 }
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
 """Format name -> one line that describes it, for the command line's help."""
+
+ENDINGS = {ending for reader in _READERS.values() for ending in reader.endings}
 
 OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in _READERS.items()}
 """Format name -> the options of `open_source` that it takes."""
@@ -120,8 +143,9 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
         raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
     reader = _READERS[found]
     _require_kind(name, found, reader)
-    given = {key: value for key, value in options.items() if not _left_out(key, value)}
-    if given.get("labels") is not None:
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # which any format may be given
+    given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
+    if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
     foreign = sorted(set(given) - set(reader.options))
     if foreign:
@@ -131,16 +155,12 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     return source if dtype is None else _stored_as(source, dtype)
 
 
-def _left_out(key: str, value: Any) -> bool:
-    return value is None or (key == "header" and value == "auto") or (key in ("grey", "zero_based") and not value)
-
-
 def _require_kind(path: str, name: str, reader: _Reader) -> None:
     """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
     if stores.is_url(path):
         if name != "zarr":
             raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
-    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder is not _never):
+    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder):
         require_file(path)
     elif not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
@@ -148,39 +168,34 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
 
 
 def _detect(path: str) -> str:
+    """Return the format of a file by its first bytes, then by its name; of a folder by the names in it."""
     if stores.is_url(path):
         return "zarr"
     if os.path.isdir(path):
-        return _detect_folder(path)
-    require_file(path)
-    with open_stream(path) as stream:
-        head = stream.read(1024) + stream.read(_HEAD_BYTES)
-    for name, reader in _READERS.items():
-        if reader.recognises(head):
-            return name
-    plain = path.lower().removesuffix(".gz")
-    for name, reader in _READERS.items():
-        if reader.endings and plain.endswith(reader.endings):
-            return name
-    raise DataError(
-        f"{path}: unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
-        f"the formats are {', '.join(FORMATS)}; give format=NAME"
-    )
-
-
-def _detect_folder(path: str) -> str:
-    try:
-        names = sorted(os.listdir(path))
-        within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
-        names += [] if within is None else os.listdir(os.path.join(path, within))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
-    for name, reader in _READERS.items():
-        if reader.recognises_folder(names):
-            return name
-    raise DataError(
-        f"{path}: expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
-    )
+        try:
+            names = sorted(os.listdir(path))
+            within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
+            names += [] if within is None else os.listdir(os.path.join(path, within))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
+        known = [
+            name for name, reader in _READERS.items() if reader.recognises_folder and reader.recognises_folder(names)
+        ]
+        advice = "expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
+    else:
+        require_file(path)
+        with open_stream(path) as stream:
+            head = stream.read(1024) + stream.read(_HEAD_BYTES)
+        plain = path.lower().removesuffix(".gz")
+        known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
+        known += [name for name, reader in _READERS.items() if plain.endswith(reader.endings)]
+        advice = (
+            f"unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
+            f"the formats are {', '.join(FORMATS)}; give format=NAME"
+        )
+    if not known:
+        raise DataError(f"{path}: {advice}")
+    return known[0]
 
 
 def _stored_as(source: Source, dtype: Any) -> Source:
@@ -194,9 +209,7 @@ def _stored_as(source: Source, dtype: Any) -> Source:
     def blocks() -> Iterator[Block]:
         start = 0
         for x, *columns in source.blocks():
-            with np.errstate(over="ignore", invalid="ignore"):
-                rows = x.astype(wanted)
-            lost = rows != x if wanted.kind in "iu" else np.isinf(rows) & np.isfinite(x)
+            rows, lost = zarr_arrays.cast_values(x, wanted)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")

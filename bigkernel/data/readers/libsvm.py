@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigkernel.data.readers.lines import lines_of
-from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows
+from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, lines_of
 from bigkernel.errors import ConfigError, DataError
 
 _LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
@@ -39,7 +38,6 @@ class _Pairs:
                 yield self._block(numbers[start : start + step], rows[start : start + step])
 
     def _block(self, numbers: list[int], rows: list[str]) -> Block:
-        """Return rows (k, d) and labels (k,) of lines without comments."""
         try:
             return self._parse(rows)
         except (ValueError, OverflowError):
@@ -85,17 +83,8 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
 
     Parameters
     ----------
-    path : str
-    features : int or None
-        d; None: the largest index, for which the whole file is read once.
-    zero_based : bool
-        Indices begin at 0, not at 1.
-
-    Raises
-    ------
-    DataError
-        Names path and line: text where a number belongs, indices that repeat, fall or exceed d (at most 2²⁴), index 0
-        in a file from 1 on, `qid:`, a last line without its end (it may have been cut).
+    features : d; None: the largest index, for which the whole file is read once
+    zero_based : indices begin at 0, not at 1
     """
     if features is not None and not 1 <= features <= MOST_FEATURES:
         raise ConfigError(f"features: expected 1 to {MOST_FEATURES:,}, found {features}")
@@ -108,19 +97,8 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         if largest < first:
             raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
         features = largest - first + 1
-    pairs = _Pairs(path, first, features)
-    return Source(
-        format="libsvm",
-        path=path,
-        n_rows=n_rows,
-        n_features=features,
-        dtype=np.dtype(np.float32),
-        image_shape=None,
-        scale=1.0,
-        blocks=pairs.blocks,
-        labelled=True,
-        files=(path,),
-    )
+    blocks = _Pairs(path, first, features).blocks
+    return Source("libsvm", path, features, np.dtype(np.float32), blocks, n_rows, labelled=True, files=(path,))
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import AGAIN, DEFLATE_RATIO, Block, Source, block_rows, require_features
+from bigkernel.data.readers.source import AGAIN, DEFLATE_RATIO, Source, source_of_arrays
 from bigkernel.errors import DataError
 
 _EXPANSION = 8 * DEFLATE_RATIO  # a double takes a byte at least
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _DTYPES = {
     "double": "f8",
     "single": "f4",
@@ -32,68 +32,56 @@ _IMAGE_SIDES = {64: 8, 256: 16, 784: 28}
 
 @dataclass(frozen=True)
 class _Variable:
-    name: str
-    shape: tuple[int, ...]
+    """A variable of a file; `shape` is what its values are taken as, of the `stored` shape."""
+
+    path: str
+    label: str
+    stored: tuple[int, ...]
     kind: str
+    shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.name} ({'×'.join(map(str, self.shape))} {self.kind})"
+        return f"{self.label} ({'×'.join(map(str, self.stored))} {self.kind})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}: {self}"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(_DTYPES[self.kind])
+        return np.dtype(_DTYPES.get(self.kind, "u1"))
 
     @property
-    def size_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=object)) * np.dtype(_DTYPES.get(self.kind, "u1")).itemsize
+    def size(self) -> int:
+        return int(np.prod(self.stored, dtype=object))
 
+    def rows(self, step: int) -> Iterator[NDArray[Any]]:
+        import scipy.io
 
-def recognises(head: bytes) -> bool:
-    """Return True for a file that begins as a MATLAB file, of whatever version, or HDF5."""
-    return head.startswith((b"MATLAB ", _HDF5_MAGIC))
+        find = lambda: scipy.io.loadmat(self.path, variable_names=[self.label])[self.label]  # noqa: E731
+        values = _parsed(self.path, find)
+        if values.dtype.kind not in "biuf" or values.shape != self.stored:
+            raise DataError(f"{self.name} is stored as {values.dtype} of shape {values.shape}; save real numbers")
+        found = values.astype(self.dtype, copy=False)
+        if self.dtype.kind != "f" and (found != values).any():
+            raise DataError(f"{self.name} holds other values than its class can; {AGAIN}")
+        found = found.reshape(self.shape)
+        for start in range(0, self.shape[0], step):
+            yield np.ascontiguousarray(found[start : start + step])
 
 
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a MATLAB file.
+    """Open a MATLAB file, in which x and y are variables.
 
-    Parameters
-    ----------
-    path : str
-    x, y : str or None
-        Names of the variables. None: the largest matrix, and the vector with one entry a row. y="none": without labels.
-
-    Raises
-    ------
-    DataError
-        Not a MATLAB file, of version 7.3, damaged or truncated, or variables not found (lists those there are).
+    None: the largest matrix, and the vector with one entry a row; y="none": without labels.
     """
     variables = _variables(path)
     rows = _pick_x(path, variables, x)
-    n_rows, n_features = rows.shape
-    require_features(path, n_features)
-    labels = None if y == "none" else _pick_y(path, variables, y, n_rows, rows.name)
-    side = _IMAGE_SIDES.get(n_features)
+    labels = None if y == "none" else _pick_y(path, variables, y, rows)
+    side = _IMAGE_SIDES.get(rows.shape[1])
+    scale = 255.0 if side and rows.kind == "uint8" else 1.0
     image_shape = (side, side) if side else None
-    step = block_rows(n_features * rows.dtype.itemsize)
-
-    def blocks() -> Iterator[Block]:
-        values, targets = _load(path, rows), None if labels is None else _load(path, labels).reshape(-1)
-        for start in range(0, n_rows, step):
-            part = slice(start, start + step)
-            yield np.ascontiguousarray(values[part]), None if targets is None else targets[part]
-
-    return Source(
-        format="mat",
-        path=path,
-        n_features=n_features,
-        dtype=rows.dtype,
-        blocks=blocks,
-        n_rows=n_rows,
-        labelled=labels is not None,
-        image_shape=image_shape,
-        scale=255.0 if side and rows.kind == "uint8" else 1.0,
-        files=(path,),
-    )
+    return source_of_arrays("mat", path, rows, labels, image_shape=image_shape, scale=scale, files=(path,))
 
 
 def _parsed(path: str, parse: Callable[[], Any]) -> Any:
@@ -113,21 +101,19 @@ def _variables(path: str) -> list[_Variable]:
 
     with open(path, "rb") as file:
         head = file.read(128)
-    if head.startswith(_HDF5_MAGIC):
+    if head.startswith(HDF5_MAGIC):
         raise _hdf5(path)
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
-    found = [_Variable(name, tuple(shape), kind) for name, shape, kind in _parsed(path, lambda: scipy.io.whosmat(path))]
-    held = _EXPANSION * os.path.getsize(path)
+    listed = _parsed(path, lambda: scipy.io.whosmat(path))
+    found = [_Variable(path, name, tuple(shape), kind, tuple(shape)) for name, shape, kind in listed]
     for variable in found:
-        claimed = int(np.prod(variable.shape, dtype=object)) * (
-            variable.dtype.itemsize if variable.kind in _DTYPES else 1
-        )
-        if min(variable.shape, default=0) < 0 or claimed > held:
-            raise DataError(f"{path}: {variable} claims more than the file can hold; {AGAIN}")
-    if len({variable.name for variable in found}) < len(found):
+        claimed = variable.size * variable.dtype.itemsize
+        if min(variable.stored, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
+            raise DataError(f"{variable.name} claims more than the file can hold; {AGAIN}")
+    if len({variable.label for variable in found}) < len(found):
         raise DataError(f"{path}: two variables have one name; {AGAIN}")
-    return [variable for variable in found if not variable.name.startswith("__")]  # MATLAB's own workspace
+    return [variable for variable in found if not variable.label.startswith("__")]  # MATLAB's own workspace
 
 
 def _hdf5(path: str) -> DataError:
@@ -137,35 +123,25 @@ def _hdf5(path: str) -> DataError:
     )
 
 
-def _load(path: str, variable: _Variable) -> NDArray[Any]:
-    """Return the values of a variable, in the dtype of its class."""
-    import scipy.io
-
-    values = _parsed(path, lambda: scipy.io.loadmat(path, variable_names=[variable.name])[variable.name])
-    if values.dtype.kind not in "biuf" or values.shape != variable.shape:
-        raise DataError(f"{path}: {variable} is stored as {values.dtype} of shape {values.shape}; save real numbers")
-    found = values.astype(variable.dtype, copy=False)
-    if variable.dtype.kind != "f" and (found != values).any():
-        raise DataError(f"{path}: {variable} holds other values than its class can; {AGAIN}")
-    return np.asarray(found)
-
-
 def _pick_x(path: str, variables: list[_Variable], wanted: str | None) -> _Variable:
-    matrices = [each for each in variables if len(each.shape) == 2 and each.kind in _DTYPES]
+    matrices = [each for each in variables if len(each.stored) == 2 and each.kind in _DTYPES]
     if wanted is not None:
-        found = [each for each in matrices if each.name == wanted and min(each.shape) > 0]
+        found = [each for each in matrices if each.label == wanted and min(each.stored) > 0]
         return _single(path, variables, found, f"no matrix of numbers {wanted!r} for x", "x=NAME")
-    sizes = {each: each.shape[0] * each.shape[1] for each in matrices if min(each.shape) > 1}
-    found = [each for each, size in sizes.items() if size == max(sizes.values())]
+    matrices = [each for each in matrices if min(each.stored) > 1]
+    most = max((each.size for each in matrices), default=0)
+    found = [each for each in matrices if each.size == most]
     what = f"{len(found)} matrices of one size" if found else "no matrix of numbers"
     return _single(path, variables, found, f"{what} for x", "x=NAME")
 
 
-def _pick_y(path: str, variables: list[_Variable], wanted: str | None, n_rows: int, rows: str) -> _Variable:
-    vectors = [each for each in variables if each.shape in ((n_rows, 1), (1, n_rows)) and each.kind in _DTYPES]
-    found = [each for each in vectors if each.name != rows and wanted in (None, each.name)]
-    what = f"{len(found) or 'no'} vector of {n_rows} labels for the rows of {rows!r}"
-    return _single(path, variables, found, what, 'y=NAME, or y="none" to read without labels')
+def _pick_y(path: str, variables: list[_Variable], wanted: str | None, rows: _Variable) -> _Variable:
+    n_rows = rows.shape[0]
+    vectors = [each for each in variables if each.stored in ((n_rows, 1), (1, n_rows)) and each.kind in _DTYPES]
+    found = [each for each in vectors if each != rows and wanted in (None, each.label)]
+    what = f"{len(found) or 'no'} vector of {n_rows} labels for the rows of {rows.label!r}"
+    labels = _single(path, variables, found, what, 'y=NAME, or y="none" to read without labels')
+    return replace(labels, shape=(n_rows,))
 
 
 def _single(path: str, variables: list[_Variable], found: list[_Variable], what: str, way_out: str) -> _Variable:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, natural
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, load_library, natural
+from bigkernel.errors import DataError
 
 _LARGEST_LABEL = 18  # digits of a folder's name that is a number
 _WIDE = ("I;16", "I;16B", "I")  # modes of Pillow for 16 bits of grey
@@ -33,19 +33,14 @@ class _Folder:
     size: tuple[int, int]  # width, height
     dtype: np.dtype[Any]
 
-    @property
-    def labelled(self) -> bool:
-        return self.images[0][0] != ""
-
     def blocks(self) -> Iterator[Block]:
         step = block_rows(self.size[0] * self.size[1] * self.dtype.itemsize)
         numbered = all(_is_number(label) for label, _ in self.images)
         for start in range(0, len(self.images), step):
-            part = self.images[start : start + step]
-            x = np.stack([self._pixels(os.path.join(self.path, name)) for _, name in part])
-            labels = [label for label, _ in part]
+            labels, names = zip(*self.images[start : start + step], strict=True)
+            x = np.stack([self._pixels(os.path.join(self.path, name)) for name in names])
             y = np.array(list(map(int, labels)), np.int64) if numbered else np.array(labels, np.str_)
-            yield x.reshape(len(part), -1), y if self.labelled else None
+            yield x.reshape(len(names), -1), y if self.images[0][0] else None
 
     def _pixels(self, path: str) -> NDArray[Any]:
         with _opened(path) as image:
@@ -58,27 +53,10 @@ class _Folder:
         return pixels
 
 
-def recognises_folder(names: Sequence[str]) -> bool:
-    """Return True where one of these files is a PNG image by its name."""
-    return any(name.lower().endswith(".png") for name in names)
-
-
 def read(path: str, *, grey: bool = False) -> Source:
     """Open a folder of PNG images, all of one size and kind.
 
-    Parameters
-    ----------
-    path : str
-    grey : bool
-        Convert colour, palettes and fewer bits to 8-bit grey (ITU-R 601 luma; transparency is dropped).
-
-    Raises
-    ------
-    DataError
-        Names the file: another size or kind than the first image, colour without `grey`, damaged or cut, no PNG; more
-        than 2²⁴ pixels, before anything is decoded.
-    ConfigError
-        pillow is not installed.
+    `grey`: convert colour, palettes and fewer bits to 8-bit grey (ITU-R 601 luma; transparency is dropped).
     """
     images = tuple(_listed(path))
     first = os.path.join(path, images[0][1])
@@ -90,15 +68,9 @@ def read(path: str, *, grey: bool = False) -> Source:
                 f"{os.path.join(path, name)}: {found[0][1]}×{found[0][0]} pixels of {found[1]}, but {first} has "
                 f"{size[1]}×{size[0]} of {dtype}; all images of a corpus are alike"
             )
-    folder = _Folder(path, images, size, dtype)
     return Source(
-        format="png",
-        path=path,
-        n_features=size[0] * size[1],
-        dtype=dtype,
-        blocks=folder.blocks,
-        n_rows=len(images),
-        labelled=folder.labelled,
+        *("png", path, size[0] * size[1], dtype, _Folder(path, images, size, dtype).blocks, len(images)),
+        labelled=images[0][0] != "",
         image_shape=(size[1], size[0]),
         scale=float(np.iinfo(dtype).max),
         origin=lambda: folder_origin(path, (name for _, name in images)),
@@ -140,12 +112,7 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ConfigError(
-            'images are decoded by pillow, which is not installed: pip install "bigkernel[data]"'
-        ) from None
+    Image = load_library("PIL.Image", "images are decoded by pillow")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

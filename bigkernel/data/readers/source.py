@@ -1,4 +1,4 @@
-"""What every reader gives, and the stream of bytes under those that need one.
+"""What every reader gives, and the bytes, lines and arrays under those that need them.
 
 A `Source` is what the head of a file says, and a stream of blocks over the rest of it: n rows, d features; a block has
 k rows, about a megabyte. What is wrong with a file is a `DataError` that names it and, where there is one, the row.
@@ -9,27 +9,29 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import importlib
 import os
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 
 BLOCK_BYTES = 2**20
-BLOCK_ROWS = 4096
+READ_BYTES = 2**18  # of text at once
 MOST_FEATURES = 2**24
 DEFLATE_RATIO = 1100  # deflate expands at most 1032-fold
-GZIP_MAGIC = b"\x1f\x8b"
 AGAIN = "copy or download the file again"
+_MOST_LINE_BYTES = 2**26
+_GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN = (zlib.error, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError)
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DIGITS = re.compile(r"([0-9]+)")
 
 Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); what comes last may be left out
@@ -37,42 +39,94 @@ Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); what comes last
 
 @dataclass(frozen=True)
 class Source:
-    """The findings of a reader in the head of a file, before the rows are read.
+    """The findings of a reader in the head of a file, before the rows are read."""
 
-    Attributes
-    ----------
-    format : a key of `bigkernel.data.readers.FORMATS`
-    path : str
-    n_features : int
-    dtype : of the rows, as they will be stored
-    blocks : each call starts a new stream of blocks; y is as the file has it, numbers or strings
-    n_rows : int or None
-        None: not known before the end (text).
-    labelled, grouped : whether the rows carry labels, and groups
-    image_shape : (height, width) or None
-    scale : what divides stored values into the range they mean: 255 for 8-bit pixels, else 1
-    files : every file that is read, for the digest
-    origin : says in one text what was read and its digest, where that is not one file or two: a folder, a store
-    """
-
-    format: str
+    format: str  # a key of `bigkernel.data.readers.FORMATS`
     path: str
     n_features: int
-    dtype: np.dtype[Any]
-    blocks: Callable[[], Iterator[Block]]
-    n_rows: int | None = None
+    dtype: np.dtype[Any]  # of the rows, as they will be stored
+    blocks: Callable[[], Iterator[Block]]  # each call starts anew; y is as the file has it, numbers or strings
+    n_rows: int | None = None  # None: not known before the end (text)
     labelled: bool = False
     grouped: bool = False
     image_shape: tuple[int, int] | None = None
-    scale: float = 1.0
-    files: tuple[str, ...] = ()
-    origin: Callable[[], str] | None = None
+    scale: float = 1.0  # what divides stored values into the range they mean: 255 for 8-bit pixels
+    files: tuple[str, ...] = ()  # every file that is read, for the digest
+    origin: Callable[[], str] | None = None  # says what was read, with its digest, where that is a folder or a store
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and what goes with them by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
         for block in self.blocks():
             named = zip(("x", "y", "group"), block, strict=False)
             yield {name: values for name, values in named if values is not None}
+
+
+# ---------------------------------------------------------------- arrays
+
+
+class StoredArray(Protocol):
+    """An array in a file or store: rows (n, …) that are read in order."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def rows(self, step: int) -> Iterator[NDArray[Any]]:
+        """Yield all rows in their stored form (see `native`), `step` at a time."""
+
+
+def source_of_arrays(
+    format: str, path: str, x: StoredArray, y: StoredArray | None, *, step: int | None = None, **found: Any
+) -> Source:
+    """Return the source of rows (n, d), pictures (n, h, w) or single numbers (n,), and of their labels (n,) or (n, 1).
+
+    `found` is what else is known of it: `files`, `origin`, `image_shape`, `scale`.
+    """
+    shape, dtype = x.shape, x.dtype
+    if len(shape) not in (1, 2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise DataError(f"{x.name}: expected numbers (n, d) or (n, height, width), found {dtype} of shape {shape}")
+    n_rows, n_features = shape[0], int(np.prod(shape[1:], dtype=object))
+    if not n_rows:
+        raise DataError(f"{x.name}: no rows: its shape is {shape}")
+    require_features(x.name, n_features)
+    if y is not None and y.shape not in ((n_rows,), (n_rows, 1)):
+        raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found {y.dtype} of shape {y.shape}")
+    image_shape = found.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
+    found.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
+    rows_at_once = step or block_rows(n_features * dtype.itemsize)
+
+    def blocks() -> Iterator[Block]:
+        labels: Iterator[Any] = y.rows(rows_at_once) if y else repeat(None, -(-n_rows // rows_at_once))
+        for rows, targets in zip(x.rows(rows_at_once), labels, strict=True):
+            yield rows.reshape(len(rows), n_features), None if targets is None else targets.reshape(len(rows))
+
+    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **found)
+
+
+def require_features(path: str, n_features: int) -> None:
+    """Refuse rows that have not from 1 to 2²⁴ features."""
+    if not 1 <= n_features <= MOST_FEATURES:
+        raise DataError(f"{path}: expected rows of 1 to {MOST_FEATURES:,} features, found {n_features:,}")
+
+
+def block_rows(row_bytes: int) -> int:
+    """Return the rows of a block: about a megabyte, from 1 to 4,096."""
+    return max(1, min(4096, BLOCK_BYTES // max(1, row_bytes)))
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the stored form of a file's dtype: this machine's byte order, booleans as uint8."""
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
+
+
+def in_native_order(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values in their stored form; text stays as it is."""
+    return values if values.dtype.kind == "U" else values.astype(native(values.dtype), copy=False)
+
+
+# ---------------------------------------------------------------- bytes and lines
 
 
 @contextlib.contextmanager
@@ -86,18 +140,12 @@ def reading(name: str) -> Iterator[None]:
         raise DataError(f"{name}: cannot be read: {error}; {AGAIN}") from error
 
 
+@dataclass(frozen=True)
 class Stream:
-    """The bytes of a file in order.
+    """The bytes of a binary file in order; `name` is what messages call it."""
 
-    Parameters
-    ----------
-    name : what messages call the file
-    handle : binary file
-    """
-
-    def __init__(self, name: str, handle: Any) -> None:
-        self.name = name
-        self.handle = handle
+    name: str
+    handle: Any
 
     def read(self, count: int) -> bytes:
         """Read at most `count` bytes; fewer only at the end of the content."""
@@ -111,13 +159,13 @@ class Stream:
             raise DataError(f"{self.name}: truncated: the file ends within {what}; {AGAIN}")
         return data
 
-    def rows(self, n_rows: int, row_shape: tuple[int, ...], dtype: np.dtype[Any], step: int) -> Iterator[NDArray[Any]]:
-        """Yield fixed-width rows (k, *row_shape) in native byte order, `step` at a time, up to the end of the file."""
-        row_bytes = dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
+    def rows(self, shape: tuple[int, ...], dtype: np.dtype[Any], step: int) -> Iterator[NDArray[Any]]:
+        """Yield rows (k, …) in native byte order, `step` at a time, up to the end of the file."""
+        n_rows, row_bytes = shape[0], dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         for start in range(0, n_rows, step):
             stop = min(start + step, n_rows)
             data = self.read_exactly((stop - start) * row_bytes, f"rows {start}:{stop} of {n_rows}")
-            yield in_native_order(np.frombuffer(data, dtype).reshape(stop - start, *row_shape))
+            yield in_native_order(np.frombuffer(data, dtype).reshape(stop - start, *shape[1:]))
         if self.read(1):
             raise DataError(f"{self.name}: trailing bytes after its {n_rows} rows; {AGAIN}")
 
@@ -128,14 +176,14 @@ def open_stream(path: str) -> Iterator[Stream]:
     with contextlib.ExitStack() as stack:
         with reading(path):
             handle = stack.enter_context(open(path, "rb"))
-            zipped = handle.peek(2)[:2] == GZIP_MAGIC
+            zipped = handle.peek(2)[:2] == _GZIP_MAGIC
         yield Stream(path, stack.enter_context(gzip.GzipFile(fileobj=handle)) if zipped else handle)
 
 
 def is_gzip(path: str) -> bool:
     """Return True where the file begins as gzip data do."""
     with open(path, "rb") as handle:
-        return handle.read(2) == GZIP_MAGIC
+        return handle.read(2) == _GZIP_MAGIC
 
 
 def require_file(path: str) -> None:
@@ -158,41 +206,61 @@ def require_size(path: str, wanted_bytes: int, claim: str) -> None:
         raise DataError(f"{path}: {what}: its header claims {claim}, {wanted_bytes} bytes; it has {size}; {AGAIN}")
 
 
-def require_features(path: str, n_features: int) -> None:
-    """Refuse rows that have not from 1 to 2²⁴ features."""
-    if not 1 <= n_features <= MOST_FEATURES:
-        raise DataError(f"{path}: expected rows of 1 to {MOST_FEATURES:,} features, found {n_features:,}")
+def number_in(text: str) -> float | None:
+    """Return a decimal number as C writes it (nan and inf included), else None."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
 
 
-def block_rows(row_bytes: int) -> int:
-    """Return the rows of a block: about a megabyte, from 1 to 4,096."""
-    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+def lines_of(path: str, *, closed: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first line, from 1, and lines) of UTF-8 text, a quarter of a megabyte at a time.
+
+    `closed`: refuse a last line without its end, which may have been cut.
+    """
+    number, rest = 1, b""
+    with open_stream(path) as stream:
+        while piece := stream.read(READ_BYTES):
+            whole, end, after = piece.rpartition(b"\n")
+            if not end:
+                rest += piece
+                if len(rest) > _MOST_LINE_BYTES:
+                    raise DataError(f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; is this text?")
+                continue
+            lines = _decoded(path, number, rest + whole)
+            yield number, lines
+            number, rest = number + len(lines), after
+    if rest and closed:
+        raise DataError(
+            f"{path}: line {number}: the file ends within this line, at {rest[-20:]!r}: it may have been cut; copy it "
+            "again, or end the line if it is whole"
+        )
+    if rest:
+        yield number, _decoded(path, number, rest)
 
 
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the stored form of a file's dtype: this machine's byte order, booleans as uint8."""
-    return np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
+def _decoded(path: str, number: int, raw: bytes) -> list[str]:
+    try:
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        line = number + raw.count(b"\n", 0, error.start)
+        raise DataError(f"{path}: line {line}: not UTF-8 text; convert the file to UTF-8") from None
+    if "\0" in text:
+        line = number + text.count("\n", 0, text.index("\0"))
+        raise DataError(f"{path}: line {line}: a NUL character; this is not text in UTF-8")
+    return text.replace("\r", "").split("\n")
 
 
-def in_native_order(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values in their stored form; text stays as it is."""
-    return values if values.dtype.kind == "U" else values.astype(native(values.dtype), copy=False)
+# ---------------------------------------------------------------- names and digests
 
 
-def pixel_scale(image_shape: tuple[int, int] | None, dtype: np.dtype[Any]) -> float:
-    """Return what divides pixels: 255 for images of unsigned bytes, else 1."""
-    return 255.0 if image_shape and dtype == np.uint8 else 1.0
-
-
-def group_ids(values: Iterable[Any]) -> NDArray[np.int64]:
-    """Return groups as numbers (k,): whole numbers stay, names become 63 bits of their BLAKE2b."""
-    return np.array([_group_id(str(value)) for value in values], np.int64)
-
-
-def _group_id(text: str) -> int:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+def load_library(module: str, what: str) -> Any:
+    """Import a module of the extra `data`; a ConfigError that says what it does and names the extra without it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ConfigError(f'{what}, which is not installed: pip install "bigkernel[data]"') from None
 
 
 def natural(name: str) -> tuple[tuple[int, str | int], ...]:

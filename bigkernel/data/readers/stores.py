@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,17 +23,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
-from bigkernel.data.readers.npy import X_NAMES, Y_NAMES
-from bigkernel.data.readers.source import (
-    Block,
-    Source,
-    block_rows,
-    folder_origin,
-    in_native_order,
-    native,
-    pixel_scale,
-    require_features,
-)
+from bigkernel.data.readers.arrays import X_NAMES, Y_NAMES
+from bigkernel.data.readers.source import Source, block_rows, folder_origin, in_native_order, source_of_arrays
 from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
 
 PROTOCOLS = ("http", "https", "s3", "memory")
@@ -73,8 +64,12 @@ class _Array:
         return tuple(map(int, self.array.shape))
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.array.dtype))
+
+    @property
     def row_bytes(self) -> int:
-        return int(np.prod(self.shape[1:], dtype=object)) * int(self.array.dtype.itemsize)
+        return int(np.prod(self.shape[1:], dtype=object)) * self.dtype.itemsize
 
     @property
     def step(self) -> int:
@@ -84,11 +79,12 @@ class _Array:
             rows = int(self.array.chunks[0])
         return rows * max(1, block_rows(self.row_bytes) // rows)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start:stop, (k, …) in native byte order."""
-        with _naming(self.name, f"rows {start}:{stop}"):
-            rows = np.asarray(self.array[start:stop])
-        return in_native_order(rows.reshape(len(rows), *([-1] if rows.ndim > 1 else [])))
+    def rows(self, step: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, self.shape[0], step):
+            stop = min(start + step, self.shape[0])
+            with _naming(self.name, f"rows {start}:{stop}"):
+                rows = np.asarray(self.array[start:stop])
+            yield in_native_order(rows)
 
 
 def is_url(path: str) -> bool:
@@ -105,30 +101,13 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def recognises_folder(names: Sequence[str]) -> bool:
-    """Return True for the files of a zarr array or group."""
-    return not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names)
-
-
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a zarr array or group (format 2 or 3) at a path or URL.
+    """Open a zarr array or group (format 2 or 3) at a directory, or a URL of http, https, s3 (with s3fs) or memory.
 
-    Parameters
-    ----------
-    path : str
-        A directory, or a URL of http, https, s3 (with s3fs installed) or memory. A corpus of ours keeps its image
-        shape and scale; names of classes become their numbers. One with more columns than y is refused, unless x is
-        named.
-    x, y : str or None
-        Names of the arrays of a group. None: "x", "X" or "data" and "y", "labels" or "target"; y="none": no labels.
+    A corpus of ours keeps its image shape and scale; names of classes become their numbers. One with more columns than
+    y is refused, unless x is named.
 
-    Raises
-    ------
-    DataError
-        Names the array: not there, unreachable (the wait is bounded), of another shape or not of numbers, chunks larger
-        than 256 MiB; when rows are read, `ChunkMissing` or a chunk that cannot be decoded.
-    ConfigError
-        Another protocol, or a package that it needs is not installed.
+    x and y are names of the arrays of a group; None: "x", "X" or "data" and "y", "labels" or "target"; y="none": none.
     """
     name = shown(path)
     with _naming(name, "its metadata"):
@@ -154,56 +133,23 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
 
 
 def _source(path: str, name: str, rows: _Array, labels: _Array | None, attributes: dict[str, Any]) -> Source:
-    shape, dtype = rows.shape, np.dtype(rows.array.dtype)
-    if len(shape) not in (2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise DataError(f"{rows.name}: expected numbers of shape (n, d) or (n, height, width), found {dtype} {shape}")
-    if not shape[0]:
-        raise DataError(f"{rows.name}: no rows: its shape is {shape}")
-    n_features = int(np.prod(shape[1:], dtype=object))
-    require_features(rows.name, n_features)
-    if labels and (labels.shape not in ((shape[0],), (shape[0], 1)) or labels.array.dtype.kind not in "biuf"):
-        raise DataError(
-            f"{labels.name}: expected {shape[0]} labels to go with {rows.name}, found {labels.array.dtype} of shape "
-            f"{labels.shape}"
-        )
     for array in filter(None, (rows, labels)):
-        held = min(array.step, shape[0]) * array.row_bytes
+        held = min(array.step, array.shape[0]) * array.row_bytes if array.shape else 0
         if held > MOST_CHUNK_BYTES:
             raise DataError(
                 f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
                 "write the array in smaller chunks"
             )
-    image_shape, scale = _pixels(shape, dtype, attributes)
-
-    def blocks() -> Iterator[Block]:
-        for start in range(0, shape[0], rows.step):
-            stop = min(start + rows.step, shape[0])
-            yield rows.read(start, stop), labels.read(start, stop).reshape(-1) if labels else None
-
-    return Source(
-        format="zarr",
-        path=name,
-        n_features=n_features,
-        dtype=native(dtype),
-        blocks=blocks,
-        n_rows=shape[0],
-        labelled=labels is not None,
-        image_shape=image_shape,
-        scale=scale,
-        origin=lambda: _origin(path, name, rows, labels),
-    )
-
-
-def _pixels(
-    shape: tuple[int, ...], dtype: np.dtype[Any], attributes: dict[str, Any]
-) -> tuple[tuple[int, int] | None, float]:
-    """Return the image shape and the scale of rows, as a corpus says them or as the array is."""
-    image_shape = (shape[1], shape[2]) if len(shape) == 3 else None
+    shape, found = rows.shape, dict[str, Any]()
+    if len(shape) < 2:
+        raise DataError(f"{rows.name}: expected numbers (n, d) or (n, height, width), found shape {shape}")
     stated, scale = attributes.get("image_shape"), attributes.get("scale")
-    if isinstance(stated, list) and [type(size) for size in stated] == [int, int]:
-        image_shape = (stated[0], stated[1]) if stated[0] * stated[1] == shape[1] else image_shape
-    plain = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < np.inf
-    return image_shape, float(scale or 1.0) if plain else pixel_scale(image_shape, dtype)
+    if isinstance(stated, list) and list(map(type, stated)) == [int, int] and shape[1:] == (stated[0] * stated[1],):
+        found["image_shape"] = (stated[0], stated[1])
+    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < np.inf:
+        found["scale"] = float(scale)
+    origin = lambda: _origin(path, name, rows, labels)  # noqa: E731
+    return source_of_arrays("zarr", name, rows, labels, step=rows.step, origin=origin, **found)
 
 
 def _origin(path: str, name: str, rows: _Array, labels: _Array | None) -> str:

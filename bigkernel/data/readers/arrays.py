@@ -1,19 +1,24 @@
-"""NumPy's own files: one array (.npy) or several (.npz); never pickle.
+"""Fixed-width arrays in files: NumPy's own (.npy, .npz; never pickle) and IDX, the format of MNIST.
 
-x is (n, d), or (n, h, w) as images, or (n,) as a single feature. A plain .npy is memory-mapped. Of an archive, arrays
-in C order stream block by block, and those in Fortran order are loaded whole. Three-dimensional uint8 is taken as
+x is (n, d), or (n, h, w) as images, or (n,) as a single feature. Arrays in C order stream block by block; of those in
+Fortran order a .npy is memory-mapped, and one of an archive is loaded whole. Three-dimensional uint8 is taken as
 pixels: scale 255. Format: numpy.lib.format.
+
+IDX is big-endian, gzip or plain: two zero bytes, a type code, the number of dimensions, the dimensions as 32-bit
+integers, then the values. Labels are a file of their own. Its unsigned bytes are pixels. Format:
+http://yann.lecun.com/exdb/mnist (foot of the page).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -22,37 +27,36 @@ from numpy.typing import NDArray
 from bigkernel.data.readers.source import (
     AGAIN,
     DEFLATE_RATIO,
-    Block,
     Source,
     Stream,
-    block_rows,
     in_native_order,
-    native,
-    pixel_scale,
-    require_features,
+    open_stream,
     require_file,
     require_size,
+    source_of_arrays,
 )
 from bigkernel.errors import DataError
 
-MAGIC = b"\x93NUMPY"
 X_NAMES = ("x", "X", "data")
 Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
 # what zipfile raises over damaged directories and headers, encryption and unknown compression included
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
+# type code -> dtype, as in the file
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_IDX_IMAGES = re.compile(r"images([-.])idx\d(-\w+?)(\.gz)?$")
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array in a file, or in an archive (`member`), as its header says."""
+    """An array in a file, or in an archive (`member`), as its header of `head_bytes` says."""
 
     path: str
     member: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran: bool
     head_bytes: int
+    fortran: bool = False
 
     @property
     def name(self) -> str:
@@ -63,11 +67,10 @@ class _Array:
         return self.head_bytes + self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
 
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
-        """Yield blocks (k, …) of `step` rows, in native byte order."""
-        if self.member and not self.fortran:
+        if not self.fortran:
             with _opened(self.path, self.member) as stream:
                 stream.read_exactly(self.head_bytes, "the header")
-                yield from stream.rows(self.shape[0], self.shape[1:], self.dtype, step)
+                yield from stream.rows(self.shape, self.dtype, step)
             return
         whole = self._load() if self.member else None
         for start in range(0, self.shape[0], step):
@@ -89,45 +92,17 @@ class _Array:
         return np.asarray(found)
 
 
-def recognises(head: bytes) -> bool:
-    """Return True for a file that begins as a .npy file."""
-    return head.startswith(MAGIC)
-
-
-def recognises_npz(head: bytes) -> bool:
-    """Return True for a file that begins as a zip archive whose first member is a .npy file."""
-    return head.startswith(b"PK\x03\x04") and b".npy" in head[30:300]
-
-
-def read(path: str, *, labels: str | None = None) -> Source:
-    """Open a .npy file of rows; `labels`: a .npy file with the labels, (n,) or (n, 1), or "none".
-
-    Raises
-    ------
-    DataError
-        Not a .npy file, damaged, truncated, of objects, or labels that do not fit the rows.
-    """
-    x = _read_header(path)
+def read_npy(path: str, *, labels: str | None = None) -> Source:
+    """Open a .npy file of rows; `labels`: a .npy file with the labels, (n,) or (n, 1), or "none"."""
+    x = _npy_header(path)
     if labels is None or labels == "none":
-        return _source("npy", path, x, None, (path,))
+        return source_of_arrays("npy", path, x, None, files=(path,))
     require_file(labels)
-    return _source("npy", path, x, _read_header(labels), (path, labels))
+    return source_of_arrays("npy", path, x, _npy_header(labels), files=(path, labels))
 
 
 def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a .npz archive.
-
-    Parameters
-    ----------
-    path : str
-    x, y : str or None
-        Names of the arrays. None: "x", "X" or "data" and "y", "labels" or "target". y="none": without labels.
-
-    Raises
-    ------
-    DataError
-        Not an archive, damaged, arrays not found (lists those there are), or labels that do not fit the rows.
-    """
+    """Open a .npz archive, in which x and y are arrays; None: those of the usual names; y="none": without labels."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
@@ -136,8 +111,24 @@ def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source
     rows_name = _pick(path, names, x, X_NAMES, "x")
     others = [name for name in names if name != rows_name]
     bare = y == "none" or (y is None and not others)
-    target = None if bare else _read_header(path, _pick(path, names, y, Y_NAMES, "y"))
-    return _source("npz", path, _read_header(path, rows_name), target, (path,))
+    target = None if bare else _npy_header(path, _pick(path, names, y, Y_NAMES, "y"))
+    return source_of_arrays("npz", path, _npy_header(path, rows_name), target, files=(path,))
+
+
+def read_idx(path: str, *, labels: str | None = None) -> Source:
+    """Open IDX images (n, h, w) or rows (n, d), with their labels.
+
+    `labels` is a path or "none"; None: the file beside `path` that the MNIST naming convention gives (images-idx3 →
+    labels-idx1, with or without .gz; images.idx3 likewise), no labels where there is none.
+    """
+    images = _idx_header(path, (2, 3), "images (n, h, w) or rows (n, d)")
+    labels = _labels_beside(path) if labels is None else labels
+    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    if labels is None or labels == "none":
+        return source_of_arrays("idx", path, images, None, scale=scale, files=(path,))
+    require_file(labels)
+    targets = _idx_header(labels, (1,), "labels (n,)")
+    return source_of_arrays("idx", path, images, targets, scale=scale, files=(path, labels))
 
 
 def _pick(path: str, names: list[str], wanted: str | None, usual: tuple[str, ...], option: str) -> str:
@@ -153,33 +144,28 @@ def _pick(path: str, names: list[str], wanted: str | None, usual: tuple[str, ...
 @contextlib.contextmanager
 def _opened(path: str, member: str) -> Iterator[Stream]:
     with contextlib.ExitStack() as stack:
-        name = f"{path}[{member}]" if member else path
+        if not member:
+            yield stack.enter_context(open_stream(path))
+            return
+        name = f"{path}[{member}]"
         try:
-            if member:
-                archive = stack.enter_context(zipfile.ZipFile(path))
-                handle: Any = stack.enter_context(archive.open(member + ".npy"))
-            else:
-                handle = stack.enter_context(open(path, "rb"))
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            handle = stack.enter_context(archive.open(member + ".npy"))
         except _ZIP_ERRORS as error:
             raise DataError(f"{name}: cannot be read: {error}; {AGAIN}") from error
         yield Stream(name, handle)
 
 
-def _read_header(path: str, member: str = "") -> _Array:
+def _npy_header(path: str, member: str = "") -> _Array:
     with _opened(path, member) as stream:
         try:
             version = np.lib.format.read_magic(stream.handle)
             parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = parse(stream.handle, max_header_size=_MOST_HEADER_BYTES)
-            array = _Array(path, member, shape, dtype, bool(fortran) and len(shape) > 1, stream.handle.tell())
+            array = _Array(path, member, shape, dtype, stream.handle.tell(), bool(fortran) and len(shape) > 1)
         except Exception as error:  # whatever NumPy and zipfile raise over damage
             raise DataError(f"{stream.name}: its .npy header cannot be read: {error}; {AGAIN}") from error
-    if (
-        dtype.hasobject
-        or dtype.kind not in "biufU"
-        or not dtype.itemsize >= 1
-        or (dtype.kind == "f" and dtype.itemsize > 8)
-    ):
+    if dtype.hasobject or dtype.kind not in "biufU" or not dtype.itemsize or (dtype.kind == "f" and dtype.itemsize > 8):
         raise DataError(
             f"{array.name}: expected an array of numbers, found dtype {dtype}; save it as float64 or integers"
         )
@@ -199,32 +185,28 @@ def _read_header(path: str, member: str = "") -> _Array:
     return array
 
 
-def _source(kind: str, path: str, x: _Array, y: _Array | None, files: tuple[str, ...]) -> Source:
-    if len(x.shape) not in (1, 2, 3) or x.dtype.kind == "U":
-        raise DataError(f"{x.name}: expected numbers (n, d) or (n, height, width), found {x.dtype} of shape {x.shape}")
-    n_rows, n_features = x.shape[0], int(np.prod(x.shape[1:], dtype=object))
-    if n_rows == 0:
-        raise DataError(f"{x.name}: no rows: its shape is {x.shape}")
-    require_features(x.name, n_features)
-    if y is not None and y.shape not in ((n_rows,), (n_rows, 1)):
-        raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found shape {y.shape}")
-    image_shape = (x.shape[1], x.shape[2]) if len(x.shape) == 3 else None
-    step = block_rows(n_features * x.dtype.itemsize)
+def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
+    with open_stream(path) as stream:
+        magic = stream.read_exactly(4, "the IDX magic")
+        if magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES:
+            codes = ", ".join(f"{code:02x}" for code in IDX_TYPES)
+            raise DataError(f"{path}: expected an IDX magic (00 00, a type of {codes}), found {magic.hex(' ')}")
+        if magic[3] not in dimensions:
+            wanted = " or ".join(map(str, dimensions))
+            raise DataError(f"{path}: expected {wanted} dimensions for {meaning}, found {magic[3]}")
+        shape = struct.unpack(f">{magic[3]}I", stream.read_exactly(4 * magic[3], "the IDX header"))
+    array = _Array(path, "", shape, np.dtype(IDX_TYPES[magic[2]]), 4 + 4 * len(shape))
+    claim = " × ".join(map(str, shape)) + f" values of {array.dtype.itemsize} bytes"
+    require_size(path, array.size_bytes, claim)
+    return array
 
-    def blocks() -> Iterator[Block]:
-        labels: Any = y.rows(step) if y else repeat(None, -(-n_rows // step))
-        for rows, found in zip(x.rows(step), labels, strict=True):
-            yield rows.reshape(len(rows), n_features), None if found is None else found.reshape(len(rows))
 
-    return Source(
-        format=kind,
-        path=path,
-        n_features=n_features,
-        dtype=native(x.dtype),
-        blocks=blocks,
-        n_rows=n_rows,
-        labelled=y is not None,
-        image_shape=image_shape,
-        scale=pixel_scale(image_shape, x.dtype),
-        files=files,
-    )
+def _labels_beside(path: str) -> str | None:
+    folder, name = os.path.split(path)
+    found = _IDX_IMAGES.search(name)
+    if not found:
+        return None
+    stem = f"{name[: found.start()]}labels{found[1]}idx1{found[2]}"
+    endings = (".gz", "") if found[3] else ("", ".gz")
+    candidates = (os.path.join(folder, stem + ending) for ending in endings)
+    return next((candidate for candidate in candidates if os.path.exists(candidate)), None)

@@ -1,0 +1,434 @@
+"""Tables, read by pyarrow: text (CSV in its dialects, and the USPS "zip code" digits), Parquet files and folders.
+
+Columns of numbers become features (k, d) in their common dtype; at most one column is the target, of numbers or names
+throughout, and one the group, of whole numbers or names. Rows stream, by block or row group.
+
+In text, what is no decimal number is an error that names the line, the column and the text found. Blanks between cells
+may be several; they are made one before pyarrow sees them. Page checksums of Parquet are verified where the file has
+them; without, the format cannot show every damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.data.readers.source import (
+    AGAIN,
+    READ_BYTES,
+    Block,
+    Source,
+    block_rows,
+    folder_origin,
+    is_gzip,
+    lines_of,
+    load_library,
+    natural,
+    number_in,
+    open_stream,
+    reading,
+    require_features,
+)
+from bigkernel.errors import ConfigError, DataError
+
+MOST_COLUMNS = 2**17  # each is an object of Arrow's
+USPS_FEATURES = 256
+PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
+_DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
+_WHOLE_FLOATS = 2**53  # whole numbers up to here are float64s
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_FAULT = re.compile(r"(?:In CSV column #(\d+)|CSV parse error): Row #(\d+): (.*)", re.DOTALL)
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+
+
+def _arrow(module: str = "pyarrow") -> Any:
+    return load_library(module, "tables are read by pyarrow")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The positions of the columns of a table, and their names."""
+
+    names: tuple[str, ...]
+    features: tuple[int, ...]
+    target: int | None
+    group: int | None
+
+    @property
+    def read(self) -> list[int]:
+        """Positions of those that are read: features, then the target, then the group."""
+        others = (self.target, self.group)
+        return [*self.features, *(place for place in others if place is not None)]
+
+
+def choose(path: str, names: Sequence[str], target: str | int | None, group: str | int | None) -> Columns:
+    """Tell features, target and group apart.
+
+    Parameters
+    ----------
+    target : name or position (−1: the last); None: the last; "none": no labels
+    group : name or position, or None
+    """
+    if len(names) > MOST_COLUMNS:
+        raise DataError(f"{path}: {len(names):,} columns, at most {MOST_COLUMNS:,} are read; save the rows by NumPy")
+    if len(set(names)) < len(names):
+        twice, _ = Counter(names).most_common(1)[0]
+        raise DataError(f"{path}: two columns are named {twice!r}; rename one, or leave it out")
+    label = None if target == "none" else _find(path, names, -1 if target is None else target, "the target")
+    grouped = None if group is None else _find(path, names, group, "the groups")
+    if grouped is not None and grouped == label:
+        raise DataError(f"{path}: {names[grouped]!r} is the target and the group; name another target")
+    features = tuple(place for place in range(len(names)) if place not in (label, grouped))
+    require_features(path, len(features))
+    return Columns(tuple(names), features, label, grouped)
+
+
+def _find(path: str, names: Sequence[str], wanted: str | int, role: str) -> int:
+    if wanted in names:
+        return list(names).index(str(wanted))
+    try:
+        position = int(wanted)
+    except ValueError:
+        there = ", ".join(map(repr, names[:20]))
+        raise DataError(f"{path}: no column {wanted!r} for {role}; its columns are {there}") from None
+    if not -len(names) <= position < len(names):
+        raise DataError(f"{path}: no column {position} for {role}; its columns are 0 to {len(names) - 1}")
+    return position % len(names)
+
+
+def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
+    """Return a block of an Arrow batch that begins with row `start` and holds `columns.read`, in that order."""
+    d = len(columns.features)
+    for place, column in zip(columns.read, batch.columns, strict=True):
+        if column.null_count:
+            row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: no value; leave out the row")
+    x = np.empty((batch.num_rows, d), dtype)
+    for j in range(d):
+        x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
+        # the common dtype of the columns may round 64-bit whole numbers beside floats
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f":
+            beyond = (values > _WHOLE_FLOATS) | (values < -_WHOLE_FLOATS)
+            if beyond.any():
+                row, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
+                raise DataError(
+                    f"{path}: row {start + row}, column {name!r}: {values[row]} is no {dtype}, the common dtype of the "
+                    "columns; leave the column out, or name it as the group or the target"
+                )
+    y = None if columns.target is None else _labels(batch.column(d))
+    if columns.group is None:
+        return x, y
+    groups = [str(value).strip() for value in batch.column(batch.num_columns - 1).to_pylist()]
+    # whole numbers stay, names become 63 bits of their BLAKE2b
+    hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
+    ids = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
+    return x, y, np.array(list(ids), np.int64)
+
+
+def _labels(column: Any) -> NDArray[Any]:
+    values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+    found = values.to_numpy(zero_copy_only=False)
+    return np.asarray(found if found.dtype.kind != "O" else found.astype(np.str_))
+
+
+# ---------------------------------------------------------------- text
+
+
+class _OneBlank(io.RawIOBase):
+    """Text whose runs of blanks are one blank, and none at the ends of lines."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle, self._held = handle, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._held:
+            lines = self._handle.readlines(READ_BYTES)
+            self._held = b"".join(b" ".join(line.split()) + b"\n" for line in lines)
+        size = min(len(buffer), len(self._held))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        return size
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The lines of one file as rows."""
+
+    path: str
+    delimiter: str
+    header: bool
+    columns: Columns
+    dtype: np.dtype[Any]
+    longest_line: int
+
+    def blocks(self) -> Iterator[Block]:
+        start, named = 0, None
+        with open_stream(self.path) as stream:
+            handle = io.BufferedReader(_OneBlank(stream.handle)) if self.delimiter == " " else stream.handle
+            batches = self._batches(handle)
+            while True:
+                with self._naming_faults(), reading(self.path):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                if self.columns.target is not None:
+                    batch, named = self._numbers_or_names(start, batch, named)
+                yield _block_of(self.path, start, batch, self.columns, self.dtype)
+                start += batch.num_rows
+
+    def _batches(self, handle: Any) -> Iterator[Any]:
+        pa, csv_of = _arrow(), _arrow("pyarrow.csv")
+        names = [str(place) for place in range(len(self.columns.names))]
+        order = [names[place] for place in self.columns.read]
+        kinds = dict.fromkeys(order, pa.string()) | {names[place]: pa.float64() for place in self.columns.features}
+        size = max(READ_BYTES, 8 * self.longest_line)
+        reader = csv_of.open_csv(
+            pa.PythonFile(handle, mode="r"),
+            csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(self.header)),
+            csv_of.ParseOptions(delimiter=self.delimiter),
+            csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
+        )
+        yield from (batch.select(order) for batch in reader if batch.num_rows)
+
+    @contextlib.contextmanager
+    def _naming_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except _arrow().ArrowInvalid as error:
+            found = _FAULT.fullmatch(str(error))
+            if not found:
+                raise DataError(f"{self.path}: no table in text: {error}") from None
+            column, line, reason = found.groups()
+            if column is None:
+                raise DataError(f"{self.path}: line {line}: a row of another length: {reason[:100]}") from None
+            advice = "leave the column out, name it as the target, or write it as numbers with a decimal point"
+            if line == "1":
+                advice += "; if line 1 is a header, say header=True"
+            name = self.columns.names[int(column)]
+            raise DataError(f"{self.path}: line {line}, {name}: expected a number: {reason}; {advice}") from None
+
+    def _numbers_or_names(self, start: int, batch: Any, named: bool | None) -> tuple[Any, bool]:
+        """Return a batch whose labels are float64, or text as it is; `named`: which of the two it was so far."""
+        pa, compute = _arrow(), _arrow("pyarrow.compute")
+        place = len(self.columns.features)
+        texts = compute.utf8_trim_whitespace(batch.column(place))
+        if not named:
+            with contextlib.suppress(pa.ArrowInvalid):
+                return batch.set_column(place, "target", texts.cast(pa.float64())), False
+        distinct = compute.unique(texts).to_pylist()
+        odd = [text for text in distinct if not text or (number_in(text) is not None and text != "-1")]
+        if named is False:
+            odd = [text for text in distinct if number_in(text) is None]
+        if odd:
+            row = start + compute.index(texts, odd[0]).as_py()
+            raise DataError(
+                f"{self.path}: row {row}, {self.columns.names[self.columns.target or 0]}: found {odd[0]!r} among "
+                f"{'numbers' if named is False else 'names'}; write all labels as numbers or all as names"
+            )
+        return batch.set_column(place, "target", texts), True
+
+
+def read_csv(
+    path: str,
+    *,
+    target: str | int | None = None,
+    delimiter: str | None = None,
+    header: bool | str = "auto",
+    group: str | int | None = None,
+) -> Source:
+    """Open a table in text, gzip or plain, UTF-8.
+
+    The last line needs no end, so that a file that was cut within its last number looks whole; gzip shows such a cut.
+
+    Parameters
+    ----------
+    target, group : see `choose`
+    delimiter : "," ";" "tab" "blank"; None: found from the first lines
+    header : True, False; "auto": line 1 is a header when none of its cells is a number
+    """
+    if delimiter is not None and delimiter not in _DELIMITERS:
+        raise ConfigError(f"delimiter: expected ',', ';', 'tab' or 'blank', found {delimiter!r}")
+    if header not in (True, False, "auto"):
+        raise ConfigError(f"header: expected True, False or 'auto', found {header!r}")
+    lines = _first_lines(path)
+    separator = _sniff(lines) if delimiter is None else _DELIMITERS[delimiter]
+    first = _cells(lines[0], separator)
+    headed = all(number_in(cell) is None for cell in first) if header == "auto" else bool(header)
+    if len(first) == 1 and target is None:
+        raise DataError(f"{path}: line 1: a single column, which cannot be row and target; say target='none'")
+    names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
+    columns = choose(path, names, target, group)
+    text = _Text(path, separator, headed, columns, np.dtype(np.float64), max(map(len, lines)))
+    return _source("csv", path, columns, text, files=(path,))
+
+
+def read_usps(path: str) -> Source:
+    """Open the USPS digits as *The Elements of Statistical Learning* distributes them, gzip or plain.
+
+    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
+    """
+    lines = _first_lines(path)
+    found = len(lines[0].split())
+    if found != USPS_FEATURES + 1:
+        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {found} columns")
+    columns = choose(path, [f"column {place}" for place in range(found)], 0, None)
+    text = _Text(path, " ", False, columns, np.dtype(np.float32), max(map(len, lines)))
+    return _source("usps", path, columns, text, image_shape=(16, 16), files=(path,))
+
+
+def recognises_usps(head: bytes) -> bool:
+    """Return True where the first line is 257 blank-separated numbers, of which the first is integral."""
+    values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
+    return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
+
+
+def _source(format: str, path: str, columns: Columns, rows: _Text | _Parquet, **found: Any) -> Source:
+    labelled, grouped = columns.target is not None, columns.group is not None
+    n_features = len(columns.features)
+    return Source(format, path, n_features, rows.dtype, rows.blocks, labelled=labelled, grouped=grouped, **found)
+
+
+def _first_lines(path: str) -> list[str]:
+    for _, lines in lines_of(path):
+        if filled := [line for line in lines if line.strip()]:
+            return filled[:50]
+    raise DataError(f"{path}: no rows: the file is empty")
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == " " and '"' not in line:
+        return line.split()
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
+    except csv.Error:  # a cell of more than 131,072 characters: no cells
+        return [line]
+
+
+def _sniff(lines: list[str]) -> str:
+    """Return the delimiter that cuts the lines into equally many cells, most of them numbers."""
+
+    def score(delimiter: str) -> tuple[float, int]:
+        rows = [_cells(line, delimiter) for line in lines]
+        widths = {len(row) for row in rows}
+        body = [cell for row in rows[1:] or rows for cell in row]
+        if max(widths) < 2:
+            return -1.0, 0
+        return sum(number_in(cell) is not None for cell in body) / len(body), -len(widths)
+
+    return max((",", ";", "\t", " "), key=score)
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+@dataclass(frozen=True)
+class _Parquet:
+    """Files of one schema, and what its columns are for."""
+
+    parts: tuple[str, ...]
+    columns: Columns
+    dtype: np.dtype[Any]
+
+    def blocks(self) -> Iterator[Block]:
+        names = [self.columns.names[place] for place in self.columns.read]
+        step = block_rows(len(self.columns.features) * self.dtype.itemsize)
+        for part in self.parts:
+            with _opened(part) as file:
+                start, batches = 0, file.iter_batches(step, columns=names, use_threads=False)
+                while True:
+                    with _reading_parquet(part, f"from row {start}"):
+                        batch = next(batches, None)
+                    if batch is None:
+                        break
+                    yield _block_of(part, start, batch.select(names), self.columns, self.dtype)
+                    start += batch.num_rows
+                if start != file.metadata.num_rows:
+                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
+
+
+def read_parquet(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
+    """Open a Parquet file, or a folder of parts in natural order of their names (hidden ones and `_…` passed over).
+
+    The columns in which pandas keeps an index (`__index_level_0__`) are left out. `target` and `group`: see `choose`.
+    """
+    parts, n_rows, schema = _parts(path), 0, None
+    for part in parts:
+        with _opened(part) as file:
+            schema = schema or file.schema_arrow
+            if not file.schema_arrow.equals(schema):
+                raise DataError(f"{part}: its columns are not those of {parts[0]}; write all parts alike")
+            n_rows += file.metadata.num_rows
+    assert schema is not None
+    names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
+    columns = choose(path, names, target, group)
+    dtypes = [_dtype(parts[0], schema.field(names[place])) for place in columns.features]
+    if columns.target is not None:
+        _dtype(parts[0], schema.field(names[columns.target]), text=True)
+    rows = _Parquet(parts, columns, np.result_type(*dtypes))
+    origin = (lambda: folder_origin(path, map(os.path.basename, parts))) if os.path.isdir(path) else None
+    return _source("parquet", path, columns, rows, n_rows=n_rows, files=parts, origin=origin)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    if not os.path.isdir(path):
+        if is_gzip(path):
+            raise DataError(f"{path}: Parquet within gzip, which cannot be read in parts; decompress it (gunzip)")
+        return (path,)
+    names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
+    for name in names:
+        if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(
+            os.path.join(path, name)
+        ):  # a pipe would block
+            raise DataError(f"{path}: {name!r} is no Parquet file ({', '.join(PARQUET_ENDINGS)}); move it elsewhere")
+    if not names:
+        raise DataError(f"{path}: the folder holds no Parquet file")
+    return tuple(os.path.join(path, name) for name in names)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    parquet = _arrow("pyarrow.parquet")
+    with contextlib.ExitStack() as stack:
+        with _reading_parquet(path, "at its footer"):
+            options = {"buffer_size": 2**16, "pre_buffer": False, "page_checksum_verification": True}
+            file = stack.enter_context(parquet.ParquetFile(path, **options))
+        yield file
+
+
+@contextlib.contextmanager
+def _reading_parquet(path: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except (_arrow().ArrowException, OSError, ValueError) as error:
+        reason = str(error).split("\n")[0].strip().rstrip(".")
+        raise DataError(f"{path}: cannot be read {where}: {reason}; {AGAIN}") from error
+
+
+def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
+    """Return the dtype of a column of numbers, or with `text` of labels."""
+    types = _arrow("pyarrow.types")
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    if text and (types.is_string(kind) or types.is_large_string(kind)):
+        return np.dtype(np.str_)
+    if types.is_boolean(field.type):
+        return np.dtype(np.uint8)
+    if types.is_integer(field.type) or types.is_floating(field.type):
+        found: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
+        return found
+    raise DataError(
+        f"{path}: column {field.name!r} holds {field.type}, expected numbers; name it as the target or the group, "
+        "leave it out, or write it as numbers"
+    )
