@@ -237,7 +237,7 @@ def _write_results(
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
-    from bigkernel.events.messages import plain
+    from bigkernel.events.kinds import plain
     from bigkernel.models.persistence import save_model
 
     clear_orphans(target / "best.model")

@@ -31,8 +31,7 @@ from bigkernel.engine.tasks import Job, Partial, merge_seconds
 from bigkernel.errors import Stalled
 from bigkernel.events.kinds import Event, Incident, SweepEnded, SweepStarted
 from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
-from bigkernel.events.sinks import write_journal
-from bigkernel.events.views import show_run
+from bigkernel.events.sinks import show_run, write_journal
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan

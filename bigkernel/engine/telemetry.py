@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 from distributed import Worker, get_worker
 
 from bigkernel.engine.process_probes import peak_bytes, worker_name
-from bigkernel.events.kinds import Pulse
-from bigkernel.events.messages import TOPIC
+from bigkernel.events.kinds import TOPIC, Pulse
 
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 

@@ -26,8 +26,8 @@ from bigkernel.engine.process_probes import last_words, state_of
 from bigkernel.engine.schedule import Schedule
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.events.kinds import Incident, Merged, Pulse
-from bigkernel.events.relay import listen
 from bigkernel.events.scope import emit
+from bigkernel.events.sinks import listen
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0

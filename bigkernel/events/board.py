@@ -1,11 +1,12 @@
 """The books of all jobs that one process hears of: what the page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`events.messages`) and gives a snapshot of plain data. The scheduler keeps one of all its
+A board is fed with messages (`events.kinds`) and gives a snapshot of plain data. The scheduler keeps one of all its
 jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,8 +20,17 @@ ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that ha
 ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
+_BEGUN = time.time() - time.monotonic()
 # what a message whose values are not what they should be raises
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
+
+
+def steady() -> float:
+    """Return seconds since 1970, as the clock said when this process began, and steady since.
+
+    A clock that is set while a job runs would make its rates and its time left wrong by the hour.
+    """
+    return _BEGUN + time.monotonic()
 
 
 @dataclass
@@ -97,7 +107,9 @@ class Board:
         """
         kind, name = str(message["kind"]), message.get("job") or self._sweeps.get(message.get("sweep", ""), "")
         if kind == "job_started":
-            self._begin_job(message, now)
+            if (name := str(message["job"])) not in self.jobs:
+                host, run = str(message["host"]), str(message["run"])
+                self.jobs[name] = Job(name, str(message["title"]), now, host, whole(message["pid"]), run)
             return
         job = self.jobs.get(name)
         if job is None:
@@ -122,12 +134,6 @@ class Board:
             job.figures[str(message["name"])] = shallow(message["values"])
         elif sweep is not None:
             self._progress(job, sweep, message, now)
-
-    def _begin_job(self, message: Mapping[str, Any], now: float) -> None:
-        name = str(message["job"])
-        if name not in self.jobs:
-            host, run = str(message["host"]), str(message["run"])
-            self.jobs[name] = Job(name, str(message["title"]), now, host, whole(message["pid"]), run)
 
     def _begin_sweep(self, job: Job, message: Mapping[str, Any], now: float) -> None:
         token = str(message["sweep"])

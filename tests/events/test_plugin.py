@@ -9,11 +9,10 @@ import pytest
 from drivers import wait_until
 from simulated import messages
 
-from bigkernel.events.kinds import Figures, JobStarted, Merged, Note, SweepStarted
-from bigkernel.events.messages import TOPIC
+from bigkernel.events.kinds import TOPIC, Figures, JobStarted, Merged, Note, SweepStarted
 from bigkernel.events.plugin import Monitor
-from bigkernel.events.relay import Relay, listen
 from bigkernel.events.scope import Scope
+from bigkernel.events.sinks import Relay, listen
 from bigkernel.streaming.plan import Footprint, plan
 
 
@@ -202,8 +201,8 @@ def client():
 @pytest.fixture
 def unhurried(monkeypatch):
     """Pauses and waits that a slow machine is not taken for."""
-    monkeypatch.setattr("bigkernel.events.relay._EVERY_SECONDS", 60)
-    monkeypatch.setattr("bigkernel.events.relay._FLUSH_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.events.sinks._EVERY_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.events.sinks._FLUSH_SECONDS", 60)
 
 
 def test_messages_arrive_in_order_and_the_end_of_a_job_waits_for_no_pause(client, unhurried):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import Status
 
 from bigkernel.data.visible import all_visible, log_of
-from bigkernel.events.clock import steady
+from bigkernel.events.board import steady
 from bigkernel.events.plugin import board_of
 
 if TYPE_CHECKING:

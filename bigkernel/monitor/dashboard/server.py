@@ -1,6 +1,6 @@
 """Routes on the scheduler's HTTP server: the page `/bigkernel`, and its state `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by a driver (`events.views`) or by Dask's configuration:
+They are added while the scheduler runs, by a driver (`events.sinks`) or by Dask's configuration:
 
     distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 

@@ -19,8 +19,7 @@ from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
 from bigkernel.events.board import Board
-from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, SweepEnded, SweepStarted
-from bigkernel.events.messages import message_of
+from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, SweepEnded, SweepStarted, message_of
 from bigkernel.events.progress import Progress
 from bigkernel.events.scope import Scope, observe
 from bigkernel.monitor.terminal import live as lines
@@ -97,10 +96,10 @@ class _Display:
             self._begun = self._printed = now
             self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
             for each in (JobStarted(event.what), event):
-                self._board.apply(message_of(each, self._scope), now)
+                self._board.apply(message_of(each, self._scope.job, event.token), now)
             self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
         elif self._sweep is not None:
-            self._board.apply(message_of(event, self._scope), now)
+            self._board.apply(message_of(event, self._scope.job, self._scope.sweep), now)
 
     def _print(self, text: str) -> None:
         shown = visible(text, lines=True)
