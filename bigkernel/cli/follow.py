@@ -15,7 +15,7 @@ from distributed import Client
 from rich.console import Console, Group
 from rich.live import Live
 
-from bigkernel.cli.said import say
+from bigkernel.cli.options import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
 from bigkernel.data.visible import visible

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option
-from bigkernel.cli.said import say
+from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, say
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:

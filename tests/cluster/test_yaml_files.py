@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigkernel.cluster.yaml_files import ListOf, check_mapping, read_mapping
+from bigkernel.cluster.cluster_file import ListOf, check_mapping, read_mapping
 from bigkernel.errors import ConfigError
 
 KEYS = {
