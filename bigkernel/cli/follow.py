@@ -23,7 +23,7 @@ from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.board import VERSION
 from bigkernel.events.kinds import plain
 from bigkernel.events.plugin import state_of
-from bigkernel.monitor.run_state import RunReader, State
+from bigkernel.monitor.report import RunReader, State
 from bigkernel.monitor.terminal.live import done, ended_job, no_job, picture, run_words, sentence
 
 Show = Callable[[State], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
@@ -56,25 +56,39 @@ class Share:
     lost: bool = False
 
 
-@dataclass
 class Progress:
-    """One sweep. Times are seconds since 1970, of whoever keeps the books."""
+    """One sweep. Times are seconds since 1970, of whoever keeps the books.
 
-    token: str
-    what: str
-    executor: str
-    started: float
-    plan: dict[str, Any]
-    stops: list[int]  # row ids where segments end
-    announced_bytes: int = 0  # peak of a worker process, as planned
-    run: str = ""
-    ended: float | None = None
-    seconds: float | None = None  # as the driver measured it
-    error: str = ""
-    merged_nodes: set[str] = field(default_factory=set)
-    workers: dict[str, Share] = field(default_factory=dict)
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    incidents: Counter[str] = field(default_factory=Counter)
+    `stops` are the row ids where segments end, `announced_bytes` is the peak of a worker process, as planned.
+    """
+
+    def __init__(
+        self, token: str, what: str, executor: str, started: float, plan: dict[str, Any], stops: list[int],
+        announced_bytes: int = 0, run: str = "",
+    ) -> None:  # fmt: skip
+        self.token, self.what, self.executor, self.run = token, what, executor, run
+        self.plan, self.stops, self.announced_bytes = plan, stops, announced_bytes
+        self.started, self.error = started, ""
+        self.ended: float | None = None
+        self.seconds: float | None = None  # as the driver measured it
+        self.merged_nodes: set[str] = set()
+        self.workers: dict[str, Share] = {}
+        self.stage_seconds: dict[str, float] = {}
+        self.incidents = Counter[str]()
+        self.states = [WAITING] * len(stops)
+        self.done = 0  # finished segments
+        self.rows_done = 0  # of finished segments, those that were resumed included
+        self.rows_under_way = 0  # done ones of running segments
+        self._spans = spans(len(stops))
+        self._children = {node: (left, right) for node, left, right in merge_tree(len(stops))}
+        self._running: dict[int, tuple[int, str, dict[str, float]]] = {}  # rows done, worker, seconds of its stages
+        self._attempts = Counter[int]()
+        self._resumed: set[int] = set()
+        self._rows_resumed = 0
+        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
+        self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
+        self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
+        self._point_seconds = 1.0  # between two points
 
     @classmethod
     def begun(cls, message: Mapping[str, Any], now: float) -> Self:
@@ -85,23 +99,6 @@ class Progress:
         plan |= {name: finite(plan.get(name, 0)) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
         token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
         return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
-
-    def __post_init__(self) -> None:
-        count = len(self.stops)
-        self.states = [WAITING] * count
-        self._spans = spans(count)
-        self._children = {node: (left, right) for node, left, right in merge_tree(count)}
-        self._running: dict[int, tuple[int, str, dict[str, float]]] = {}  # rows done, worker, seconds of its stages
-        self._attempts = Counter[int]()
-        self._resumed: set[int] = set()
-        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
-        self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
-        self.done = 0  # finished segments
-        self.rows_done = 0  # of finished segments, those that were resumed included
-        self.rows_under_way = 0  # done ones of running segments
-        self._rows_resumed = 0
-        self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
-        self._point_seconds = 1.0  # between two points
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
         """Take one message about this sweep."""

@@ -35,7 +35,7 @@ from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
-from bigkernel.monitor.run_state import RunReader
+from bigkernel.monitor.report import RunReader
 from bigkernel.statistics.feature_sums import FeatureSums
 
 X = np.random.default_rng(0).normal(size=(200, 3))

@@ -135,8 +135,8 @@ class Refused(RequestHandler):
         )
 
 
-class _Ours(RequestHandler):
-    """An answer of ours: fresh, of the type that it says, and in no frame of another site."""
+class Page(RequestHandler):
+    """The page, which asks for the state by itself: fresh, of the type that it says, in no frame of another site."""
 
     def set_default_headers(self) -> None:
         """Set what every answer has."""
@@ -144,16 +144,12 @@ class _Ours(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("X-Frame-Options", "SAMEORIGIN")
 
-
-class Page(_Ours):
-    """The page, which asks for the state by itself."""
-
     def get(self) -> None:
         """Answer 200."""
         self.finish(render())
 
 
-class State(_Ours):
+class State(Page):
     """The state of the scheduler's board as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
 
     def get(self) -> None:
