@@ -81,23 +81,13 @@ def plan(
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as the figures of a plan."""
-    return {
-        "expected_seconds": estimate.seconds,
-        "least_seconds": estimate.least,
-        "most_seconds": estimate.most,
-        "pilot_rows": estimate.pilot_rows,
-        "pilot_seconds": estimate.pilot_seconds,
-    }
+    bounds = {"expected": estimate.seconds, "least": estimate.least, "most": estimate.most}
+    pilot = {"pilot_rows": estimate.pilot_rows, "pilot_seconds": estimate.pilot_seconds}
+    return {f"{name}_seconds": seconds for name, seconds in bounds.items()} | pilot
 
 
 def plan_of(model: Any, rows: Rows) -> Plan:
-    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
-
-    Raises
-    ------
-    ConfigError
-        The model is exact: there is no sweep.
-    """
+    """Return the plan of the sweep that fits a model to rows; a `ConfigError` where it is exact and has none."""
     from bigkernel.errors import ConfigError
 
     last = _last(model)

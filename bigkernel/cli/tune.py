@@ -223,7 +223,10 @@ def _write_results(
 
     clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
-    _write_csv(target / "results.csv", records)
+    with open(target / "results.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
     best = records[search.best_index_]
     figures = {
         "best": {name: value for name, value in best.items() if name not in _OF_TESTS},
@@ -267,13 +270,6 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
             record["converged"] = bool(results["converged"][i])
         records.append(record)
     return records
-
-
-def _write_csv(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
 
 
 def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:

@@ -42,7 +42,7 @@ Kind = tuple[type, ...] | Mapping[str, Any] | ListOf
 
 # keys of each kind; the first is needed where it is of this kind alone
 _STARTED = ("workers", "memory-limit", "directory", "dashboard", "tls")
-_KINDS = {
+KINDS = {
     "local": _STARTED,
     "address": ("address", "tls", "insecure"),
     "ssh": ("hosts", "python", "interface", *_STARTED),
@@ -87,10 +87,6 @@ class ClusterFile:
     partition: str | None = None
     account: str | None = None
 
-    def has(self, key: str) -> bool:
-        """Tell whether a key has a meaning for this kind."""
-        return key.replace("_", "-") in _KINDS[self.kind]
-
     @property
     def seconds(self) -> int:
         """The walltime in seconds."""
@@ -124,13 +120,13 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     """
     given = check_mapping(found, _TYPES, at)
     kind = given.get("kind")
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ConfigError(f"{at}.kind: expected local, address, ssh or slurm, found {show(kind)}")
     for key in given:
-        if key != "kind" and key not in _KINDS[kind]:
-            kinds = " or ".join(name for name, keys in _KINDS.items() if key in keys)
+        if key != "kind" and key not in KINDS[kind]:
+            kinds = " or ".join(name for name, keys in KINDS.items() if key in keys)
             raise ConfigError(f"{at}.{key}: has a meaning with kind: {kinds} only; remove it")
-    if kind != "local" and (needed := _KINDS[kind][0]) not in given:
+    if kind != "local" and (needed := KINDS[kind][0]) not in given:
         raise ConfigError(f"{at}.{needed}: missing")
     if kind in ("ssh", "slurm"):
         _require_safe(given, at)

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 
 from bigkernel.cluster.attach import attach
 from bigkernel.cluster.certificates import security_of
-from bigkernel.cluster.cluster_file import ClusterFile, read_file, require_sizes
+from bigkernel.cluster.cluster_file import KINDS, ClusterFile, read_file, require_sizes
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, environment_kept, memory_limit, start_seconds
 from bigkernel.cluster.launchers import launched
 from bigkernel.config import settings
@@ -73,8 +73,8 @@ def connect(
     if isinstance(cluster, Client):
         if given := [name for name, value in own.items() if value is not None]:
             raise ConfigError(f"{given[0]}: a client was given, whose cluster is there; leave out {', '.join(given)}")
-        return _watched(_with_plugins(cluster))
-    return _held(_opened(_with(_described(cluster), own, dashboard)))
+        return _with_plugins(cluster)
+    return _held(_opened(_described(cluster, own, dashboard)))
 
 
 def _held(opened: AbstractContextManager[Client]) -> Client:
@@ -106,6 +106,7 @@ def _with_plugins(client: Client) -> Client:
         raise ConfigError(f"client: this distributed.Client is {client.status}; make another one")
     for plugin in (Undisturbed(), OneBlasThread()):
         client.register_plugin(plugin)
+    install_monitor(client, shown=settings().monitor)
     return client
 
 
@@ -117,28 +118,21 @@ def _opened(file: ClusterFile) -> Iterator[Client]:
     else:
         opened = _local(file) if file.kind == "local" else launched(file)
     with opened as client:
-        yield _watched(client)
+        install_monitor(client, shown=settings().monitor)
+        yield client
 
 
-def _watched(client: Client) -> Client:
-    """Keep the books of jobs on the scheduler of a client."""
-    install_monitor(client, shown=settings().monitor)
-    return client
-
-
-def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
-    """Return the cluster that a word, an address or a path names."""
-    if isinstance(cluster, ClusterFile):
-        return cluster
+def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
+    """Return what a word, an address or a path names, with the arguments on top that have a meaning for its kind."""
     text = str(cluster)
-    if text == "local":
-        return ClusterFile()
-    return ClusterFile(kind="address", address=text) if "://" in text else read_file(Path(text))
-
-
-def _with(file: ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """Return the settings of a file, with the arguments on top that were given and that have a meaning for its kind."""
-    chosen = {name: value for name, value in own.items() if value is not None and file.has(name)}
+    if isinstance(cluster, ClusterFile):
+        file = cluster
+    elif "://" in text:
+        file = ClusterFile(kind="address", address=text)
+    else:
+        file = ClusterFile() if text == "local" else read_file(Path(text))
+    known = KINDS[file.kind]
+    chosen = {name: value for name, value in own.items() if value is not None and name.replace("_", "-") in known}
     if file.dashboard is None:
         chosen["dashboard"] = dashboard
     made = replace(file, **chosen)

@@ -85,10 +85,7 @@ class Job:
 
 
 class Board:
-    """All jobs by id, and totals since the board was made.
-
-    `bounded`: of jobs and sweeps that have ended only the last are remembered; else all are.
-    """
+    """All jobs by id, and totals since it was made; `bounded`: of what has ended only the last is remembered."""
 
     def __init__(self, *, bounded: bool = True) -> None:
         self._bounded = bounded
@@ -98,13 +95,7 @@ class Board:
         self._sweeps: dict[str, str] = {}  # token → job
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
-        """Take one message, which arrived at `now` (seconds since 1970).
-
-        Raises
-        ------
-        One of DAMAGED
-            A value is not what it should be.
-        """
+        """Take one message, which arrived at `now`; raises one of DAMAGED where a value is not what it should be."""
         kind, name = str(message["kind"]), message.get("job") or self._sweeps.get(message.get("sweep", ""), "")
         if kind == "job_started":
             if (name := str(message["job"])) not in self.jobs:
@@ -116,8 +107,10 @@ class Board:
             return
         job.driver = job.driver or str(message.get("driver", ""))
         sweep = job.sweeps.get(message.get("sweep", ""))
-        if kind == "sweep_started":
-            self._begin_sweep(job, message, now)
+        if kind == "sweep_started" and (token := str(message["sweep"])) not in job.sweeps:
+            sweep = job.sweeps[token] = Progress.begun(message, now)
+            self._sweeps[token] = job.id
+            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
@@ -134,13 +127,6 @@ class Board:
             job.figures[str(message["name"])] = shallow(message["values"])
         elif sweep is not None:
             self._progress(job, sweep, message, now)
-
-    def _begin_sweep(self, job: Job, message: Mapping[str, Any], now: float) -> None:
-        token = str(message["sweep"])
-        if token not in job.sweeps:
-            sweep = job.sweeps[token] = Progress.begun(message, now)
-            self._sweeps[token] = job.id
-            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
 
     def _progress(self, job: Job, sweep: Progress, message: Mapping[str, Any], now: float) -> None:
         kind, rows, stages = message["kind"], sweep.rows_done, dict(sweep.stage_seconds)

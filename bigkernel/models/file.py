@@ -82,17 +82,7 @@ class Contents:
 def write(
     path: str | os.PathLike[str], values: Mapping[str, Any], arrays: Mapping[str, Array], *, overwrite: bool
 ) -> None:
-    """Write a description and its arrays to a file that appears whole or not at all.
-
-    Raises
-    ------
-    DataError
-        `path` is there and is not to be replaced, or is no model, or cannot be written.
-    PlanTooLarge
-        There is too little room for it.
-    RunLocked
-        Another driver is writing it.
-    """
+    """Write a description and its arrays to a file that appears whole or not at all; raises as `save_model`."""
     from bigkernel.data import atomic_write  # who reads needs no store
     from bigkernel.data.targets import claimed, require_target
 
@@ -114,12 +104,7 @@ def write(
 def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Contents]:
     """Open a model file; what its content raises within the block becomes a `ModelRejected` that names the file.
 
-    Raises
-    ------
-    ModelRejected
-        Damaged, of another format, or of more than `limit_bytes`.
-    DataError
-        There is nothing at `path`.
+    It is refused too where arrays of more than `limit_bytes` are read; a `DataError` where there is nothing at `path`.
     """
     where = os.fspath(path)
     if not os.path.exists(path):
@@ -230,13 +215,7 @@ class Packing:
     _names: dict[int, tuple[str, Array]] = field(default_factory=dict)
 
     def pack(self, value: Any, path: str) -> Any:
-        """Return the value as JSON.
-
-        Raises
-        ------
-        ConfigError
-            It, or something in it, cannot be stored; names it.
-        """
+        """Return the value as JSON; a `ConfigError` names what in it cannot be stored."""
         if isinstance(value, np.ndarray):
             return self._array(value, path)
         if isinstance(value, np.generic):

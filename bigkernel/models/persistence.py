@@ -168,20 +168,17 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         )
     check_is_fitted(step, "n_features_in_" if type(step) in _SKLEARN else None)
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
-    said = {"class": name, "params": params, "fitted": packing.pack(_fit_of(step), path)}
+    if type(step) in _ATTRIBUTES:
+        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
+        fit = {name: getattr(step, name) for name in names if hasattr(step, name)}
+    else:
+        fit = step._fitted
+    said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
     if isinstance(step, estimators.RowUnion):
         labels = [label for label, _ in step.transformer_list]
         parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
         said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
     return said
-
-
-def _fit_of(step: Any) -> Any:
-    """Return the fit of an estimator, or the fitted attributes of a transformer by name."""
-    if type(step) not in _ATTRIBUTES:
-        return step._fitted
-    names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
-    return {name: getattr(step, name) for name in names if hasattr(step, name)}
 
 
 def _params(step: BaseEstimator) -> dict[str, Any]:

@@ -95,11 +95,7 @@ class Predictor:
     def of(cls, model: Any) -> Self:
         """Return the predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
 
-        Raises
-        ------
-        ConfigError
-            A step, kernel or feature map that needs more than NumPy, or no model that predicts; names it.
-        sklearn.exceptions.NotFittedError
+        A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or what is no such model.
         """
         *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
         if not hasattr(last, "predict"):
@@ -122,8 +118,6 @@ class Predictor:
         features, c = self.expansion.features, self.expansion.width
         by = f"{features.width:,} landmarks" if isinstance(features, LandmarkMap) else "a linear model"
         return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
-
-    # -- predictions ---------------------------------------------------------------------------------------------------
 
     @property
     def classes(self) -> Array | None:
@@ -200,8 +194,6 @@ class Predictor:
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_sliced"}
-
-    # -- files ---------------------------------------------------------------------------------------------------------
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:

@@ -68,14 +68,9 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
 
 
 def gather(run: str | os.PathLike[str]) -> State:
-    """Return the state that the page shows (`RunReader.look`), of all attempts.
+    """Return the state that the page shows (`RunReader.look`), of all attempts; a `DataError` where there is no run.
 
     Of more than forty sweeps only the longest keep their segments.
-
-    Raises
-    ------
-    DataError
-        There is no run.
     """
     state = RunReader(run, bounded=False).look()
     sweeps = [sweep for job in state["jobs"] for sweep in job["sweeps"]]

@@ -68,30 +68,21 @@ def install(scheduler: Scheduler) -> None:
         return
     _shown.add(application)
     dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
-    prefix = _prefix(application, dashboard)
+    if dashboard is not None:
+        prefix = str(dashboard.prefix).rstrip("/")
+    else:  # the scheduler itself does not remember what its paths begin with, "" or "/…"
+        patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
+        paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
+        prefix = next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
     about = {"dask_server": scheduler}
     application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, about), (f"{prefix}/{STATE}", State, about)])
     _guard(application, prefix)
-    if dashboard is not None:
-        _link(scheduler)
+    if dashboard is not None:  # name the page in the menu of Dask's pages; that is no documented interface
+        from distributed.dashboard.scheduler import template_variables
 
-
-def _prefix(application: Any, dashboard: Any) -> str:
-    """Return what the paths of this HTTP server begin with, "" or "/…"; the scheduler itself does not remember it."""
-    if dashboard is not None:
-        return str(dashboard.prefix).rstrip("/")
-    patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
-    paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
-    return next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
-
-
-def _link(scheduler: Scheduler) -> None:
-    """Name the page in the menu of Dask's pages; that is no documented interface."""
-    from distributed.dashboard.scheduler import template_variables
-
-    pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
-    if PAGE not in pages:
-        pages.insert(1, PAGE)
+        pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
+        if PAGE not in pages:
+            pages.insert(1, PAGE)
 
 
 def _guard(application: Any, prefix: str) -> None:
