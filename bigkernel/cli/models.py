@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,17 +43,9 @@ INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "dam
 @shared.overwrite_option
 @shared.json_option
 def fit(
-    corpus: str,
-    model: str,
-    on_bad_rows: str,
-    held_out: str | None,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    corpus: str, model: str, on_bad_rows: str, held_out: str | None, where: Where, run: str | None, resume: bool,
+    overwrite: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Fit a model to CORPUS and save it at MODEL.
 
     \b
@@ -143,11 +136,10 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
     from bigkernel.engine.context import forget
     from bigkernel.estimators.evaluation import judge
 
-    try:
+    with suppress(ResumeMismatch):
         return judge(estimator, corpus, rows, of=of, pictures=pictures)
-    except ResumeMismatch:
-        forget("score")
-        return judge(estimator, corpus, rows, of=of, pictures=pictures)
+    forget("score")
+    return judge(estimator, corpus, rows, of=of, pictures=pictures)
 
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
@@ -194,17 +186,9 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @shared.overwrite_option
 @shared.json_option
 def predict(
-    model: str,
-    corpus: str,
-    out: str,
-    decision: bool,
-    std: bool,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+    model: str, corpus: str, out: str, decision: bool, std: bool, where: Where, run: str | None, resume: bool,
+    overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk.
 
     With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.

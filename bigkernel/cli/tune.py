@@ -60,18 +60,9 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 @shared.overwrite_option
 @shared.json_option
 def tune(
-    corpus: str,
-    scoring: str | None,
-    on_bad_rows: str,
-    out: str,
-    run: str | None,
-    resume: bool,
-    dry_run: bool,
-    where: Where,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    corpus: str, scoring: str | None, on_bad_rows: str, out: str, run: str | None, resume: bool, dry_run: bool,
+    where: Where, overwrite: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Search a grid on CORPUS by cross-validation and save the best model.
 
     --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal

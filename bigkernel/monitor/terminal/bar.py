@@ -50,10 +50,9 @@ class _Line:
                 return ""
 
         if self._live is None and not self._failed:
-            self._live = Live(
-                console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn
-            )
-            self._live.start(refresh=True)
+            shown = Live(console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn)
+            shown.start(refresh=True)
+            self._live = shown
 
     def close(self) -> None:
         """Clear the line."""
