@@ -33,8 +33,6 @@ _RANGES: dict[str, tuple[int, int]] = {
     "memory_limit_bytes": (100_000_000, 2**50),
     "worker_base_bytes": (0, 2**40),
 }
-_SWITCHES = ("monitor",)  # true or false
-_NAMES = ("page_hosts",)  # lists of names
 
 
 @dataclass(frozen=True)
@@ -75,20 +73,16 @@ def settings(**overrides: int | None) -> Settings:
         raise ConfigError(f"bigkernel: expected a mapping of settings, found {type(found).__name__}")
     values = {str(key).replace("-", "_"): value for key, value in found.items()}
     values.update({key: value for key, value in overrides.items() if value is not None})
-    unknown = sorted(set(values) - {*_RANGES, *_SWITCHES, *_NAMES})
-    if unknown:
-        known = ", ".join(field.name for field in fields(Settings))
-        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {known}")
+    known = [field.name for field in fields(Settings)]
+    if unknown := sorted(set(values) - set(known)):
+        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {', '.join(known)}")
     for key, (least, most) in _RANGES.items():
         value = values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(f"bigkernel.{key}: expected an integer from {least} to {most}, found {value!r}")
-    for key in _SWITCHES:
-        if not isinstance(values.get(key), bool):
-            raise ConfigError(f"bigkernel.{key}: expected true or false, found {values.get(key)!r}")
-    for key in _NAMES:
-        names = values.get(key)
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"bigkernel.{key}: expected a list of names, found {names!r}")
-        values[key] = tuple(names)
-    return Settings(**values)
+    if not isinstance(values.get("monitor"), bool):
+        raise ConfigError(f"bigkernel.monitor: expected true or false, found {values.get('monitor')!r}")
+    hosts = values.get("page_hosts")
+    if not isinstance(hosts, list | tuple) or not all(isinstance(name, str) for name in hosts):
+        raise ConfigError(f"bigkernel.page_hosts: expected a list of names, found {hosts!r}")
+    return Settings(**values | {"page_hosts": tuple(hosts)})

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 import bigkernel
-from bigkernel.cli.said import say
+from bigkernel.cli.options import say
 from bigkernel.data.visible import visible
 from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
@@ -36,9 +36,9 @@ COMMANDS = {
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
-    "watch": ("watch", "Follow a job from another terminal, also after its driver has died."),
+    "watch": ("runs", "Follow a job from another terminal, also after its driver has died."),
     "runs": ("runs", "List runs: their state, and what is left to do."),
-    "report": ("report", "Make the report page of a run again."),
+    "report": ("runs", "Make the report page of a run again."),
     "certs": ("certs", "Make the certificates of an encrypted cluster."),
 }
 

@@ -6,8 +6,7 @@ import os
 
 import click
 
-from bigkernel.cli.options import json_option
-from bigkernel.cli.said import say
+from bigkernel.cli.options import json_option, say
 from bigkernel.monitor.terminal.figures import show
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.options import json_option
-from bigkernel.cli.said import say
+from bigkernel.cli.options import json_option, say
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
 

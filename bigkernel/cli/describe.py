@@ -40,18 +40,12 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         classify = task == "classify"
     if "y" not in corpus.columns:
         raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
-    estimator = _estimator(corpus, options, classify)
-    before = steps(options["transforms"], corpus, options["seed"])
-    return Pipeline([*before, ("model", estimator)]) if before else estimator
-
-
-def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
-    """The estimator of the method, with what only classifiers have."""
     of_classes = {name: options.get(name) for name in ("class_weight", "probability") if options.get(name)}
     if of_classes and (not classify or options["method"] in ("ridge", "linear")):
         raise ConfigError(f"--{next(iter(of_classes)).replace('_', '-')}: it is for classes, and this fits numbers")
-    found = _of_method(corpus, options, classify)
-    return found.set_params(**of_classes) if of_classes else found
+    estimator = _of_method(corpus, options, classify).set_params(**of_classes)
+    before = steps(options["transforms"], corpus, options["seed"])
+    return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 
 def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
@@ -107,19 +101,18 @@ def _has_width(options: dict[str, Any]) -> bool:
 
 def _kernel(options: dict[str, Any]) -> Kernel:
     name = options["kernel"]
-    taken: dict[str, dict[str, Any]] = {
-        "gaussian": {"sigma": options["sigma"]},
-        "matern": {"length_scale": options["sigma"], "nu": float(options["nu"])},
-        "laplacian": {"gamma": options["gamma"]},
-        "polynomial": {"gamma": options["gamma"], "degree": options["degree"]},
-        "sigmoid": {"gamma": options["gamma"]},
-    }
-    params = taken.get(name, {})
+    taken = {
+        "gaussian": {"sigma": "sigma"},
+        "matern": {"length_scale": "sigma", "nu": "nu"},
+        "laplacian": {"gamma": "gamma"},
+        "polynomial": {"gamma": "gamma", "degree": "degree"},
+        "sigmoid": {"gamma": "gamma"},
+    }.get(name, {})
     for width in ("sigma", "gamma"):
-        used = {"sigma": ("gaussian", "matern"), "gamma": ("laplacian", "polynomial", "sigmoid")}[width]
-        if options[width] is not None and name not in used:
+        if options[width] is not None and width not in taken.values():
             raise ConfigError(f"--{width}: the {name} kernel has none")
-    return KERNELS[name](**{key: value for key, value in params.items() if value is not None})
+    given = {key: options[option] for key, option in taken.items() if options[option] is not None}
+    return KERNELS[name](**given | ({"nu": float(given["nu"])} if "nu" in given else {}))
 
 
 def _or(value: Any, default: Any) -> Any:

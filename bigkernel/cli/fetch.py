@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from bigkernel.cli.options import json_option
-from bigkernel.cli.said import say
+from bigkernel.cli.options import json_option, say
 from bigkernel.data.download import DATASETS, fetch_file
 from bigkernel.monitor.terminal.figures import show
 

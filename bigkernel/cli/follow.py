@@ -15,15 +15,15 @@ from distributed import Client
 from rich.console import Console, Group
 from rich.live import Live
 
-from bigkernel.cli.said import say
+from bigkernel.cli.options import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.board import VERSION
-from bigkernel.events.messages import plain
+from bigkernel.events.kinds import plain
 from bigkernel.events.plugin import state_of
-from bigkernel.monitor.run_state import RunReader, State
+from bigkernel.monitor.report import RunReader, State
 from bigkernel.monitor.terminal.live import done, ended_job, no_job, picture, run_words, sentence
 
 Show = Callable[[State], None]
@@ -48,15 +48,7 @@ class Scheduler:
         self._client, self._address = client, address
 
     def look(self) -> State:
-        """See `Source`.
-
-        Raises
-        ------
-        ConfigError
-            No job of ours has run there, or the scheduler has no bigkernel, or another one.
-        Stalled
-            It does not answer.
-        """
+        """See `Source`; a `ConfigError` where no job of ours has run or versions differ, `Stalled` if it is mute."""
         try:
             state = self._client.run_on_scheduler(state_of, callback_timeout=ASK_SECONDS)
         except (ImportError, AttributeError) as error:
@@ -100,27 +92,20 @@ def follow(source: Source, show: Show, seconds: float, *, once: bool = False) ->
         show(state)
         states = {job["id"]: str(job["state"]) for job in state["jobs"]}
         running = {name for name, found in states.items() if found == "running"}
-        if once or not (running or _expected(state)):
-            run = state.get("run", {})
+        run = state.get("run", {})
+        # a job may begin: a driver holds the run directory, or the scheduler has had none yet
+        expected = bool(run["holder"]) if run else not states
+        if once or not (running or expected):
             ended = [found for name, found in states.items() if name in seen]
             if not ended and run.get("known", True):
                 ended = list(states.values())[:1]
             left = CODES["interrupted"] if run.get("state") in ("interrupted", "failed") else 0
-            codes = [_code(found) for found in ended] or [left]
+            # a state that nobody knows is no success
+            codes = [0 if one == "running" else CODES.get(one, CODES["failed"]) for one in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         seen |= running
-        changing = states and not running and state.get("run", {}).get("known", True)
+        changing = states and not running and run.get("known", True)
         time.sleep(min(seconds, _SOON_SECONDS) if changing else seconds)
-
-
-def _code(state: str) -> int:
-    """The exit code of a job; a state that nobody knows is no success."""
-    return 0 if state == "running" else CODES.get(state, CODES["failed"])
-
-
-def _expected(state: State) -> bool:
-    """Tell if a job may begin: a driver holds the run directory, or the scheduler has had none yet."""
-    return bool(state["run"]["holder"]) if "run" in state else not state["jobs"]
 
 
 class Log:

@@ -68,21 +68,10 @@ Examples:
 @overwrite_option
 @json_option
 def ingest(
-    sources: tuple[str, ...],
-    corpus: str,
-    labels: tuple[str, ...],
-    labels_are: str,
-    split: tuple[str, ...],
-    split_by: Literal["row", "group"],
-    seed: int,
-    chunk_rows: int | None,
-    name: str | None,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-    **reading: Any,
-) -> None:
+    sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, split: tuple[str, ...],
+    split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, run: str | None,
+    resume: bool, overwrite: bool, as_json: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
 
     Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names

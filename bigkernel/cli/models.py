@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import (
-    Where,
-    bad_rows_option,
-    cluster_options,
-    execution,
-    json_option,
-    overwrite_option,
-    run_options,
-)
-from bigkernel.cli.said import say
+from bigkernel.cli.options import Where, execution, say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.terminal.figures import show
@@ -36,7 +29,7 @@ INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "dam
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
 @model_options
-@bad_rows_option
+@shared.bad_rows_option
 @click.option(
     "--score",
     "held_out",
@@ -45,22 +38,14 @@ INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "dam
     help="Judge the model on the labelled rows of another corpus. Without it, --run judges a classifier on up to "
     "10,000 of the rows that it was fitted to.",
 )
-@cluster_options
-@run_options
-@overwrite_option
-@json_option
+@shared.cluster_options
+@shared.run_options
+@shared.overwrite_option
+@shared.json_option
 def fit(
-    corpus: str,
-    model: str,
-    on_bad_rows: str,
-    held_out: str | None,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    corpus: str, model: str, on_bad_rows: str, held_out: str | None, where: Where, run: str | None, resume: bool,
+    overwrite: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Fit a model to CORPUS and save it at MODEL.
 
     \b
@@ -151,11 +136,10 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
     from bigkernel.engine.context import forget
     from bigkernel.estimators.evaluation import judge
 
-    try:
+    with suppress(ResumeMismatch):
         return judge(estimator, corpus, rows, of=of, pictures=pictures)
-    except ResumeMismatch:
-        forget("score")
-        return judge(estimator, corpus, rows, of=of, pictures=pictures)
+    forget("score")
+    return judge(estimator, corpus, rows, of=of, pictures=pictures)
 
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
@@ -197,22 +181,14 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("out", type=click.Path())
 @click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
 @click.option("--std", is_flag=True, help="Write the standard deviation of an observation too (krr on numbers).")
-@cluster_options
-@run_options
-@overwrite_option
-@json_option
+@shared.cluster_options
+@shared.run_options
+@shared.overwrite_option
+@shared.json_option
 def predict(
-    model: str,
-    corpus: str,
-    out: str,
-    decision: bool,
-    std: bool,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+    model: str, corpus: str, out: str, decision: bool, std: bool, where: Where, run: str | None, resume: bool,
+    overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk.
 
     With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.
@@ -236,18 +212,12 @@ def predict(
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
-@bad_rows_option
-@cluster_options
-@run_options
-@json_option
+@shared.bad_rows_option
+@shared.cluster_options
+@shared.run_options
+@shared.json_option
 def score(
-    model: str,
-    corpus: str,
-    on_bad_rows: str,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    as_json: bool,
+    model: str, corpus: str, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R².
 

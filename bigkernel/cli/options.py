@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.said import say
 from bigkernel.cli.transforms import Transform
+from bigkernel.data.visible import visible
 from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
     from distributed import Client
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def say(text: object = "", *, err: bool = False) -> None:
+    """Write lines to standard output or standard error, all that they hold shown by `visible`."""
+    click.echo(visible(text, lines=True, most=2**20), err=err)
 
 
 class Numbers(click.ParamType):
@@ -68,14 +73,60 @@ class Numbers(click.ParamType):
         return tuple(numbers)
 
 
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")(function)
+def together(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options, in this order."""
+    return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
-def overwrite_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--overwrite."""
-    return click.option("--overwrite", is_flag=True, help="Replace what is at the target.")(function)
+json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."
+)
+overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Replace what is at the target.")
+# as one argument `transforms`; `transforms.steps` makes estimators of it
+transform_option: Decorator = click.option(
+    "--transform",
+    "transforms",
+    multiple=True,
+    type=Transform(),
+    metavar="NAME[:KEY=VALUE,…]",
+    help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
+    "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
+    "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
+    "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
+)
+bad_rows_option: Decorator = click.option(
+    "--on-bad-rows",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
+    "or leave them out and count them.",
+)
+run_options = together(
+    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."),
+    click.option("--resume", is_flag=True, help="Go on with the work in --run; refused if the job differs."),
+)
+_TLS = "Certificates made by `bigkernel certs`, for a local cluster or a tls:// address."
+_cluster_options = together(
+    click.option(
+        "--cluster",
+        default="threads",
+        show_default=True,
+        metavar="threads|local|ADDRESS|FILE",
+        help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
+        "(tls://host:8786); or a YAML file that describes a cluster.",
+    ),
+    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
+    click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
+    click.option(
+        "--dashboard-port",
+        type=click.IntRange(0, 65535),
+        default=8787,
+        show_default=True,
+        help="Of a local cluster's dashboard, on 127.0.0.1.",
+    ),
+    click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +151,8 @@ class Where:
         """A client of the cluster, for a block."""
         from bigkernel.cluster.connect import connect
 
-        client: AbstractContextManager[Client] = connect(
-            self.cluster,
-            workers=self.workers,
-            memory_limit=self.memory_limit,
-            dashboard=self.dashboard_port,
-            tls=self.tls,
-        )
+        own: dict[str, Any] = {"workers": self.workers, "memory_limit": self.memory_limit, "tls": self.tls}
+        client: AbstractContextManager[Client] = connect(self.cluster, dashboard=self.dashboard_port, **own)
         return client
 
 
@@ -115,91 +161,17 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
-        where = Where(**chosen)
+        where = Where(**{name: options.pop(name) for name in Where.__dataclass_fields__})
         if not (options.get("as_json") or options.get("dry_run")):
             where.announce()
         return function(where=where, **options)
 
-    for option in reversed(
-        (
-            click.option(
-                "--cluster",
-                default="threads",
-                show_default=True,
-                metavar="threads|local|ADDRESS|FILE",
-                help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
-                "(tls://host:8786); or a YAML file that describes a cluster.",
-            ),
-            click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
-            click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
-            click.option(
-                "--dashboard-port",
-                type=click.IntRange(0, 65535),
-                default=8787,
-                show_default=True,
-                help="Of a local cluster's dashboard, on 127.0.0.1.",
-            ),
-            click.option(
-                "--tls",
-                type=click.Path(file_okay=False),
-                help="Certificates made by `bigkernel certs`, for a local cluster or a tls:// address.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--transform, as one argument `transforms`; `transforms.steps` makes estimators of it."""
-    return click.option(
-        "--transform",
-        "transforms",
-        multiple=True,
-        type=Transform(),
-        metavar="NAME[:KEY=VALUE,…]",
-        help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-        "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
-        "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
-    )(function)
-
-
-def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--on-bad-rows."""
-    return click.option(
-        "--on-bad-rows",
-        type=click.Choice(["refuse", "skip"]),
-        default="refuse",
-        show_default=True,
-        help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
-        "or leave them out and count them.",
-    )(function)
-
-
-def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--run, --resume."""
-    for option in reversed(
-        (
-            click.option(
-                "--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."
-            ),
-            click.option("--resume", is_flag=True, help="Go on with the work in --run; refused if the job differs."),
-        )
-    ):
-        function = option(function)
-    return function
+    return _cluster_options(command)
 
 
 @contextmanager
 def execution(
-    where: Where,
-    *,
-    run: str | None = None,
-    resume: bool = False,
-    quiet: bool = False,
-    report: Path | None = None,
+    where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False, report: Path | None = None
 ) -> Iterator[None]:
     """Run the sweeps of a command where its options say, with progress on standard error.
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option
-from bigkernel.cli.said import say
+from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, say
+from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ LEARNED_ROWS = 4096  # that transforms before a pilot learn from
 @cluster_options
 @json_option
 def plan(
-    corpus: str,
-    on_bad_rows: str,
-    no_time: bool,
-    on_workers: int | None,
-    where: Where,
-    as_json: bool,
-    **options: Any,
+    corpus: str, on_bad_rows: str, no_time: bool, on_workers: int | None, where: Where, as_json: bool, **options: Any
 ) -> None:
     """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
 
@@ -59,17 +53,21 @@ def plan(
 
     opened = open_corpus(corpus)
     model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)
-    steps, base = plan_of(model, rows), settings().worker_base_bytes
+    last, base = _last(model), settings().worker_base_bytes
+    if not hasattr(last, "plan"):
+        raise ConfigError(f"{type(last).__name__} has no sweep to plan")
+    planned = transformed(model, rows)
+    steps: Plan = last.plan(planned)
     figures = {
         **steps.summary(),
-        **solver_of(model, rows),
+        **(last.plan_solver(planned) if hasattr(last, "plan_solver") else {}),
         "worker_bytes": steps.worker_bytes(base),
         "of_it_process_bytes": base,
         "blas_threads_of_the_driver": driver_blas().threads,
     }
     if not no_time:
         with execution(where, quiet=True):
-            last, prepared = _last(model), transformed(model, rows, learn=True)
+            prepared = transformed(model, rows, learn=True)
             estimate = pilot(lambda: last.fit(prepared), flops=steps.flops, workers=on_workers)
         figures |= {**time_of(estimate), "not_timed": not_timed(model)}
     shown = figures if as_json else {name: value for name, value in figures.items() if value not in (None, [])}
@@ -82,30 +80,9 @@ def plan(
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as the figures of a plan."""
-    return {
-        "expected_seconds": estimate.seconds,
-        "least_seconds": estimate.least,
-        "most_seconds": estimate.most,
-        "pilot_rows": estimate.pilot_rows,
-        "pilot_seconds": estimate.pilot_seconds,
-    }
-
-
-def plan_of(model: Any, rows: Rows) -> Plan:
-    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
-
-    Raises
-    ------
-    ConfigError
-        The model is exact: there is no sweep.
-    """
-    from bigkernel.errors import ConfigError
-
-    last = _last(model)
-    if not hasattr(last, "plan"):
-        raise ConfigError(f"{type(last).__name__} has no sweep to plan")
-    found: Plan = last.plan(transformed(model, rows))
-    return found
+    bounds = {"expected": estimate.seconds, "least": estimate.least, "most": estimate.most}
+    pilot = {"pilot_rows": estimate.pilot_rows, "pilot_seconds": estimate.pilot_seconds}
+    return {f"{name}_seconds": seconds for name, seconds in bounds.items()} | pilot
 
 
 def transformed(model: Any, rows: Rows, *, learn: bool = False) -> Rows:
@@ -123,12 +100,6 @@ def transformed(model: Any, rows: Rows, *, learn: bool = False) -> Rows:
         else:
             rows = clone(step).fit(rows.window(0, min(LEARNED_ROWS, len(rows))) if learns else rows).transform(rows)
     return rows
-
-
-def solver_of(model: Any, rows: Rows) -> dict[str, Any]:
-    """How a model solves, where that is a choice: figures of `KernelRidge.plan_solver`."""
-    last = _last(model)
-    return dict(last.plan_solver(transformed(model, rows))) if hasattr(last, "plan_solver") else {}
 
 
 def not_timed(model: Any) -> list[str]:

@@ -79,7 +79,9 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     draw(ax, cells, mean, results[f"sem_test_{label}"], doubtful(results))
     said = str(label if label != "score" else search.scorer_ if isinstance(search.scorer_, str) else "score")
     scores = f"{said}, mean over folds"
-    _label_axes(ax, *[*varied, scores][:2])
+    across, up = [*varied, scores][:2]
+    ax.set_xlabel(visible(across, most=_LETTERS), parse_math=False)
+    ax.set_ylabel(visible(up, most=_LETTERS), parse_math=False)
     if len(varied) == 2:
         ax.figure.colorbar(ax.images[-1], ax=ax, label=scores)
     return ax
@@ -181,9 +183,3 @@ def _or_new(ax: Axes | None) -> Axes:
     _, made = pyplot.subplots(layout="constrained")
     found: Axes = made
     return found
-
-
-def _label_axes(ax: Axes, across: object, up: object) -> None:
-    """Name both axes; nothing in a name is taken for mathematics."""
-    ax.set_xlabel(visible(across, most=_LETTERS), parse_math=False)
-    ax.set_ylabel(visible(up, most=_LETTERS), parse_math=False)

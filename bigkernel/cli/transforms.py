@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,14 +31,6 @@ TRANSFORMS = {
 _OF_IMAGES = ("moments", "orientations", "conv")
 
 
-@dataclass(frozen=True)
-class Named:
-    """A transform by its name, with parameters by theirs."""
-
-    name: str
-    parameters: dict[str, Any]
-
-
 class Transform(click.ParamType):
     """NAME or NAME:KEY=VALUE,KEY=VALUE; a text, checked."""
 
@@ -54,18 +45,11 @@ class Transform(click.ParamType):
         return str(value)
 
 
-def read(text: str) -> Named:
-    """The transform that a text names.
+def read(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters in a text.
 
-    Raises
-    ------
-    ConfigError
-        An unknown name, or parameters that are not KEY=VALUE.
-
-    Examples
-    --------
-    >>> read("conv:patch-size=5,sigma=0.5/0.6").parameters
-    {'patch_size': 5, 'sigma': (0.5, 0.6)}
+    >>> read("conv:patch-size=5,sigma=0.5/0.6")
+    ('conv', {'patch_size': 5, 'sigma': (0.5, 0.6)})
     """
     name, _, given = text.partition(":")
     if name not in TRANSFORMS:
@@ -79,7 +63,7 @@ def read(text: str) -> Named:
             raise ConfigError(f"{text!r}: expected every parameter once, found a second {part!r}")
         values = tuple(_value(one) for one in value.split("/"))
         parameters[key] = values if len(values) > 1 else values[0]
-    return Named(name, parameters)
+    return name, parameters
 
 
 def _value(text: str) -> Any:
@@ -96,35 +80,29 @@ def _value(text: str) -> Any:
 
 
 def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
-    """The transforms of the option as named steps of a Pipeline, not fitted; draws are from `seed`.
-
-    Raises
-    ------
-    ConfigError
-        A transform that is given twice, a parameter that it does not have, or one that has no such value.
-    """
-    found = [(named.name, _transformer(named, corpus, seed)) for named in map(read, texts)]
-    if len({name for name, _ in found}) < len(found):
+    """Return the transforms of the option as named steps of a Pipeline, not fitted; draws are from `seed`."""
+    found = [(name, _transformer(name, given, corpus, seed)) for name, given in map(read, texts)]
+    if len(dict(found)) < len(found):
         raise ConfigError("--transform: each may be given once")
     return found
 
 
-def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
+def _transformer(name: str, given: dict[str, Any], corpus: Corpus, seed: int) -> Any:
     from bigkernel import estimators
     from bigkernel.estimators.parameter_checks import require_valid
 
-    made = getattr(estimators, TRANSFORMS[named.name])()
+    made = getattr(estimators, TRANSFORMS[name])()
     known = set(made.get_params()) - {"image_shape", "random_state"}
-    if unknown := sorted(set(named.parameters) - known):
+    if unknown := sorted(set(given) - known):
         raise ConfigError(
-            f"--transform {named.name}: has no parameter {unknown[0].replace('_', '-')}; expected "
-            f"{', '.join(sorted(name.replace('_', '-') for name in known)) or 'none'}"
+            f"--transform {name}: has no parameter {unknown[0].replace('_', '-')}; expected "
+            f"{', '.join(sorted(one.replace('_', '-') for one in known)) or 'none'}"
         )
-    settled: dict[str, Any] = {"image_shape": corpus.info.image_shape} if named.name in _OF_IMAGES else {}
+    settled: dict[str, Any] = {"image_shape": corpus.info.image_shape} if name in _OF_IMAGES else {}
     if "random_state" in made.get_params():
         settled["random_state"] = seed
-    if named.name == "scale":
+    if name == "scale":
         settled["factor"] = 1 / corpus.info.scale
-    made.set_params(**settled | named.parameters)
-    require_valid(made, f"--transform {named.name}")
+    made.set_params(**settled | given)
+    require_valid(made, f"--transform {name}")
     return made

@@ -7,23 +7,14 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import (
-    Where,
-    bad_rows_option,
-    cluster_options,
-    execution,
-    json_option,
-    overwrite_option,
-    run_options,
-)
-from bigkernel.cli.said import say
+from bigkernel.cli import options as shared
+from bigkernel.cli.model_options import grid_options
+from bigkernel.cli.options import Where, execution, say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, DataError
@@ -35,18 +26,13 @@ if TYPE_CHECKING:
 
 
 _TOLD = 400  # candidates, the best, that the report shows
-_OF_TESTS = (
-    "score",
-    "standard_error",
-    "rank",
-    "prediction_error",
-    "converged",
-)  # what a record holds beside parameters
+# what a record holds beside parameters
+_OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 
 
 @click.command()
 @click.argument("corpus", type=click.Path())
-@partial(model_options, grid=True)
+@grid_options
 @click.option(
     "--folds",
     default="5",
@@ -62,30 +48,21 @@ _OF_TESTS = (
     "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
 )
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
-@bad_rows_option
+@shared.bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
-@run_options
+@shared.run_options
 @click.option(
     "--dry-run",
     is_flag=True,
     help="Say which sweeps it takes, what they cost and, of many rows, how long they take; and stop.",
 )
-@cluster_options
-@overwrite_option
-@json_option
+@shared.cluster_options
+@shared.overwrite_option
+@shared.json_option
 def tune(
-    corpus: str,
-    scoring: str | None,
-    on_bad_rows: str,
-    out: str,
-    run: str | None,
-    resume: bool,
-    dry_run: bool,
-    where: Where,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    corpus: str, scoring: str | None, on_bad_rows: str, out: str, run: str | None, resume: bool, dry_run: bool,
+    where: Where, overwrite: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Search a grid on CORPUS by cross-validation and save the best model.
 
     --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal
@@ -228,21 +205,19 @@ def _cv(text: str) -> int | float | str:
 
 
 def _write_results(
-    search: SweepSearchCV,
-    label: str,
-    records: list[dict[str, Any]],
-    target: Path,
-    seconds: float,
-    drawn: str | None,
+    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, drawn: str | None
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
-    from bigkernel.events.messages import plain
+    from bigkernel.events.kinds import plain
     from bigkernel.models.persistence import save_model
 
     clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
-    _write_csv(target / "results.csv", records)
+    with open(target / "results.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
     best = records[search.best_index_]
     figures = {
         "best": {name: value for name, value in best.items() if name not in _OF_TESTS},
@@ -286,13 +261,6 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
             record["converged"] = bool(results["converged"][i])
         records.append(record)
     return records
-
-
-def _write_csv(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
 
 
 def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:

@@ -5,9 +5,10 @@ Loopback only unless asked, encrypted beyond it, memory limits explicit, process
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,12 @@ from distributed import Client, LocalCluster
 
 from bigkernel.cluster.attach import attach
 from bigkernel.cluster.certificates import security_of
-from bigkernel.cluster.cluster_file import ClusterFile, read_file, require_sizes
-from bigkernel.cluster.dask_settings import (
-    configuration,
-    dashboard_port,
-    environment_kept,
-    memory_limit,
-    start_seconds,
-)
-from bigkernel.cluster.held import held, with_plugins
+from bigkernel.cluster.cluster_file import KINDS, ClusterFile, read_file, require_sizes
+from bigkernel.cluster.dask_settings import configuration, dashboard_port, environment_kept, memory_limit, start_seconds
 from bigkernel.cluster.launchers import launched
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
-from bigkernel.engine.worker_plugins import Undisturbed
+from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.sinks import install_monitor
 
@@ -77,45 +71,68 @@ def connect(
     own: dict[str, Any] = {"workers": workers, "memory_limit": memory_limit, "directory": directory}
     own["tls"] = None if tls is None else Path(tls)
     if isinstance(cluster, Client):
-        given = [name for name, value in own.items() if value is not None]
-        if given:
+        if given := [name for name, value in own.items() if value is not None]:
             raise ConfigError(f"{given[0]}: a client was given, whose cluster is there; leave out {', '.join(given)}")
-        return _watched(with_plugins(cluster))
-    return held(_opened(_with(_described(cluster), own, dashboard)))
+        return _with_plugins(cluster)
+    return _held(_opened(_described(cluster, own, dashboard)))
+
+
+def _held(opened: AbstractContextManager[Client]) -> Client:
+    """Enter a context, and leave it when its client is closed, or when the process ends.
+
+    No context variable is set, as Dask's own block does: cells of a notebook run in contexts of their own.
+    """
+    client = opened.__enter__()
+
+    def close(*args: Any, **kwargs: Any) -> None:
+        """Close the client, and end what was started for it."""
+        if vars(client).pop("close", None) is not None:  # once; the context closes the client by its own method
+            atexit.unregister(close)
+            opened.__exit__(None, None, None)
+
+    client.close = close
+    atexit.register(close)
+    return client
+
+
+def _with_plugins(client: Client) -> Client:
+    """Give a client that exists the plugins that jobs want; a `ConfigError` where it is asynchronous or closed."""
+    if client.asynchronous:
+        raise ConfigError(
+            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
+            "asynchronous=True, for instance Client(client.scheduler.address)"
+        )
+    if client.status != "running":
+        raise ConfigError(f"client: this distributed.Client is {client.status}; make another one")
+    for plugin in (Undisturbed(), OneBlasThread()):
+        client.register_plugin(plugin)
+    install_monitor(client, shown=settings().monitor)
+    return client
 
 
 @contextmanager
 def _opened(file: ClusterFile) -> Iterator[Client]:
     """Hold the client of a cluster that is described, for a block; what it takes is started, and ended with it."""
-    if file.kind == "local":
-        opened = _local(file)
-    elif file.kind == "address":
+    if file.kind == "address":
         opened = attach(file.address, file.tls, insecure=file.insecure)
     else:
-        opened = launched(file)
+        opened = _local(file) if file.kind == "local" else launched(file)
     with opened as client:
-        yield _watched(client)
+        install_monitor(client, shown=settings().monitor)
+        yield client
 
 
-def _watched(client: Client) -> Client:
-    """Keep the books of jobs on the scheduler of a client."""
-    install_monitor(client, shown=settings().monitor)
-    return client
-
-
-def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
-    """Return the cluster that a word, an address or a path names."""
-    if isinstance(cluster, ClusterFile):
-        return cluster
+def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
+    """Return what a word, an address or a path names, with the arguments on top that have a meaning for its kind."""
     text = str(cluster)
-    if text == "local":
-        return ClusterFile()
-    return ClusterFile(kind="address", address=text) if "://" in text else read_file(Path(text))
-
-
-def _with(file: ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """Return the settings of a file, with the arguments on top that were given and that have a meaning for its kind."""
-    chosen = {name: value for name, value in own.items() if value is not None and file.has(name)}
+    if isinstance(cluster, ClusterFile):
+        file = cluster
+    elif "://" in text:
+        file = ClusterFile(kind="address", address=text)
+    else:
+        file = ClusterFile() if text == "local" else read_file(Path(text))
+    known = KINDS[file.kind]
+    chosen = {name: value for name, value in own.items() if value is not None and name.replace("_", "-") in known}
     if file.dashboard is None:
         chosen["dashboard"] = dashboard
     made = replace(file, **chosen)

@@ -60,7 +60,7 @@ def launched(file: ClusterFile) -> Iterator[Client]:
             else:
                 runner, cluster = _begin(lambda: _queue(file, port, worker_lines(wanted)), jobs=file.workers or 1)
         except Exception as error:
-            raise (_refused_by_ssh if ssh else _refused_by_slurm)(error, file) from error
+            raise (_refused_by_ssh(error, file) if ssh else _refused_by_slurm(error)) from error
         try:
             with attach(cluster.scheduler_address, file.tls) as client:
                 yield client
@@ -225,7 +225,7 @@ def _queue(file: ClusterFile, port: int, prologue: list[str]) -> Any:
     )
 
 
-def _refused_by_slurm(error: Exception, _: ClusterFile) -> BigKernelError:
+def _refused_by_slurm(error: Exception) -> BigKernelError:
     if isinstance(error, FileNotFoundError):
         return ConfigError(f"kind: slurm: {error}; run this on a machine that submits jobs (sbatch)")
     lines = str(error.__cause__ or error).splitlines()

@@ -27,8 +27,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.events.kinds import Figures, Note
 from bigkernel.events.scope import emit, job
-from bigkernel.events.sinks import send_to_scheduler, write_journal
-from bigkernel.events.views import show_run
+from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 
 _LONGEST_TITLE = 200
 ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`

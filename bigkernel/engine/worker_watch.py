@@ -26,8 +26,8 @@ from bigkernel.engine.executor import Schedule
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.events.kinds import Incident, Merged, Pulse
-from bigkernel.events.relay import listen
 from bigkernel.events.scope import emit
+from bigkernel.events.sinks import listen
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0

@@ -1,11 +1,12 @@
 """The books of all jobs that one process hears of: what the page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`events.messages`) and gives a snapshot of plain data. The scheduler keeps one of all its
+A board is fed with messages (`events.kinds`) and gives a snapshot of plain data. The scheduler keeps one of all its
 jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,8 +20,17 @@ ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that ha
 ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
+_BEGUN = time.time() - time.monotonic()
 # what a message whose values are not what they should be raises
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
+
+
+def steady() -> float:
+    """Return seconds since 1970, as the clock said when this process began, and steady since.
+
+    A clock that is set while a job runs would make its rates and its time left wrong by the hour.
+    """
+    return _BEGUN + time.monotonic()
 
 
 @dataclass
@@ -75,10 +85,7 @@ class Job:
 
 
 class Board:
-    """All jobs by id, and totals since the board was made.
-
-    `bounded`: of jobs and sweeps that have ended only the last are remembered; else all are.
-    """
+    """All jobs by id, and totals since it was made; `bounded`: of what has ended only the last is remembered."""
 
     def __init__(self, *, bounded: bool = True) -> None:
         self._bounded = bounded
@@ -88,24 +95,22 @@ class Board:
         self._sweeps: dict[str, str] = {}  # token → job
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
-        """Take one message, which arrived at `now` (seconds since 1970).
-
-        Raises
-        ------
-        One of DAMAGED
-            A value is not what it should be.
-        """
+        """Take one message, which arrived at `now`; raises one of DAMAGED where a value is not what it should be."""
         kind, name = str(message["kind"]), message.get("job") or self._sweeps.get(message.get("sweep", ""), "")
         if kind == "job_started":
-            self._begin_job(message, now)
+            if (name := str(message["job"])) not in self.jobs:
+                host, run = str(message["host"]), str(message["run"])
+                self.jobs[name] = Job(name, str(message["title"]), now, host, whole(message["pid"]), run)
             return
         job = self.jobs.get(name)
         if job is None:
             return
         job.driver = job.driver or str(message.get("driver", ""))
         sweep = job.sweeps.get(message.get("sweep", ""))
-        if kind == "sweep_started":
-            self._begin_sweep(job, message, now)
+        if kind == "sweep_started" and (token := str(message["sweep"])) not in job.sweeps:
+            sweep = job.sweeps[token] = Progress.begun(message, now)
+            self._sweeps[token] = job.id
+            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
@@ -122,19 +127,6 @@ class Board:
             job.figures[str(message["name"])] = shallow(message["values"])
         elif sweep is not None:
             self._progress(job, sweep, message, now)
-
-    def _begin_job(self, message: Mapping[str, Any], now: float) -> None:
-        name = str(message["job"])
-        if name not in self.jobs:
-            host, run = str(message["host"]), str(message["run"])
-            self.jobs[name] = Job(name, str(message["title"]), now, host, whole(message["pid"]), run)
-
-    def _begin_sweep(self, job: Job, message: Mapping[str, Any], now: float) -> None:
-        token = str(message["sweep"])
-        if token not in job.sweeps:
-            sweep = job.sweeps[token] = Progress.begun(message, now)
-            self._sweeps[token] = job.id
-            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
 
     def _progress(self, job: Job, sweep: Progress, message: Mapping[str, Any], now: float) -> None:
         kind, rows, stages = message["kind"], sweep.rows_done, dict(sweep.stage_seconds)

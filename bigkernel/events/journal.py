@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from bigkernel.events.clock import steady
-from bigkernel.events.kinds import Event, Pulse
-from bigkernel.events.messages import message_of
+from bigkernel.events.board import steady
+from bigkernel.events.kinds import Event, Pulse, message_of
 from bigkernel.events.scope import Scope
 
 NAME = "journal.jsonl"
@@ -39,7 +38,8 @@ class Journal:
             if now - self._pulsed.get(event.node, 0.0) < _PULSE_SECONDS:
                 return
             self._pulsed[event.node] = now
-        line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
+        message = message_of(event, self._scope.job, self._scope.sweep)
+        line = json.dumps({"time": round(now, 3), **message}, allow_nan=False)
         if self._file is None:
             self._file = open(self._path, "ab+")  # noqa: SIM115 (closed with the job)
             if self._file.tell():

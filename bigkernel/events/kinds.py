@@ -1,13 +1,25 @@
-"""The events of a job: frozen dataclasses that its driver emits and observers receive."""
+"""The events of a job, frozen dataclasses that its driver emits and observers receive, and their plain messages.
+
+A message is what travels to the scheduler, and what a line of the journal holds: a dict of JSON values with `kind`,
+`job`, mostly `sweep`, and the fields of its event. The first pulse of a segment is "running". Besides those of events
+there are the scheduler's own: "published", "released" and "failed", each with `node`.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from bigkernel.data.run_directory import Receipt
 from bigkernel.streaming.plan import Plan
+
+TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler
+_LONGEST_TEXT = 2000
 
 
 @dataclass(frozen=True)
@@ -132,19 +144,39 @@ class Incident:
     worker: str = ""
 
 
-Event = (
-    JobStarted
-    | JobEnded
-    | SweepStarted
-    | Pulse
-    | SegmentDone
-    | Receipted
-    | Merged
-    | SweepEnded
-    | Step
-    | Spent
-    | Figures
-    | Note
-    | Incident
-)
+_OfSweep = SweepStarted | Pulse | SegmentDone | Receipted | Merged | SweepEnded
+Event = JobStarted | JobEnded | _OfSweep | Step | Spent | Figures | Note | Incident
 Observer = Callable[[Event], None]
+
+
+def message_of(event: Event, job: str, sweep: str) -> dict[str, Any]:
+    """Make the message of an event of a job, whose latest sweep has the token `sweep`."""
+    kind = re.sub(r"\B([A-Z])", r"_\1", type(event).__name__).lower()
+    if isinstance(event, SegmentDone | Receipted):
+        kind = "segment"
+    elif isinstance(event, Pulse) and not event.rows:
+        kind = "running"
+    message: dict[str, Any] = {"kind": kind, "job": job, "sweep": sweep}
+    if isinstance(event, JobStarted | SweepStarted):
+        message |= {"host": socket.gethostname(), "pid": os.getpid()}
+    for name, value in vars(event).items():
+        if isinstance(value, Plan):
+            message |= {"plan": value.summary(), "stops": [segment.stop for segment in value.segments]}
+        elif isinstance(value, Receipt):
+            message["receipt"] = value.to_json()
+        elif name == "kind":
+            message["incident"] = value
+        else:
+            message[name] = value[:_LONGEST_TEXT] if name in ("text", "error") else plain(value)
+    return message
+
+
+def plain(value: Any) -> Any:
+    """Turn nested figures into what JSON knows; a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

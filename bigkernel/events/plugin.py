@@ -13,9 +13,8 @@ from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from bigkernel.data.visible import log_of
-from bigkernel.events.board import Board
-from bigkernel.events.clock import steady
-from bigkernel.events.messages import TOPIC
+from bigkernel.events.board import Board, steady
+from bigkernel.events.kinds import TOPIC
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"
@@ -23,13 +22,7 @@ _log = log_of(__name__)
 
 
 class Monitor(SchedulerPlugin):
-    """Keeps a `Board` on the scheduler; `sinks.install_monitor` puts it there.
-
-    Attributes
-    ----------
-    board : Board
-    shown : views show it
-    """
+    """Keeps a `Board` on the scheduler; `sinks.install_monitor` puts it there. `shown`: views show it."""
 
     name = NAME
     idempotent = True
@@ -52,16 +45,14 @@ class Monitor(SchedulerPlugin):
                 try:
                     self._apply(message)
                 except Exception as error:
-                    self._log_once(error)
+                    if not self._failed:  # once: what sends one strange message sends many
+                        kind = type(error).__name__
+                        _log.warning("a message about a job is not understood: %s: %s", kind, error)
+                    self._failed = True
         elif topic == "all" and action == "remove-worker":
             self._release(msg)
         elif topic == "scheduler" and action == "worker-ttl-timed-out":
-            self._send_to_all({"kind": "frozen", "workers": list(msg["workers"])})
-
-    def _log_once(self, error: Exception) -> None:
-        if not self._failed:  # once: what sends one strange message sends many
-            _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
-        self._failed = True
+            self._send(set(self._drivers.values()), {"kind": "frozen", "workers": list(msg["workers"])})
 
     def _apply(self, message: Mapping[str, Any]) -> None:
         kind, token = message["kind"], str(message.get("sweep", ""))
@@ -71,8 +62,8 @@ class Monitor(SchedulerPlugin):
             self._drivers.pop(token, None)
         else:
             self.board.apply(message, steady())
-            if kind in ("running", "pulse"):
-                self._send(token, message)
+            if kind in ("running", "pulse") and token in self._drivers:
+                self._send({self._drivers[token]}, message)
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
         """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
@@ -86,11 +77,12 @@ class Monitor(SchedulerPlugin):
         if finish == "erred" and blamed is not None and str(blamed.key) != key:
             return  # it fails because of another
         # a task of several segments has merged them
-        done = "published" if node.startswith("0-") else "merged"
-        message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
+        is_leaf = node.startswith("0-")
+        what = "failed" if finish == "erred" else "published" if is_leaf else "merged"
+        message = {"kind": what, "sweep": token, "node": node}
         self.board.apply(message, steady())
-        if not node.startswith("0-"):
-            self._send(token, message)
+        if not is_leaf:
+            self._send({self._drivers[token]}, message)
 
     def _release(self, report: Mapping[str, Any]) -> None:
         """Note that a worker is gone: segments that it was at, and sums that only it held, are done again.
@@ -107,25 +99,17 @@ class Monitor(SchedulerPlugin):
             if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
                 self.board.apply({"kind": "released", "sweep": token, "node": node}, steady())
         lost = {"worker": str(report["worker"]), "stimulus": str(report.get("stimulus_id", ""))}
-        self._send_to_all({"kind": "worker_lost", **lost, "under_way": under_way, "held": held})
+        message = {"kind": "worker_lost", **lost, "under_way": under_way, "held": held}
+        self._send(set(self._drivers.values()), message)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Note that a driver has gone: with its jobs ended, or not."""
         self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
         self.board.lose(client, steady())
 
-    def _send(self, token: str, message: Mapping[str, Any]) -> None:
-        if token in self._drivers:
-            self._scheduler.log_event(topic_of(self._drivers[token]), dict(message))
-
-    def _send_to_all(self, message: Mapping[str, Any]) -> None:
-        for driver in set(self._drivers.values()):
-            self._scheduler.log_event(topic_of(driver), dict(message))
-
-
-def topic_of(client: str) -> str:
-    """Name the topic of Dask's events from the scheduler to the driver whose client has this name."""
-    return f"{TOPIC}-{client}"
+    def _send(self, drivers: set[str], message: Mapping[str, Any]) -> None:
+        for driver in drivers:
+            self._scheduler.log_event(f"{TOPIC}-{driver}", dict(message))
 
 
 def _parts(key: str) -> tuple[str, str, str]:
@@ -143,14 +127,12 @@ def board_of(scheduler: Scheduler) -> Board | None:
 
 
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
-    """Return the snapshot of a scheduler's board; None without a board.
+    """Return the snapshot of a scheduler's board, for `Client.run_on_scheduler` and the dashboard; None without one.
 
     With `workers`: memory, limit and status of each; and `address`.
-
-    For `Client.run_on_scheduler`, and for the routes of the dashboard.
     """
-    plugin = dask_scheduler.plugins.get(NAME)
-    if not isinstance(plugin, Monitor):
+    board = board_of(dask_scheduler)
+    if board is None:
         return None
     workers = {
         address: {
@@ -161,8 +143,4 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         }
         for address, worker in dask_scheduler.workers.items()
     }
-    return {
-        **plugin.board.snapshot(steady()),
-        "workers": workers,
-        "address": str(dask_scheduler.address),
-    }
+    return {**board.snapshot(steady()), "workers": workers, "address": str(dask_scheduler.address)}

@@ -1,6 +1,6 @@
 """The progress of one sweep: the state of every segment, its workers, rate, stages and time left.
 
-Plain bookkeeping fed with messages (`events.messages`), in any order and from any process; a message about
+Plain bookkeeping fed with messages (`events.kinds`), in any order and from any process; a message about
 an unknown segment is ignored.
 """
 
@@ -9,23 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
 from bigkernel.data.run_directory import Receipt
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 
-# of a segment; one letter each in a snapshot
-WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "w", "r", "a", "p", "m", "f"
-STATES = {
-    WAITING: "waiting",
-    RUNNING: "running",
-    AGAIN: "retried",
-    PUBLISHED: "published",
-    MERGED: "merged",
-    FAILED: "failed",
-}
+# states of a segment: one letter each in a snapshot
+WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "wrapmf"
+_NAMES = ("waiting", "running", "retried", "published", "merged", "failed")
 _DONE = (PUBLISHED, MERGED)
 _HISTORY = 240  # most points of the rate over time; every second one goes where there would be more
 _LARGEST = 1e60  # of any figure; products of a few of them are still finite
@@ -63,34 +56,39 @@ class Share:
     lost: bool = False
 
 
-@dataclass
-class _Running:
-    """A segment under way: rows done so far, by whom, and the seconds of its stages."""
-
-    rows: int
-    worker: str
-    seconds: dict[str, float]
-
-
-@dataclass
 class Progress:
-    """One sweep. Times are seconds since 1970, of whoever keeps the books."""
+    """One sweep. Times are seconds since 1970, of whoever keeps the books.
 
-    token: str
-    what: str
-    executor: str
-    started: float
-    plan: dict[str, Any]
-    stops: list[int]  # row ids where segments end
-    announced_bytes: int = 0  # peak of a worker process, as planned
-    run: str = ""
-    ended: float | None = None
-    seconds: float | None = None  # as the driver measured it
-    error: str = ""
-    merged_nodes: set[str] = field(default_factory=set)
-    workers: dict[str, Share] = field(default_factory=dict)
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    incidents: Counter[str] = field(default_factory=Counter)
+    `stops` are the row ids where segments end, `announced_bytes` is the peak of a worker process, as planned.
+    """
+
+    def __init__(
+        self, token: str, what: str, executor: str, started: float, plan: dict[str, Any], stops: list[int],
+        announced_bytes: int = 0, run: str = "",
+    ) -> None:  # fmt: skip
+        self.token, self.what, self.executor, self.run = token, what, executor, run
+        self.plan, self.stops, self.announced_bytes = plan, stops, announced_bytes
+        self.started, self.error = started, ""
+        self.ended: float | None = None
+        self.seconds: float | None = None  # as the driver measured it
+        self.merged_nodes: set[str] = set()
+        self.workers: dict[str, Share] = {}
+        self.stage_seconds: dict[str, float] = {}
+        self.incidents = Counter[str]()
+        self.states = [WAITING] * len(stops)
+        self.done = 0  # finished segments
+        self.rows_done = 0  # of finished segments, those that were resumed included
+        self.rows_under_way = 0  # done ones of running segments
+        self._spans = spans(len(stops))
+        self._children = {node: (left, right) for node, left, right in merge_tree(len(stops))}
+        self._running: dict[int, tuple[int, str, dict[str, float]]] = {}  # rows done, worker, seconds of its stages
+        self._attempts = Counter[int]()
+        self._resumed: set[int] = set()
+        self._rows_resumed = 0
+        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
+        self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
+        self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
+        self._point_seconds = 1.0  # between two points
 
     @classmethod
     def begun(cls, message: Mapping[str, Any], now: float) -> Self:
@@ -102,25 +100,6 @@ class Progress:
         token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
         return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
 
-    def __post_init__(self) -> None:
-        count = len(self.stops)
-        self.states = [WAITING] * count
-        self._spans = spans(count)
-        self._children = {node: (left, right) for node, left, right in merge_tree(count)}
-        self._running: dict[int, _Running] = {}
-        self._attempts = Counter[int]()
-        self._resumed: set[int] = set()
-        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
-        self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
-        self.done = 0  # finished segments
-        self.rows_done = 0  # of finished segments, those that were resumed included
-        self.rows_under_way = 0  # done ones of running segments
-        self._rows_resumed = 0
-        self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
-        self._point_seconds = 1.0  # between two points
-
-    # -- messages ----------------------------------------------------------------------------------------------------
-
     def apply(self, message: Mapping[str, Any], now: float) -> None:
         """Take one message about this sweep."""
         kind = message["kind"]
@@ -128,15 +107,12 @@ class Progress:
             self._receive(Receipt.of_json(message["receipt"]))
         elif kind in ("running", "pulse"):
             self._run(message)
-        elif kind == "published":
+        elif kind in ("published", "failed"):
             for index in self._leaves(message["node"]):
-                self._done(index, PUBLISHED)
+                if kind == "published" or self.states[index] not in _DONE:
+                    self._set(index, PUBLISHED if kind == "published" else FAILED)
         elif kind == "merged":
             self._merge(message["node"])
-        elif kind == "failed":
-            for index in self._leaves(message["node"]):
-                if self.states[index] not in _DONE:
-                    self._undone(index, FAILED)
         elif kind == "released":
             self._release(message["node"])
         elif kind == "incident":
@@ -150,8 +126,8 @@ class Progress:
     def _end(self, message: Mapping[str, Any], now: float) -> None:
         stages = {str(stage): finite(seconds) for stage, seconds in message.get("stages", {}).items()}
         self.seconds, self.error, self.ended = finite(message["seconds"]), str(message.get("error", "")), now
-        for index in tuple(self._running):
-            self._leave(index)
+        self._running.clear()
+        self.rows_under_way = 0
         for node in () if self.error else self._spans:
             self._merge(node)
         self._spend(stages)
@@ -168,7 +144,7 @@ class Progress:
         if not leaves or receipt.node != leaf(leaves.start):
             return  # unknown, or of a merge
         index, rows = leaves.start, self._rows(leaves.start)
-        self._done(index, PUBLISHED)
+        self._set(index, PUBLISHED)
         if receipt.resumed:
             if index not in self._resumed:
                 self._resumed.add(index)
@@ -197,32 +173,20 @@ class Progress:
             if message["kind"] == "running":
                 self._attempts[index] += 1
             self._attempts[index] = max(1, self._attempts[index])
-            self._leave(index)
-            self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
-            self._running[index] = _Running(rows, worker, seconds)
+            self._set(index, RUNNING if self._attempts[index] < 2 else AGAIN)
+            self._running[index] = rows, worker, seconds
             self.rows_under_way += rows
             share = self.workers.setdefault(worker, Share())
             share.peak_bytes = max(share.peak_bytes, peak)
 
-    def _done(self, index: int, state: str) -> None:
-        if self.states[index] not in _DONE:
-            self.rows_done += self._rows(index)
-            self.done += 1
-        if self.states[index] != MERGED:
+    def _set(self, index: int, state: str) -> None:
+        """Put a segment into a state; what is merged does not become published again. It runs no more."""
+        gained = (state in _DONE) - (self.states[index] in _DONE)
+        self.done += gained
+        self.rows_done += gained * self._rows(index)
+        if (self.states[index], state) != (MERGED, PUBLISHED):
             self.states[index] = state
-        self._leave(index)
-
-    def _leave(self, index: int) -> None:
-        """Note that a segment runs no more."""
-        left = self._running.pop(index, None)
-        self.rows_under_way -= left.rows if left else 0
-
-    def _undone(self, index: int, state: str) -> None:
-        if self.states[index] in _DONE:
-            self.rows_done -= self._rows(index)
-            self.done -= 1
-        self.states[index] = state
-        self._leave(index)
+        self.rows_under_way -= self._running.pop(index, (0,))[0]
 
     def _release(self, node: str) -> None:
         """Note that the worker of a task is gone: with a run, what was published stays."""
@@ -230,7 +194,7 @@ class Progress:
         if self.run and any(self.states[index] in _DONE for index in leaves):
             return
         for index in leaves:
-            self._undone(index, AGAIN if self._attempts[index] else WAITING)
+            self._set(index, AGAIN if self._attempts[index] else WAITING)
         self.merged_nodes -= self._below(node)
 
     def _below(self, node: str) -> set[str]:
@@ -249,9 +213,7 @@ class Progress:
         if node in self._spans:
             self.merged_nodes |= self._below(node)  # one task may have done several merges, and tells of the last
             for index in self._leaves(node):
-                self._done(index, MERGED)
-
-    # -- figures -----------------------------------------------------------------------------------------------------
+                self._set(index, MERGED)
 
     def _rows(self, index: int) -> int:
         return self.stops[index] - (self.stops[index - 1] if index else 0)
@@ -290,13 +252,6 @@ class Progress:
             self._points = self._points[::2]
             self._point_seconds *= 2
 
-    def _history(self) -> list[list[float]]:
-        """Return seconds since the start, and flops a second since the point before."""
-        return [
-            [round(time, 2), self.flops_of(max(0, rows - before)) / max(time - then, 1e-9)]
-            for (then, before), (time, rows) in pairwise(self._points)
-        ]
-
     def left(self, now: float) -> tuple[float, float, float] | None:
         """Return the seconds left, with a lower and an upper end (about 95 %); None before anything is known.
 
@@ -331,21 +286,25 @@ class Progress:
         `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)
+        history = [
+            [round(time, 2), self.flops_of(max(0, rows - before)) / max(time - then, 1e-9)]
+            for (then, before), (time, rows) in pairwise(self._points)
+        ]
         stages, running = Counter(self.stage_seconds), defaultdict[str, list[int]](list)
-        for i, one in self._running.items():
-            stages.update(one.seconds)
-            running[one.worker].append(i)
+        for i, (_, worker, seconds) in self._running.items():
+            stages.update(seconds)
+            running[worker].append(i)
         plain = ("token", "what", "executor", "run", "state", "error", "started", "ended", "plan", "stops")
         return {
             **{name: getattr(self, name) for name in plain},
             "elapsed_seconds": self.elapsed(now),
             "states": "".join(self.states),
-            "fractions": {str(i): one.rows / max(1, self._rows(i)) for i, one in self._running.items()},
-            "running_on": {str(i): one.worker for i, one in self._running.items()},
+            "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, *_) in self._running.items()},
+            "running_on": {str(i): worker for i, (_, worker, _) in self._running.items()},
             "ran_on": {str(i): worker for i, worker in self._ran_on.items()},
             "resumed": sorted(self._resumed),
             "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},
-            "segments": {name: counts[letter] for letter, name in STATES.items()},
+            "segments": {name: counts[letter] for letter, name in zip("wrapmf", _NAMES, strict=True)},
             "merges_done": len(self.merged_nodes),
             "merges": max(0, len(self.stops) - 1),
             "rows": self.stops[-1] if self.stops else 0,
@@ -354,12 +313,10 @@ class Progress:
             "rows_under_way": self.rows_under_way,
             "rows_resumed": self._rows_resumed,
             "flops_per_second": self.flops_of(self.rows_computed) / max(self.elapsed(now), 1e-9),
-            "rate_history": self._history(),
+            "rate_history": history,
             "stage_seconds": dict(stages),
             "announced_bytes": self.announced_bytes,
             "left_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
             "incidents": dict(self.incidents),
-            "workers": {
-                name: {**vars(share), "running": running.get(name, [])} for name, share in self.workers.items()
-            },
+            "workers": {name: {**vars(one), "running": running.get(name, [])} for name, one in self.workers.items()},
         }

@@ -17,19 +17,12 @@ from dataclasses import dataclass, field
 
 from bigkernel.events.kinds import Event, JobEnded, JobStarted, Observer, Spent
 
-_observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())
-
 
 @dataclass
 class Scope:
-    """One job: its name, its latest sweep, and who hears all of it.
+    """One job: its name among all jobs, the token of its latest sweep, and the sinks that hear all of it, by name.
 
-    Attributes
-    ----------
-    job : names it among all jobs
-    sweep : token of the latest sweep
-    sinks : by name, so that each is there once
-    early : events before the first sweep, for sinks that come later
+    `early` holds the events before the first sweep, for sinks that come later.
     """
 
     job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -44,36 +37,25 @@ class Scope:
             for event in self.early:
                 self._send(name, event)
 
-    def send(self, event: Event) -> None:
-        """Send an event to all sinks."""
-        if not self.sweep:
-            self.early.append(event)
-        for name in tuple(self.sinks):
-            self._send(name, event)
-
     def _send(self, name: str, event: Event) -> None:
         try:
-            self.sinks[name](event)
+            if name in self.sinks:
+                self.sinks[name](event)
         except Exception as error:
             _warn(error)
-            self.drop(name)
-
-    def close(self) -> None:
-        """Close all sinks."""
-        for name in tuple(self.sinks):
             self.drop(name)
 
     def drop(self, name: str, last: Event | None = None) -> None:
         """Close a sink, if it is there and can be closed, after a last event."""
-        if last is not None and name in self.sinks:
+        if last is not None:
             self._send(name, last)
-        sink = self.sinks.pop(name, None)
         try:
-            getattr(sink, "close", lambda: None)()
+            getattr(self.sinks.pop(name, None), "close", lambda: None)()
         except Exception as error:
             _warn(error)
 
 
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())
 _scope: ContextVar[Scope | None] = ContextVar("bigkernel_job", default=None)
 
 
@@ -89,7 +71,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 @contextmanager
 def job(title: str, run: str = "") -> Iterator[Scope]:
-    """One job: the block. How it ends is told by the exception that leaves it."""
+    """Make the block one job; an exception that leaves it tells how the job ends."""
     scope = Scope()
     token = _scope.set(scope)
     emit(JobStarted(title, run))
@@ -102,7 +84,8 @@ def job(title: str, run: str = "") -> Iterator[Scope]:
         emit(ending(None))
     finally:
         _scope.reset(token)
-        scope.close()
+        for name in tuple(scope.sinks):
+            scope.drop(name)
 
 
 def ending(error: BaseException | None) -> JobEnded:
@@ -116,7 +99,7 @@ def ending(error: BaseException | None) -> JobEnded:
 
 @contextmanager
 def part_of_job(title: str) -> Iterator[Scope]:
-    """The job of this context, of which the block is a part; where there is none, the block is a job."""
+    """Make the block a part of the job of this context; where there is none, a job of its own."""
     scope = _scope.get()
     if scope is not None:
         yield scope
@@ -143,7 +126,10 @@ def emit(event: Event) -> None:
             _warn(error)
     scope = _scope.get()
     if scope is not None:
-        scope.send(event)
+        if not scope.sweep:
+            scope.early.append(event)
+        for name in tuple(scope.sinks):
+            scope._send(name, event)
 
 
 def _warn(error: Exception) -> None:

@@ -1,22 +1,61 @@
-"""The sinks of a job: the journal of its run directory, and the scheduler of its client."""
+"""Who hears a job beside its observers: the journal of its run, the scheduler of its client, and views.
+
+Messages to the scheduler are queued and sent from the client's event loop a few times a second, so that a sweep never
+waits for them. What a slow scheduler did not take is sent again with what came since, at most the last thousand
+messages; when the connection has ended nothing is sent any more. Back from it comes what it tells about a sweep.
+
+Views are functions that packages register as entry points of the group `bigkernel.views`: `scheduler` is called once
+with a scheduler that keeps books (`plugin.board_of`), `run` with a run directory whose job has ended. What a view does
+wrong is logged: no view may ever stop a job.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
+import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
-from distributed import Client
+from distributed import Client, Scheduler
 
 from bigkernel.data.visible import log_of
 from bigkernel.events.journal import Journal
+from bigkernel.events.kinds import TOPIC, Event, Figures, Merged, Pulse, SweepStarted, message_of
 from bigkernel.events.plugin import Monitor
-from bigkernel.events.relay import Relay
 from bigkernel.events.scope import Scope
-from bigkernel.events.views import show_scheduler
 
+_EVERY_SECONDS = 0.2
+_SEND_SECONDS = 5.0  # most that a scheduler may take for a batch
+_FLUSH_SECONDS = 2.0  # most that the end of a job waits for its last messages
+_MOST_KEPT = 1000  # messages that are sent again when the scheduler was too slow
 _log = log_of(__name__)
 _installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
+_posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()
+_making = threading.Lock()  # sweeps in several threads begin at once: of two posts, only the later one would hear
+
+
+def write_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
+    """Write a job to the journal of a run from now on; return the name of this sink, by which it can be dropped."""
+    name = f"journal of {Path(run).absolute()}"
+    scope.add_sink(name, Journal(run, scope))
+    return name
+
+
+def send_to_scheduler(scope: Scope, client: object, *, wanted: bool) -> None:
+    """Send a job to the scheduler of `client` from now on, where it is a Client.
+
+    `wanted` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still tells of lost
+    workers.
+    """
+    if isinstance(client, Client) and install_monitor(client, shown=wanted) and wanted:
+        scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
 
 
 def install_monitor(client: Client, *, shown: bool = True) -> bool:
@@ -36,20 +75,151 @@ def install_monitor(client: Client, *, shown: bool = True) -> bool:
     return _installed[client]
 
 
-def send_to_scheduler(scope: Scope, client: object, *, wanted: bool) -> None:
-    """Send a job to the scheduler of `client` from now on, where it is a Client.
+def show_scheduler(dask_scheduler: Scheduler) -> None:
+    """Show the books of a scheduler in all views; for `Client.run_on_scheduler`."""
+    _show("scheduler", dask_scheduler)
 
-    `wanted` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still tells of lost
-    workers.
+
+def show_run(directory: str) -> None:
+    """Show a run whose job has ended in all views."""
+    _show("run", directory)
+
+
+@cache
+def _views(name: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group="bigkernel.views", name=name))
+
+
+def _show(name: str, subject: object) -> None:
+    for view in _views(name):
+        try:
+            view.load()(subject)
+        except Exception as error:
+            _log.warning("%s: nothing is shown of %s (%s: %s)", view.value, subject, type(error).__name__, error)
+
+
+class Relay:
+    """A sink of a job: sends its messages to the scheduler of `client`."""
+
+    def __init__(self, client: Client, scope: Scope) -> None:
+        self._client, self._scope = client, scope
+        self._post = _post_of(client)
+        self._on_workers = True
+
+    def __call__(self, event: Event) -> None:
+        """Queue the message of an event.
+
+        Of a sweep on its workers the scheduler knows running segments and merges before the driver. Figures, which may
+        hold images of rows, are for the journal: everybody on the machine may read what the scheduler shows.
+        """
+        if isinstance(event, SweepStarted):
+            self._on_workers = event.executor == "dask"
+        if not (isinstance(event, Figures) or (self._on_workers and isinstance(event, Pulse | Merged))):
+            message = message_of(event, self._scope.job, self._scope.sweep)
+            self._post.put({**message, "driver": self._client.id})
+
+    def close(self) -> None:
+        """Let the last messages leave."""
+        self._post.flush()
+
+
+def listen(client: Client, token: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Hear what the scheduler tells about the sweep with this token, and about lost workers; return how to end it.
+
+    `listener` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
+    what happens to a task that is submitted afterwards is heard.
     """
-    if isinstance(client, Client):
-        installed = install_monitor(client, shown=wanted)
-        if installed and wanted:
-            scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
+    post = _post_of(client)
+    post.listeners[token] = listener
+    post.put({"kind": "listen", "sweep": token, "driver": client.id})
+    post.flush()
+
+    def leave() -> None:
+        post.listeners.pop(token, None)
+        post.put({"kind": "leave", "sweep": token, "driver": client.id})
+
+    return leave
 
 
-def write_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
-    """Write a job to the journal of a run from now on; return the name of this sink, by which it can be dropped."""
-    name = f"journal of {Path(run).absolute()}"
-    scope.add_sink(name, Journal(run, scope))
-    return name
+def _post_of(client: Client) -> _Post:
+    with _making:
+        if client not in _posts:
+            _posts[client] = _Post(client)
+        return _posts[client]
+
+
+class _Post:
+    """The queue of one client, and what listens to its scheduler."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.ref(client)
+        self._loop = client.loop
+        self._queue: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._busy = threading.Lock()  # held while a coroutine sends
+        self._idle = threading.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._ending = 0  # flushes that wait
+        self.listeners: dict[str, Callable[[dict[str, Any]], None]] = {}
+        client.subscribe_topic(f"{TOPIC}-{client.id}", self._dispatch)
+
+    def _dispatch(self, event: tuple[float, Any]) -> None:
+        message = event[1]
+        for token, listener in list(self.listeners.items()) if isinstance(message, dict) else ():
+            if message.get("sweep", token) == token:
+                listener(message)
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Queue a message."""
+        self._queue.put(message)
+        self._start()
+
+    def _start(self) -> None:
+        if self._busy.acquire(blocking=False):
+            self._idle.clear()
+            try:
+                self._loop.add_callback(self._send)
+            except RuntimeError:  # the loop is closed
+                self._done()
+
+    async def _send(self) -> None:
+        """Send what is queued, in order, until nothing has come for a while."""
+        messages: list[dict[str, Any]] = []
+        try:
+            while True:
+                client = self._open_client()
+                while not self._queue.empty():
+                    messages.append(self._queue.get_nowait())
+                if client is None or not messages:
+                    return
+                try:
+                    sending = client.scheduler.log_event(topic=TOPIC, msg={"messages": messages})
+                    await asyncio.wait_for(sending, _SEND_SECONDS)
+                    messages = []
+                except (TimeoutError, OSError):  # a slow scheduler; if it is gone the job will notice itself
+                    messages = messages[-_MOST_KEPT:]
+                del client
+                if not self._ending or messages:
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
+                    self._hurry.clear()
+        finally:
+            self._done()
+            if self._open_client() is not None and not self._queue.empty():
+                self._start()  # it came while this was ending
+
+    def _open_client(self) -> Client | None:
+        client = self._client()
+        return client if client is not None and client.status == "running" else None
+
+    def _done(self) -> None:
+        self._idle.set()
+        self._busy.release()
+
+    def flush(self) -> None:
+        """Send what is queued now, and wait until it has left, for a bounded time."""
+        self._ending += 1
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.add_callback(self._hurry.set)
+        self._idle.wait(_FLUSH_SECONDS)
+        self._ending -= 1

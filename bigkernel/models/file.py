@@ -3,6 +3,10 @@
 Reading takes NumPy alone, and reads no array that nobody asks for. No code of the file is run, and no array is made
 that is longer than the file. Each array and the description carry their CRC-32. Any program that reads safetensors
 finds the arrays by their names.
+
+Frozen dataclasses are stored by the names of their fields, with all that is inside them. A field of
+`metadata={"stored": False}` is left out. Names of classes are looked up in a closed table, and what is read has exactly
+the fields of its class, each of the type that it is annotated with.
 """
 
 from __future__ import annotations
@@ -10,18 +14,23 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from numbers import Integral, Real
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.encoding import decode, encode
 
 Array = NDArray[Any]
+Kinds = Callable[[str], type[Any] | None]  # what a name in a file stands for
 FORMAT = "bigkernel model 1"
 LIMIT_BYTES = 2**36  # of all arrays that are read together
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
@@ -31,19 +40,18 @@ _ABOUT = "__metadata__"  # of safetensors: text by name
 _LENGTH_BYTES = 8
 _BEFORE_SUM = f'{{"{_ABOUT}":{{"crc32":"'.encode()  # how a description begins
 _NO_SUM = b"00000000"  # in the place of the checksum while it is computed
+_LARGEST = float(np.finfo(np.float64).max)
+_LABELS = "biuf"  # kinds of labels that are no text
+_TYPES: dict[str, tuple[type[Any], ...]] = {
+    **{"int": (Integral,), "float": (Real,), "bool": (bool, np.bool_), "str": (str,), "None": (type(None),)},
+    **{"Array": (np.ndarray,), "np.dtype": (np.dtype,), "Kernel": (Kernel,), "tuple": (tuple,)},
+    **{"Mapping": (dict,), "Accumulator": (dict,)},
+}
 
 
 @dataclass
 class Contents:
-    """An open model file.
-
-    Attributes
-    ----------
-    values : the description, as it was written
-    entries : dtype, shape and place of each array by name
-    crc32 : of each array by name
-    read : arrays that were read
-    """
+    """An open model file: its description, and by name the dtype, shape and place, the CRC-32 and the read arrays."""
 
     file: BinaryIO
     start: int
@@ -55,39 +63,26 @@ class Contents:
 
     def array(self, name: str) -> Array:
         """Read an array, once."""
-        if name not in self.read:
-            self.read[name] = self._read(name)
-        return self.read[name]
-
-    def _read(self, name: str) -> Array:
+        if name in self.read:
+            return self.read[name]
         entry = self.entries[name]
         first, end = entry["data_offsets"]
-        if sum(array.nbytes for array in self.read.values()) + end - first > self.limit_bytes:
-            raise ModelRejected(f"its arrays take more than the limit of {self.limit_bytes:,} bytes")
+        room = self.limit_bytes - sum(array.nbytes for array in self.read.values())
+        require(end - first <= room, f"its arrays take more than the limit of {self.limit_bytes:,} bytes")
         array: Array = np.empty(tuple(entry["shape"]), DTYPES[entry["dtype"]])
         self.file.seek(self.start + first)
         self.file.readinto(_bytes_of(array))  # type: ignore[attr-defined]
-        if zlib.crc32(_bytes_of(array)) != self.crc32[name]:
-            raise ModelRejected(f"{name}: its CRC-32 differs from what its description says")
-        if not np.isfinite(array).all():
-            raise ModelRejected(f"{name}: expected finite numbers")
+        sound = zlib.crc32(_bytes_of(array)) == self.crc32[name]
+        require(sound, f"{name}: its CRC-32 differs from what its description says")
+        require(np.isfinite(array).all(), f"{name}: expected finite numbers")
+        self.read[name] = array
         return array
 
 
 def write(
     path: str | os.PathLike[str], values: Mapping[str, Any], arrays: Mapping[str, Array], *, overwrite: bool
 ) -> None:
-    """Write a description and its arrays to a file that appears whole or not at all.
-
-    Raises
-    ------
-    DataError
-        `path` is there and is not to be replaced, or is no model, or cannot be written.
-    PlanTooLarge
-        There is too little room for it.
-    RunLocked
-        Another driver is writing it.
-    """
+    """Write a description and its arrays to a file that appears whole or not at all; raises as `save_model`."""
     from bigkernel.data import atomic_write  # who reads needs no store
     from bigkernel.data.targets import claimed, require_target
 
@@ -109,12 +104,7 @@ def write(
 def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Contents]:
     """Open a model file; what its content raises within the block becomes a `ModelRejected` that names the file.
 
-    Raises
-    ------
-    ModelRejected
-        Damaged, of another format, or of more than `limit_bytes`.
-    DataError
-        There is nothing at `path`.
+    It is refused too where arrays of more than `limit_bytes` are read; a `DataError` where there is nothing at `path`.
     """
     where = os.fspath(path)
     if not os.path.exists(path):
@@ -131,6 +121,12 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
         *(ArithmeticError, RecursionError, MemoryError),
     ) as error:
         raise ModelRejected(f"{where}: not a sound model: {error}") from error
+
+
+def require(sound: object, fault: str) -> None:
+    """Raise `ModelRejected` where what a file holds is not sound."""
+    if not sound:
+        raise ModelRejected(fault)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
@@ -176,18 +172,16 @@ def _with_sum(content: bytes, crc32: bytes) -> bytes:
 def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
     """Read and check what the file says of itself."""
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if not len(_BEFORE_SUM) + len(_NO_SUM) <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES):
-        raise ModelRejected("it is no model, or was cut short")
+    whole = len(_BEFORE_SUM) + len(_NO_SUM) <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES)
+    require(whole, "it is no model, or was cut short")
     content = file.read(length)
-    if not content.startswith(_BEFORE_SUM):
-        raise ModelRejected("it is no model")
+    require(content.startswith(_BEFORE_SUM), "it is no model")
     sum_there = content[len(_BEFORE_SUM) :][: len(_NO_SUM)]
-    if sum_there != f"{zlib.crc32(_with_sum(content, _NO_SUM)):08x}".encode():
-        raise ModelRejected("its description was changed")
+    unchanged = sum_there == f"{zlib.crc32(_with_sum(content, _NO_SUM)):08x}".encode()
+    require(unchanged, "its description was changed")
     entries = json.loads(content, object_pairs_hook=_once)
     about = entries.pop(_ABOUT)
-    if about["format"] != FORMAT:
-        raise ModelRejected(f"{about['format']!r}, this version reads {FORMAT!r}")
+    require(about["format"] == FORMAT, f"{about['format']!r}, this version reads {FORMAT!r}")
     _require_places(entries, size - _LENGTH_BYTES - length)
     values = json.loads(about["values"], object_pairs_hook=_once)
     crc32 = json.loads(about["arrays"], object_pairs_hook=_once)
@@ -197,8 +191,7 @@ def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON whose names differ."""
     found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ModelRejected("a name stands twice in its description")
+    require(len(found) == len(pairs), "a name stands twice in its description")
     return found
 
 
@@ -208,7 +201,114 @@ def _require_places(entries: Mapping[str, Any], size: int) -> None:
     for name, entry in entries.items():
         shape = entry["shape"]
         start, end = end, end + math.prod(shape) * DTYPES[entry["dtype"]].itemsize
-        if [start, end] != entry["data_offsets"] or not all(type(n) is int and n >= 0 for n in shape):
-            raise ModelRejected(f"{name}: its shape and its place do not fit")
-    if end != size:
-        raise ModelRejected("it is not as long as its description says")
+        fits = [start, end] == entry["data_offsets"] and all(type(n) is int and n >= 0 for n in shape)
+        require(fits, f"{name}: its shape and its place do not fit")
+    require(end == size, "it is not as long as its description says")
+
+
+@dataclass
+class Packing:
+    """Values on their way to a file: what is an array is taken out, once, under the name of the first that has it."""
+
+    kinds: Kinds
+    arrays: dict[str, Array] = field(default_factory=dict)
+    _names: dict[int, tuple[str, Array]] = field(default_factory=dict)
+
+    def pack(self, value: Any, path: str) -> Any:
+        """Return the value as JSON; a `ConfigError` names what in it cannot be stored."""
+        if isinstance(value, np.ndarray):
+            return self._array(value, path)
+        if isinstance(value, np.generic):
+            return {"number": encode(value, path), "dtype": value.dtype.str}
+        if isinstance(value, np.dtype):
+            return {"dtype": value.name}
+        if isinstance(value, tuple | list):
+            return [self.pack(item, f"{path}.{i}") for i, item in enumerate(value)]
+        if isinstance(value, Mapping):
+            return {"table": {str(key): self.pack(item, f"{path}.{key}") for key, item in value.items()}}
+        if is_dataclass(value) and not isinstance(value, Kernel):
+            name = type(value).__name__
+            if self.kinds(name) is not type(value):
+                raise ConfigError(f"save_model: {path} is a {name}, which no file holds")
+            held = {one.name: getattr(value, one.name) for one in stored_fields(type(value))}
+            return {"is": name, "fields": {key: self.pack(item, f"{path}.{key}") for key, item in held.items()}}
+        return encode(value, path)
+
+    def _array(self, value: Array, path: str) -> Any:
+        if value.dtype not in DTYPES.values():
+            return {"labels": value.tolist(), "dtype": value.dtype.str}
+        columns = value.flags.f_contiguous and not value.flags.c_contiguous  # products of another order differ
+        if id(value) not in self._names:
+            lying = np.ascontiguousarray(value.T if columns else value)
+            self.arrays[path] = lying.reshape(value.T.shape if columns else value.shape)
+            self._names[id(value)] = path, value
+        name = self._names[id(value)][0]
+        return {"array": name, "order": "F"} if columns else {"array": name}
+
+
+def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
+    """Return the value of `Packing.pack`; `ModelRejected` where it is none."""
+    if isinstance(said, list):
+        return tuple(unpack(item, kinds, contents) for item in said)
+    if not isinstance(said, dict):
+        return decode(said)
+    names = set(said)
+    if names == {"array"} or (names == {"array", "order"} and said["order"] == "F"):
+        array = contents.array(said["array"])
+        return array.T if "order" in names else array
+    if names == {"labels", "dtype"}:
+        return _labels(said["labels"], np.dtype(said["dtype"]))
+    if names == {"number", "dtype"}:
+        return _labels([said["number"]], np.dtype(said["dtype"]))[0]
+    if names == {"dtype"}:
+        return np.dtype(said["dtype"])
+    if names == {"table"}:
+        return {key: unpack(item, kinds, contents) for key, item in said["table"].items()}
+    return _dataclass(said, kinds, contents) if names == {"is", "fields"} else decode(said)
+
+
+def stored_fields(kind: type[Any]) -> list[Field[Any]]:
+    """Return the fields of a dataclass that a file holds."""
+    return [one for one in fields(kind) if one.init and one.metadata.get("stored", True)]
+
+
+def _dataclass(said: Mapping[str, Any], kinds: Kinds, contents: Contents) -> Any:
+    kind = kinds(said["is"])
+    if kind is None:
+        raise ModelRejected(f"unknown part {said['is']!r}")
+    wrong = sorted({one.name for one in stored_fields(kind)} ^ set(said["fields"]))
+    require(not wrong, f"{kind.__name__}: the field {(wrong or [''])[0]!r} is unknown or missing")
+    held = {key: unpack(item, kinds, contents) for key, item in said["fields"].items()}
+    for one in stored_fields(kind):
+        fits = _is_of(held[one.name], str(one.type), kinds)
+        require(fits, f"{kind.__name__}.{one.name}: expected {one.type}, found {held[one.name]!r:.60}")
+    return kind(**held)
+
+
+def _is_of(value: Any, annotation: str, kinds: Kinds) -> bool:
+    """Return whether a value is of the type that an annotation says, its numbers finite."""
+    names = [name.strip() for name in re.sub(r"\[.*\]", "", annotation).split("|")]
+    types = [kind for name in names for kind in _TYPES.get(name, (kinds(name),)) if kind is not None]
+    if types and not isinstance(value, tuple(types)):
+        return False
+    if isinstance(value, bool | np.bool_) and types:
+        return "bool" in names
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    numbers = list(inside) if re.search(r"\[.*\b(int|float)\b", annotation) else []
+    if not all(isinstance(number, Real) and not isinstance(number, bool) for number in numbers):
+        return False
+    if re.fullmatch(r"tuple\[int, int\]", annotation) and [type(number) for number in numbers] != [int, int]:
+        return False
+    return all(abs(number) <= _LARGEST for number in (value, *numbers) if isinstance(number, int | float))
+
+
+def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
+    """Return labels or names, (c,); each text takes as much as the longest of them, whatever the file asks for."""
+    require(isinstance(values, list), "labels that are no list")
+    kinds, largest = {type(value) for value in values}, dtype.itemsize
+    if dtype.kind == "U" and kinds <= {str}:
+        dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")
+    elif not (dtype.kind == "O" and kinds <= {str}) and not (dtype.kind in _LABELS and kinds <= {bool, int, float}):
+        raise ModelRejected(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    require(max(largest, dtype.itemsize) * len(values) <= HEADER_BYTES, f"{len(values)} labels of {dtype}")
+    return np.array(values, dtype)

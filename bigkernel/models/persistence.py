@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from sklearn import decomposition, feature_selection, preprocessing
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,12 +24,14 @@ from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators import fit_state, kernel_basis
 from bigkernel.estimators.base import restore
+from bigkernel.estimators import fit_state, linear
+from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.kernels.encoding import decode, encode
-from bigkernel.models.file import LIMIT_BYTES, Contents, opened, write
+from bigkernel.kernels.functions import SCALES
+from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor
 from bigkernel.models.predictor import kind_of as predictor_kind
-from bigkernel.models.soundness import require_fit, try_step
-from bigkernel.models.values import Packing, unpack
+from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.statistics.calibration import Calibration
 
@@ -38,10 +41,11 @@ _SOLUTIONS = (
     *(fit_state.SpectralSolution, fit_state.ViewSolution, fit_state.ComponentSolution, fit_state.AlignedSolution),
     *(fit_state.AlignedComponents, fit_state.LinearSolution),
 )
-_BASES = (kernel_basis.LandmarkBasis, kernel_basis.FourierBasis, fit_state.RowBasis)
+_BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _PARTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
+_MOST_FEATURES = 2**27
 _NO_STEP = {"class": "passthrough"}
 _IMAGE = ("image_height_", "image_width_")
 # fitted attributes of transformers that keep them as scikit-learn does
@@ -137,8 +141,7 @@ def _load(path: str | os.PathLike[str], limit_bytes: int) -> Any:
     """Read all of a file; None where it holds a predictor alone."""
     with opened(path, limit_bytes=limit_bytes) as contents:
         said = contents.values
-        if set(said) != {"predictor", "model"}:
-            raise ModelRejected("expected a predictor and a model in it")
+        require(set(said) == {"predictor", "model"}, "expected a predictor and a model in it")
         if set(said["predictor"]) != {"refused"}:
             Predictor.unpacked(said["predictor"], contents)
         model = None if said["model"] is None else _unpack_step(said["model"], contents)
@@ -167,20 +170,17 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         )
     check_is_fitted(step, "n_features_in_" if type(step) in _SKLEARN else None)
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
-    said = {"class": name, "params": params, "fitted": packing.pack(_fit_of(step), path)}
+    if type(step) in _ATTRIBUTES:
+        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
+        fit = {name: getattr(step, name) for name in names if hasattr(step, name)}
+    else:
+        fit = step._fitted
+    said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
     if isinstance(step, estimators.RowUnion):
         labels = [label for label, _ in step.transformer_list]
         parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
         said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
     return said
-
-
-def _fit_of(step: Any) -> Any:
-    """Return the fit of an estimator, or the fitted attributes of a transformer by name."""
-    if type(step) not in _ATTRIBUTES:
-        return step._fitted
-    names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
-    return {name: getattr(step, name) for name in names if hasattr(step, name)}
 
 
 def _params(step: BaseEstimator) -> dict[str, Any]:
@@ -206,8 +206,8 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     named = _unpack_named(said["union"], contents) if kind is estimators.RowUnion else []
     if named:
         params["transformer_list"] = [(name, clone(one)) for name, one in named]
-    if wrong := sorted(set(params) ^ set(kind._get_param_names())):
-        raise ModelRejected(f"{kind.__name__}: parameters {wrong} are unknown or missing")
+    wrong = sorted(set(params) ^ set(kind._get_param_names()))
+    require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
     fitted = unpack(said["fitted"], _kind_of, contents)
     if params.get("landmarks") == "given":
         params["landmarks"] = fitted.basis.landmarks
@@ -216,11 +216,18 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if kind in _ATTRIBUTES:
         _set_attributes(step, fitted, named)
     else:
+<<<<<<< HEAD
         if not isinstance(fitted, _FITS):
             raise ModelRejected(f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
         require_fit(step, fitted)
         restore(step, fitted.inputs, fitted)
     try_step(step)
+=======
+        require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
+        _require_fit(step, fitted)
+        step.restore(fitted)
+    _try_step(step)
+>>>>>>> h-view
     return step
 
 
@@ -228,22 +235,113 @@ def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     """Return steps by name."""
     found = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
     names = [name for name, _ in found]
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ModelRejected(f"expected steps of different names, found {names}")
+    different = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    require(different, f"expected steps of different names, found {names}")
     return found
 
 
 def _set_attributes(step: Any, fitted: Any, named: list[tuple[str, Any]]) -> None:
     """Give a transformer its fitted attributes."""
-    known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)]}
+    known, kind = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)]}, type(step).__name__
     if not isinstance(fitted, dict) or not set(fitted) <= known:
-        raise ModelRejected(f"{type(step).__name__}: unknown fitted values {sorted(set(fitted) - known)}")
+        raise ModelRejected(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
     for name, value in fitted.items():
-        by_feature = isinstance(value, np.ndarray) and name not in _OTHER_AXES
-        if by_feature and value.shape[-1:] != (fitted["n_features_in_"],):
-            raise ModelRejected(f"{type(step).__name__}: {name} has {value.shape} values, not one of every feature")
-        if name == "scale_" and value is not None and not (value > 0).all():
-            raise ModelRejected(f"{type(step).__name__}: scale_ must be above 0")
+        if isinstance(value, np.ndarray) and name not in _OTHER_AXES:
+            of_features = value.shape[-1:] == (fitted["n_features_in_"],)
+            require(of_features, f"{kind}: {name} has {value.shape} values, not one of every feature")
+        if name == "scale_" and value is not None:
+            require((value > 0).all(), f"{kind}: scale_ must be above 0")
         setattr(step, name, value)
     if named:
         step.transformers_ = [one for _, one in named]
+
+
+def _require_fit(step: Any, fit: Any) -> None:
+    """Raise `ModelRejected` where the parts of a fit do not belong together: shapes, labels, kernel, penalty."""
+    name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
+    p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
+    weight, triangle = getattr(fit, "weight", None), getattr(fit, "triangle", None)
+    wanted: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
+        "intercept": (solution.intercept, (c,)),
+        "training errors": (getattr(solution, "training_mse", None), (c,)),
+        "landmarks": (vars(basis).get("landmarks"), (p, d)),
+        "origin": (vars(basis).get("origin"), (d,)),
+        "mean of the features": (vars(basis).get("mean"), (p,)),
+        "point that rows are summed about": (vars(basis).get("shift"), (p,)),
+        "centre": (getattr(fit, "centre", None), (p,)),
+        "weights of rows": (weight, (p,)),
+        "shift of the targets": (inputs.target_shift, (c,)),
+        "names of the features": (inputs.feature_names, (d,)),
+        **_statistics(fit, p),
+    }
+    for what, (array, shape) in wanted.items():
+        fits = array is None or array.shape == shape
+        require(fits, f"{name}: {what} must have the shape {shape}, found {getattr(array, 'shape', None)}")
+    square = triangle is None or (triangle.ndim == 2 and triangle.shape[0] == triangle.shape[1])
+    require(square, f"{name}: the triangle of its rows is not square")
+    _require_basis(name, basis, d)
+    different = classes is None or (classes.ndim == 1 and len(set(classes.tolist())) == len(classes))
+    require(different, f"{name}: expected different labels")
+    labelled = not is_classifier(step) or (classes is not None and len(classes) == c)
+    require(labelled, f"{name}: expected {c} different labels")
+    if hasattr(step, "predict") and getattr(fit, "statistics", None):
+        require(fit.statistics["C"].shape[-1] == c, f"{name}: its statistics are of other targets")
+    kind: Any = getattr(step, "_solution_type", object)
+    require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: its solution is of another kind")
+    alpha = np.asarray(solution.alpha)
+    positive = alpha.dtype.kind in "iuf" and alpha.shape in ((), (c,)) and (alpha >= 0).all()
+    require(positive, f"{name}: its penalty must be a number of at least 0")
+    weighs = weight is None or ((weight >= 0).all() and weight.any())
+    require(weighs, f"{name}: weights of rows must be at least 0")
+
+
+def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """Return the sums of a fit, each with the shape that belongs to it."""
+    sums = getattr(fit, "statistics", None)
+    if sums is None:
+        return {}
+    groups, targets = len(sums["rows"]), sums["C"].shape[-1]
+    shapes: dict[str, tuple[int, ...]] = {
+        **{"rows": (groups,), "n": (groups,), "G": (groups, p, p), "C": (groups, p, targets), "s": (groups, p)},
+        **{"t": (groups, targets), "q": (groups, targets), "anchors": (p, p), "degrees": (p,)},
+        **{"E": (groups, p, VECTORS), "seen": (groups,)},
+    }
+    known = {"rows", "n", "G", "C", "s", "t", "q"} <= set(sums) <= set(shapes)
+    require(known, f"unknown or missing statistics among {sorted(sums)}")
+    found = {f"statistics {name}": (values, shapes[name]) for name, values in sums.items()}
+    labels = fit.pseudo_labels
+    if labels is not None:
+        k = len(fit.inputs.classes)
+        found |= {"pseudo-labels": (labels.sums, (p, k)), "counts of pseudo-labels": (labels.counts, (k,))}
+    return found
+
+
+def _require_basis(name: str, basis: Any, d: int) -> None:
+    """Raise unless the kernel is made of numbers that serve rows of d features."""
+    require(1 <= d <= _MOST_FEATURES, f"{name}: rows of {d:,} features")
+    kernel = getattr(basis, "kernel", None)
+    given = {str(value) for value in kernel.get_params().values()} if kernel is not None else set()
+    require(not given & {"median", *SCALES}, f"{name}: expected a kernel with every parameter a number, as sigma")
+    if isinstance(basis, LandmarkBasis):
+        basis.kernel.resolve(basis.landmarks)  # refuses parameters of other rows
+    if isinstance(basis, FourierBasis):
+        require_frequencies(name, d, basis.width)
+    if isinstance(basis, LandmarkBasis | FourierBasis):
+        real = basis.dtype in ("float32", "float64") and basis.sums in (None, "float32", "float64")
+        require(real, f"{name}: expected float32 or float64, found {basis.dtype!r}")
+        basis.features()  # refuses kernels without frequencies
+
+
+def _try_step(step: Any) -> None:
+    """Raise where a step cannot be used on a row of zeros; a row that is out of its range tells nothing."""
+    d, name = step.n_features_in_, type(step).__name__
+    require(isinstance(d, int) and 1 <= d <= _MOST_FEATURES, f"{name}: rows of {d!r} features")
+    if isinstance(step, estimators.RandomFourier):
+        require_frequencies(name, d, int(step.n_components))
+    if hasattr(step, "_row_map"):
+        step._row_map().width(d)
+    elif not hasattr(step, "_fitted"):
+        with suppress(DataError), np.errstate(all="ignore"):
+            finite = np.isfinite(step.transform(np.zeros((1, d)))).all()
+            require(finite, f"{name}: it makes no numbers of a row of zeros")

@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import images
-from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, opened
-from bigkernel.models.values import Packing, stored_fields, unpack
+from bigkernel.models.file import Packing, stored_fields, unpack
+from bigkernel.kernels.feature_maps import in_slices
+from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection
@@ -85,11 +87,7 @@ class Predictor:
     def of(cls, model: Any) -> Self:
         """Return the predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
 
-        Raises
-        ------
-        ConfigError
-            A step, kernel or feature map that needs more than NumPy, or no model that predicts; names it.
-        sklearn.exceptions.NotFittedError
+        A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or what is no such model.
         """
         *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
         if not hasattr(last, "predict"):
@@ -112,8 +110,6 @@ class Predictor:
         features, c = self.expansion.features, self.expansion.width
         by = f"{features.width:,} landmarks" if isinstance(features, LandmarkMap) else "a linear model"
         return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
-
-    # -- predictions ---------------------------------------------------------------------------------------------------
 
     @property
     def classes(self) -> Array | None:
@@ -191,8 +187,6 @@ class Predictor:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_sliced"}
 
-    # -- files ---------------------------------------------------------------------------------------------------------
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:
         """Read the predictor in the file of a model; moments and all else are not read, and no code of it is run.
@@ -215,10 +209,10 @@ class Predictor:
     @classmethod
     def unpacked(cls, said: Any, contents: Contents) -> Self:
         """Return the predictor of an open file, after its parts were seen to fit and to give finite values."""
-        if set(said) != {part.name for part in stored_fields(cls)}:
-            raise ModelRejected(f"the values {sorted(said)} are not those of a predictor")
+        known = {part.name for part in stored_fields(cls)}
+        require(set(said) == known, f"the values {sorted(said)} are not those of a predictor")
         found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
-        found.require_sound(contents.limit_bytes)
+        _require_sound(found, contents.limit_bytes)
         return found
 
     def packed(self, packing: Packing) -> dict[str, Any]:
@@ -227,14 +221,6 @@ class Predictor:
             part.name: packing.pack(getattr(self, part.name), f"predictor.{part.name}")
             for part in stored_fields(type(self))
         }
-
-    def require_sound(self, limit_bytes: int) -> None:
-        """Raise where its parts do not fit each other, take more memory, or give values that are no numbers."""
-        _require_whole(self)
-        held = sum(_prepared_bytes(expansion.features) for expansion in _expansions(self))
-        if held > limit_bytes:  # a kernel of many parts prepares the landmarks for each
-            raise ModelRejected(f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}")
-        _require_values(self)  # which prepares it, so that the first row waits no longer than any other
 
 
 def kind_of(name: str) -> type[Any] | None:
@@ -258,13 +244,6 @@ def _expansions(predictor: Predictor) -> Iterator[Expansion]:
     yield from (row_map.predictor for row_map in _each(predictor.row_maps) if isinstance(row_map, Projection))
 
 
-def _prepared_bytes(features: Any) -> int:
-    """Bytes that the landmarks take when they are prepared."""
-    if not isinstance(features, LandmarkMap):
-        return 0
-    return features.kernel.prepared_bytes(features.width, features.n_features, features.dtype.itemsize)
-
-
 def _needs_more(what: str) -> ConfigError:
     return ConfigError(f"predictor: {what} needs more than NumPy; serve the model itself (load_model)")
 
@@ -278,17 +257,21 @@ def _require_numpy(kernel: Kernel) -> None:
         raise _needs_more(f"the {kernel.formula()} kernel")
 
 
-def _require_whole(predictor: Predictor) -> None:
-    """Raise where what a file holds does not belong together; its arrays are finite."""
-    if type(predictor.n_features) is not int or type(predictor.flat) is not bool:
-        raise ModelRejected("n_features or flat is of another kind")
-    d = predictor.n_features
-    names = predictor.feature_names
-    if names is not None and not (names.dtype.kind == "U" and names.shape == (d,)):
-        raise ModelRejected(f"expected {d} names of features")
+def _require_sound(predictor: Predictor, limit_bytes: int) -> None:
+    """Raise where its parts do not fit each other, take more memory, or give values that are no numbers."""
+    d, names = predictor.n_features, predictor.feature_names
+    require(type(d) is int and type(predictor.flat) is bool, "n_features or flat is of another kind")
+    named = names is None or (names.dtype.kind == "U" and names.shape == (d,))
+    require(named, f"expected {d} names of features")
     _require_fitting(predictor.expansion, _width_after(predictor.row_maps, d))
-    if predictor.flat and predictor.expansion.width != 1:
-        raise ModelRejected("numbers of one column with coefficients of several")
+    in_columns = not predictor.flat or predictor.expansion.width == 1
+    require(in_columns, "numbers of one column with coefficients of several")
+    maps = [one.features for one in _expansions(predictor) if isinstance(one.features, LandmarkMap)]
+    # a kernel of many parts prepares the landmarks for each
+    held = sum(one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize) for one in maps)
+    room = f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}"
+    require(held <= limit_bytes, room)
+    _require_values(predictor)  # which prepares it, so that the first row waits no longer than any other
 
 
 def _require_values(predictor: Predictor) -> None:
@@ -303,8 +286,8 @@ def _require_values(predictor: Predictor) -> None:
                 z = expansion.features.landmarks
                 rows = z[[z.argmax() // z.shape[1], z.argmin() // z.shape[1]]]
             used = predictor._sliced if expansion is predictor.expansion else expansion
-            if not np.isfinite(used.values(Chunk(rows))).all():
-                raise ModelRejected("its values at its own landmarks are not finite numbers")
+            finite = np.isfinite(used.values(Chunk(rows))).all()
+            require(finite, "its values at its own landmarks are not finite numbers")
         cost = map_costs(predictor.row_maps, predictor.n_features, 8)
         if predictor.row_maps and cost.row_bytes + cost.fixed_bytes + 8 * predictor.n_features < _TRIAL_BYTES:
             with suppress(DataError):  # out of the range
@@ -312,17 +295,18 @@ def _require_values(predictor: Predictor) -> None:
 
 
 def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
-    """Features of rows of d after the maps; raise where one does not fit the rows that it is given."""
+    """Return the features of rows of d after the maps; raise where one does not fit the rows that it is given."""
+    fits: object
     for row_map in row_maps:
-        if isinstance(row_map, Standardize) and not (
-            row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
-        ):
-            raise ModelRejected(f"expected means and deviations of {d} features")
-        if isinstance(row_map, LinearMap) and (row_map.centre.shape != (d,) or row_map.weights.shape[:-1] != (d,)):
-            raise ModelRejected(f"expected directions of {d} features")
+        if isinstance(row_map, Standardize):
+            fits = row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
+            require(fits, f"expected means and deviations of {d} features")
+        if isinstance(row_map, LinearMap):
+            fits = row_map.centre.shape == row_map.weights.shape[:-1] == (d,)
+            require(fits, f"expected directions of {d} features")
         if isinstance(row_map, SideBySide):
-            if not row_map.chains or len(row_map.scales) != len(row_map.chains):
-                raise ModelRejected("expected a number for each of the maps side by side")
+            fits = row_map.chains and len(row_map.scales) == len(row_map.chains)
+            require(fits, "expected a number for each of the maps side by side")
             for chain in row_map.chains:
                 _width_after(chain, d)
         if isinstance(row_map, Projection):
@@ -334,27 +318,25 @@ def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
 def _require_fitting(expansion: Expansion, d: int) -> None:
     """Raise where features, coefficients, intercept and labels do not fit each other, or rows of d features."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
+    width, c = features.width, len(intercept)
     if isinstance(features, LandmarkMap):
-        if any(isinstance(value, str) and value == "scale" for value in features.kernel.get_params().values()):
-            raise ModelRejected(f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
-        if features.landmarks.dtype != np.float64 or features.landmarks.ndim != 2 or features.shift is not None:
-            raise ModelRejected("expected landmarks (m, d) in float64")
-        features.kernel.resolve(features.landmarks)
+        z, given = features.landmarks, features.kernel.get_params().values()
+        numbers = not any(isinstance(value, str) and value == "scale" for value in given)
+        require(numbers, f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
+        real = z.dtype == np.float64 and z.ndim == 2 and features.shift is None
+        require(real, "expected landmarks (m, d) in float64")
+        features.kernel.resolve(z)
         width = features.n_features
-    else:
-        width = features.width
-        if isinstance(features, IdentityMap) and features.shift.shape != (width,):
-            raise ModelRejected(f"expected a shift ({width},), found {features.shift.shape}")
-    if features.dtype not in (np.float32, np.float64) or width != d or not features.width:
-        raise ModelRejected(f"expected {d} features in float32 or float64, found {width} in {features.dtype}")
-    c = len(intercept)
-    if coef.dtype != np.float64 or intercept.dtype != np.float64:
-        raise ModelRejected(f"expected coefficients in float64, found {coef.dtype} and {intercept.dtype}")
-    if not c or intercept.shape != (c,) or coef.shape != (features.width, c):
-        raise ModelRejected(
-            f"coefficients {coef.shape} and intercepts {intercept.shape} do not fit {features.width} columns"
-        )
-    if classes is not None and (classes.shape != (c,) or len(set(classes.tolist())) < c):
-        raise ModelRejected(f"expected {c} different labels")
-    if type(expansion.logits) is not bool or (expansion.logits and classes is None):
-        raise ModelRejected("probabilities of numbers")
+    elif isinstance(features, IdentityMap):
+        require(features.shift.shape == (width,), f"expected a shift ({width},), found {features.shift.shape}")
+    fits = features.dtype in (np.float32, np.float64) and width == d and features.width
+    require(fits, f"expected {d} features in float32 or float64, found {width} in {features.dtype}")
+    real = coef.dtype == intercept.dtype == np.float64
+    require(real, f"expected coefficients in float64, found {coef.dtype} and {intercept.dtype}")
+    fits = c and intercept.shape == (c,) and coef.shape == (features.width, c)
+    columns = f"coefficients {coef.shape} and intercepts {intercept.shape} do not fit {features.width} columns"
+    require(fits, columns)
+    different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
+    require(different, f"expected {c} different labels")
+    counted = type(expansion.logits) is bool and not (expansion.logits and classes is None)
+    require(counted, "probabilities of numbers")

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bigkernel import html
+
 MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
-
-
-# -- time ------------------------------------------------------------------------------------------------------------
 
 
 def duration(seconds: float | None) -> str:
@@ -53,16 +52,18 @@ def left_of(low: float, high: float | None = None) -> str:
     return f"{first} left" if first == last else f"{first}-{last} left"
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def quantity(value: float) -> str:
     """A number in at most five letters, with k, M, G, T or P for powers of a thousand: "950", "61.4k", "8.7M"."""
+    value, power = _scaled(value)
+    digits = 0 if not power or value >= 99.95 or value == round(value) else 1
+    return f"{value:,.{digits}f}{power}"
+
+
+def _scaled(value: float) -> tuple[float, str]:
     power = 0
     while value >= 999.5 and power < len(_POWERS) - 1:
         value, power = value / 1000, power + 1
-    digits = 0 if power == 0 or value >= 99.95 or value == round(value) else 1
-    return f"{value:,.{digits}f}{_POWERS[power]}"
+    return value, _POWERS[power]
 
 
 def size(count: float | None) -> str:
@@ -83,19 +84,13 @@ def flops_rate(value: float | None) -> str:
 def _measured(value: float | None, unit: str) -> str:
     if value is None:
         return MISSING
-    power = 0
-    while value >= 999.5 and power < len(_POWERS) - 1:
-        value, power = value / 1000, power + 1
-    number = f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
-    return f"{number} {_POWERS[power]}{unit}"
+    value, power = _scaled(value)
+    return f"{value:,.0f} {power}{unit}" if value >= 99.5 else f"{value:.3g} {power}{unit}"
 
 
 def percent(part: float, whole: float = 1.0) -> str:
     """ "52 %"; – of nothing."""
     return f"{100 * part / whole:,.0f} %" if whole > 0 else MISSING
-
-
-# -- settings --------------------------------------------------------------------------------------------------------
 
 
 def plainly(value: Any) -> str:
@@ -107,8 +102,4 @@ def plainly(value: Any) -> str:
         return f"{value['name']}({rest})" if "name" in value else rest
     if isinstance(value, list | tuple):
         return ", ".join(plainly(item) for item in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else html.readable("", value)

@@ -1,24 +1,40 @@
-"""The report of a run: the page of its jobs with their state inside, made from its directory alone.
+"""A run directory as a state of jobs (its journal, its lock, what its sweeps have kept), and the page that shows it.
 
     bigkernel.monitor.report.write("digits.run")        # digits.run/report.html
     bigkernel report digits.run --open
 
-The page opens without a network.
+The page opens without a network. Lines of a journal may be damaged, or written by somebody who means harm, and still be
+JSON: a line whose values are not what they should be is left out.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import time
 import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import bigkernel
+from bigkernel.data import run_lock
 from bigkernel.data.atomic_write import writing
+from bigkernel.data.run_directory import read_sealed
+from bigkernel.data.run_status import RunState, command_of, survey
 from bigkernel.data.targets import require_target
+from bigkernel.errors import DataError
+from bigkernel.events import journal
+from bigkernel.events.board import DAMAGED, Board, Job
 from bigkernel.monitor.page import render
-from bigkernel.monitor.run_state import RunReader
+from bigkernel.solvers import residuals
+
+State = dict[str, Any]
 
 NAME = "report.html"
+_DIED = "its driver died"
+_LATEST = 1e11  # seconds since 1970, about the year 5100
 _MOST_DETAILED = 40  # sweeps whose segments are shown, the longest
 _DETAILS = ("stops", "states", "fractions", "running_on", "ran_on", "attempts", "rate_history")
 
@@ -51,15 +67,10 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
     return target
 
 
-def gather(run: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the state that the page shows (`RunReader.look`), of all attempts.
+def gather(run: str | os.PathLike[str]) -> State:
+    """Return the state that the page shows (`RunReader.look`), of all attempts; a `DataError` where there is no run.
 
     Of more than forty sweeps only the longest keep their segments.
-
-    Raises
-    ------
-    DataError
-        There is no run.
     """
     state = RunReader(run, bounded=False).look()
     sweeps = [sweep for job in state["jobs"] for sweep in job["sweeps"]]
@@ -67,3 +78,142 @@ def gather(run: str | os.PathLike[str]) -> dict[str, Any]:
         for name in _DETAILS:
             del sweep[name]
     return state
+
+
+class RunReader:
+    """Reads a run directory again and again, of its journal what is new; a `DataError` where there is no run.
+
+    `bounded`: what ended long ago is forgotten; else all attempts are kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, bounded: bool = True) -> None:
+        self.path = Path(path)
+        if not os.path.isdir(self.path) or not (self._holder() or (self.path / journal.NAME).exists()):
+            survey(self.path)  # raises what is wrong with it
+        self._bounded = bounded
+        self._alive = 0.0  # when its driver was last seen
+        self._restart()
+
+    def _restart(self) -> None:
+        self._board, self._start, self._latest = Board(bounded=self._bounded), 0, 0.0
+        self._died, self._damaged = "", 0
+
+    def _holder(self) -> State:
+        """Return the living holder of the lock, as `run_lock.read` says; empty: nobody."""
+        found = run_lock.read(self.path)
+        return found if found and found["alive"] else {}
+
+    def look(self) -> State:
+        """Return `Board.snapshot` of its jobs, with `run`: what the directory holds.
+
+        Keys of `run`: `path`, `name`, `state` (finished, running, interrupted, failed, unreadable), `command` (to go on
+        with), `holder` (who works there), `died` (the driver that did), `journal` (there are jobs), `known` (by the
+        journal, not by receipts alone), `silent_seconds`, `segments`, `segments_done`, `sweeps` (`name`, `state`,
+        `segments`, `segments_done`, `rows`, `rows_done`, `settings`), `gaps` (what could not be read), `version` and
+        `residual_limit` (above which a residual is no rounding).
+        """
+        before = self._holder()
+        self._read()
+        # a driver takes the lock before its job begins, and gives it back after the job has ended
+        after = self._holder()
+        holders = [one for one in (before, after) if one]
+        now = max(time.time(), self._latest)  # the clock may have been set back since
+        with suppress(OSError):  # drivers touch the lock every few seconds, and a dead one has left it
+            self._alive = max(self._alive, (self.path / run_lock.NAME).stat().st_mtime)
+        self._alive = now if holders else max(self._alive, self._latest)
+        for job in self._running():
+            if not any(_may_hold(one, job) for one in holders):
+                job.end("lost", self._latest if holders else self._alive, _DIED)
+                self._died = f"process {job.pid} on {job.host}"
+        if holders:
+            self._died = ""
+        # nothing is known of what a lost job was at after the last message
+        state = {**self._board.snapshot(now if holders else self._latest or now), "time": now}
+        return {**state, "run": self._about(after or before, now)}
+
+    def _read(self) -> None:
+        with suppress(FileNotFoundError):
+            if (self.path / journal.NAME).stat().st_size < self._start:
+                self._restart()  # another journal in its place
+        with suppress(OSError):
+            for message, start in journal.read(self.path, start=self._start):
+                self._start = start
+                try:
+                    self._take(message or {})
+                except DAMAGED:
+                    self._damaged += 1
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        moment = float(message["time"])
+        if not 0 <= moment < _LATEST:
+            raise ValueError(f"expected seconds since 1970, found {moment}")
+        self._latest = moment
+        if message["kind"] == "job_started" and message["job"] not in self._board.jobs:
+            for job in self._running():  # there is one driver at a time
+                job.end("lost", moment, _DIED)
+        self._board.apply(message, moment)
+
+    def _running(self) -> list[Job]:
+        return [job for job in self._board.jobs.values() if job.state == "running"]
+
+    def _about(self, holder: State, now: float) -> State:
+        jobs, gaps = list(self._board.jobs.values()), list[str]()
+        busy = bool(holder) and any(_may_hold(holder, job) for job in self._running())
+        found: list[RunState] = []
+        if not (busy and self._bounded):  # its journal says enough, and receipts are many
+            try:
+                found = survey(self.path)
+            except DataError:
+                gaps.append("No sweep has begun.")
+        other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
+        known = bool(jobs) and not other
+        if not known:
+            self._died = ""
+            gaps.append("The last attempt left no journal: what it did is known from its receipts only.")
+        if self._damaged:
+            gaps.append(f"{self._damaged:,} lines of the journal are damaged and left out.")
+        state, command = _state(jobs if known else [], holder, found), command_of(self.path)
+        if command and state in ("interrupted", "failed") and "--resume" not in command:
+            command.append("--resume")
+        return {
+            "path": str(self.path),
+            "name": self.path.absolute().name,
+            "state": state,
+            "command": shlex.join(command),
+            "holder": run_lock.holder_name(holder) if holder else "",
+            "died": self._died,
+            "journal": bool(jobs),
+            "known": known,
+            "silent_seconds": now - self._alive,
+            "segments": sum(one.segments for one in found),
+            "segments_done": sum(one.segments_done for one in found),
+            "sweeps": [self._kept(one, gaps) for one in found],
+            "gaps": gaps,
+            "version": bigkernel.__version__,
+            "residual_limit": residuals.LIMIT,
+        }
+
+    def _kept(self, found: RunState, gaps: list[str]) -> State:
+        name, settings = os.path.relpath(found.path, self.path), dict[str, str]()
+        try:
+            job = read_sealed(Path(found.path) / "manifest.json").get("job")
+            settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
+        except (OSError, ValueError):
+            gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
+        counts = ("state", "segments", "segments_done", "rows", "rows_done")
+        return {"name": name, **{key: getattr(found, key) for key in counts}, "settings": settings}
+
+
+def _may_hold(holder: Mapping[str, Any], job: Job) -> bool:
+    """Tell whether the holder of a lock may be the driver of a job; a damaged lock names nobody."""
+    return not holder["pid"] or (holder["host"], holder["pid"]) == (job.host, job.pid)
+
+
+def _state(jobs: Sequence[Job], holder: State, sweeps: Sequence[RunState]) -> str:
+    last = max(jobs, key=lambda job: job.started).state if jobs else ""
+    if last:
+        return "interrupted" if last == "lost" else last
+    if holder:
+        return "running"
+    states = [sweep.state for sweep in sweeps]
+    return next((state for state in ("unreadable", "running", "interrupted") if state in states), "finished")

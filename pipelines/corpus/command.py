@@ -23,8 +23,7 @@ from bigkernel.cli.options import (
     run_options,
     transform_option,
 )
-from bigkernel.cluster.cluster_file import cluster_of
-from bigkernel.cluster.yaml_files import Kind, ListOf, check_mapping, expanded, read_mapping
+from bigkernel.cluster.cluster_file import Kind, ListOf, check_mapping, cluster_of, expanded, read_mapping
 from bigkernel.errors import ConfigError
 from pipelines.corpus import page
 from pipelines.corpus.job import work

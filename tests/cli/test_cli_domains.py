@@ -18,13 +18,6 @@ COMMON = ("--landmarks", 30, "--sigma", 2.0)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty directory, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def pair(run, here):
     """`pair.corpus`: a labelled domain and one without labels; `target.corpus`: the second with them."""
     np.savez("source.npz", x=SOURCE, y=LABELS)
@@ -68,10 +61,15 @@ def test_landmarks_are_chosen_as_asked(run, pair, choice):
     assert load_model("m").landmarks == choice
 
 
-def test_images_are_normalised_and_described_before_a_method_sees_them(run, here):
+@pytest.fixture
+def images(run, here):
+    """`c`: a corpus of 30 images of three classes."""
     np.save("images.npy", rng.integers(0, 255, (30, 8, 8)).astype(np.uint8))
     np.save("images-labels.npy", LABELS[:30])
     run("ingest", "images.npy", "c", "--labels", "images-labels.npy")
+
+
+def test_images_are_normalised_and_described_before_a_method_sees_them(run, images):
     options = ["--transform", "moments", "--transform", "orientations", "--landmarks", 9]
     planned = json.loads(run("plan", "c", *options, "--json").stdout)
     plain = json.loads(run("plan", "c", "--landmarks", 9, "--json").stdout)
@@ -82,10 +80,7 @@ def test_images_are_normalised_and_described_before_a_method_sees_them(run, here
     assert json.loads(run("score", "m", "c", "--json").stdout)["rows"] == 30
 
 
-def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, here):
-    np.save("images.npy", rng.integers(0, 255, (30, 8, 8)).astype(np.uint8))
-    np.save("images-labels.npy", LABELS[:30])
-    run("ingest", "images.npy", "c", "--labels", "images-labels.npy")
+def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, images):
     options = ["--transform", "moments:aspect=0.2", "--transform", "conv:patch-size=3/2,n-landmarks=6/5,sigma=0.6"]
     options += ["--landmarks", 9, "--seed", 4]
     planned = json.loads(run("plan", "c", *options, "--json").stdout)

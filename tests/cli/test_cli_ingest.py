@@ -18,10 +18,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)
 LABELS = (np.arange(40) % 4).astype(np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A working directory of its own for every test."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def write_idx(name, array):

@@ -4,18 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from bigkernel.cli import main
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 
 N, D = 12_000, 12
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def write(path, y, classes=()):
@@ -39,18 +32,19 @@ def numbers():
     return "n"
 
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, ["plan", *map(str, arguments)], env={"COLUMNS": "80"})
-    assert result.exit_code == code, (result.output, result.exception)
-    assert "Traceback" not in result.output
-    return result
+@pytest.fixture
+def plan(run):
+    """The command, with these arguments."""
+    return lambda *arguments, code=0: run("plan", *arguments, code=code)
 
 
-def told(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
+@pytest.fixture
+def told(plan):
+    """What it prints as JSON."""
+    return lambda *arguments: json.loads(plan(*arguments, "--json").stdout)
 
 
-def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here):
+def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
     figures = told(corpus, "--landmarks", 50)
     assert (figures["rows"], figures["features"]) == (N, D)
     assert figures["worker_bytes"] > figures["of_it_process_bytes"] > 0
@@ -60,20 +54,20 @@ def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here):
     assert [path.name for path in here.iterdir()] == [corpus]
 
 
-def test_people_get_80_columns_and_what_the_time_is_worth(corpus):
-    text = run(corpus, "--landmarks", 50).stdout
+def test_people_get_80_columns_and_what_the_time_is_worth(corpus, plan):
+    text = plan(corpus, "--landmarks", 50).stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "most seconds" in text
     assert "time from a pilot of" in text
     assert "solves come on top" in text
 
 
-def test_without_time_nothing_is_run(corpus, monkeypatch):
+def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
     figures = told(corpus, "--landmarks", 50, "--no-time")
     assert "expected_seconds" not in figures
     assert figures["flops"] > 0
-    assert "pilot" not in run(corpus, "--landmarks", 50, "--no-time").stdout
+    assert "pilot" not in plan(corpus, "--landmarks", 50, "--no-time").stdout
 
 
 @pytest.mark.parametrize(
@@ -85,18 +79,18 @@ def test_without_time_nothing_is_run(corpus, monkeypatch):
         (["--method", "sssl"], ""),
     ],
 )
-def test_sweeps_that_are_not_timed_are_named(corpus, options, named):
+def test_sweeps_that_are_not_timed_are_named(corpus, options, named, told):
     figures = told(corpus, "--landmarks", 50, *options)
     assert named in " ".join(figures["not_timed"])
     assert figures["expected_seconds"] > 0
 
 
-def test_more_workers_take_less_time(corpus):
+def test_more_workers_take_less_time(corpus, told):
     few, many = (told(corpus, "--landmarks", 300, "--on-workers", count) for count in (1, 1000))
     assert many["least_seconds"] < few["most_seconds"]
 
 
-def test_linear_methods_have_a_plan_of_their_moments(numbers):
+def test_linear_methods_have_a_plan_of_their_moments(numbers, told):
     figures = told(numbers, "--method", "ridge", "--no-time")
     assert (figures["rows"], figures["features"]) == (N, D)
     assert figures["partial_bytes"] == 8 * (D * D + 2 * D + 4)
@@ -104,7 +98,7 @@ def test_linear_methods_have_a_plan_of_their_moments(numbers):
     assert figures == told(numbers, "--method", "linear", "--no-time")
 
 
-def test_conjugate_gradients_are_planned_by_their_sweeps(corpus):
+def test_conjugate_gradients_are_planned_by_their_sweeps(corpus, told):
     figures = told(corpus, "--landmarks", 20, "--solver", "cg", "--no-time")
     assert figures["solver"] == "cg"
     assert figures["sweeps"] > 2
@@ -113,10 +107,10 @@ def test_conjugate_gradients_are_planned_by_their_sweeps(corpus):
 
 
 @pytest.mark.parametrize("method", ["sssl", "xnv", "ridge", "linear"])
-def test_other_methods_have_no_conjugate_gradients(numbers, method):
-    assert f"{method} is solved directly" in run(numbers, "--method", method, "--solver", "cg", code=8).stderr
+def test_other_methods_have_no_conjugate_gradients(numbers, method, plan):
+    assert f"{method} is solved directly" in plan(numbers, "--method", method, "--solver", "cg", code=8).stderr
 
 
-def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_run(corpus, monkeypatch):
+def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_run(corpus, monkeypatch, plan):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
-    assert "nothing to adapt to" in run(corpus, "--method", "artl", code=3).stderr
+    assert "nothing to adapt to" in plan(corpus, "--method", "artl", code=3).stderr

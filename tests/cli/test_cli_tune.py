@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose
 from page_reader import read
-from test_cli import FIT, ROWS, here, made, work  # noqa: F401
+from test_cli import FIT, ROWS, made, work  # noqa: F401
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, load_model, open_corpus
 from bigkernel.cli import main

@@ -35,7 +35,9 @@ from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
-from bigkernel.monitor.run_state import RunReader
+from bigkernel.monitor.report import RunReader
+from bigkernel.statistics.moments import FeatureSums
+from bigkernel.monitor.report import RunReader
 from bigkernel.statistics.moments import FeatureSums
 
 X = np.random.default_rng(0).normal(size=(200, 3))
@@ -258,6 +260,12 @@ RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_
 
 LINES = {
     "deep": "[" * 200_000,
+    "a list": "[]",
+    "an empty mapping": "{}",
+    "a numbered kind": '{"kind": 3, "time": "x"}',
+    "no receipt": about("segment", receipt=None),
+    "stops of text": about("sweep_started", **SWEEP, plan={"flops": 1, "rows": 1}, stops="?"),
+    "an end without seconds": about("sweep_ended"),
     "a time far off": about("note", text="x", time=1e300),
     "no time": about("note", text="x", time=float("nan")),
     "an early time": about("note", text="x", time=-1e15),
@@ -284,7 +292,8 @@ def test_no_line_of_a_journal_ends_the_watching(half, line):
         file.write(line + "\n")
     with run_lock.locked(half):
         invoke(half, "--once")
-        invoke(half, "--once", "--json")
+        before = state(half)["jobs"][0]["sweeps"][0]
+        assert (before["state"], before["segments"]["failed"]) == ("running", 0)
         write(half, [(STARTED, time.time())])
         assert state(half)["jobs"][0]["id"] == "later", "the lines after it are read"
 

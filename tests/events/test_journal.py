@@ -1,6 +1,5 @@
 """Who hears a job: the journal of a run, what a cut or damaged line costs, sinks that fail, and jobs inside jobs."""
 
-import json
 import os
 
 import dask
@@ -135,29 +134,6 @@ def test_merges_that_a_resume_finds_are_not_told_as_its_work(tmp_path):
     assert first["merge"] > 0
     assert second == {}
     assert again.merge_seconds == 0
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"\xff\xfe\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"kind": 3, "time": "x"}\n',
-        b'{"kind": "segment", "time": 1, "sweep": "SWEEP", "receipt": null}\n',
-        b'{"kind": "sweep_started", "time": 1, "job": "JOB", "stops": "?"}\n',
-        b'{"kind": "sweep_ended", "time": 1, "sweep": "SWEEP"}\n',
-    ],
-)
-def test_a_damaged_line_costs_itself_alone(tmp_path, damage):
-    with executing("serial", run=tmp_path):
-        sweep(as_rows(X), Sums(3))
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    known = json.loads(lines[1])
-    damage = damage.replace(b"SWEEP", known["sweep"].encode()).replace(b"JOB", known["job"].encode())
-    (tmp_path / NAME).write_bytes(b"".join([*lines[:3], damage, *lines[3:]]))
-    (found,) = jobs(tmp_path)
-    assert (found["state"], found["sweeps"][0]["rows_done"]) == ("finished", 400)
 
 
 def test_pulses_of_one_segment_are_written_now_and_then_only(tmp_path):

@@ -9,11 +9,10 @@ import pytest
 from drivers import wait_until
 from simulated import messages
 
-from bigkernel.events.kinds import Figures, JobStarted, Merged, Note, SweepStarted
-from bigkernel.events.messages import TOPIC
+from bigkernel.events.kinds import TOPIC, Figures, JobStarted, Merged, Note, SweepStarted
 from bigkernel.events.plugin import Monitor
-from bigkernel.events.relay import Relay, listen
 from bigkernel.events.scope import Scope
+from bigkernel.events.sinks import Relay, listen
 from bigkernel.streaming.plan import Footprint, plan
 
 
@@ -38,31 +37,14 @@ def monitor():
     asyncio.run(found.start(FakeScheduler()))
     about = {"job": "j", "sweep": "tok"}
     started = {"what": "x", "executor": "dask", "run": "", "announced_bytes": 0}
-    found.log_event(
-        TOPIC,
-        {
-            "messages": [
-                {
-                    "kind": "job_started",
-                    "job": "j",
-                    "title": "t",
-                    "run": "",
-                    "host": "h",
-                    "pid": 1,
-                    "driver": "Client-1",
-                },
-                {
-                    "kind": "sweep_started",
-                    **about,
-                    **started,
-                    "plan": {"rows": 40, "flops": 40.0},
-                    "stops": [10, 20, 30, 40],
-                },
-                {"kind": "listen", "sweep": "tok", "driver": "Client-1"},
-                *({"kind": "running", **about, "node": f"0-{i}", "worker": "w", "rows": 0} for i in range(4)),
-            ]
-        },
-    )
+    steps = {"plan": {"rows": 40, "flops": 40.0}, "stops": [10, 20, 30, 40]}
+    told = [
+        {"kind": "job_started", "job": "j", "title": "t", "run": "", "host": "h", "pid": 1, "driver": "Client-1"},
+        {"kind": "sweep_started", **about, **started, **steps},
+        {"kind": "listen", "sweep": "tok", "driver": "Client-1"},
+        *({"kind": "running", **about, "node": f"0-{i}", "worker": "w", "rows": 0} for i in range(4)),
+    ]
+    found.log_event(TOPIC, {"messages": told})
     return found
 
 
@@ -75,16 +57,8 @@ def done(monitor, node, kind="segment"):
 
 
 def lose(monitor, under_way=(), held=()):
-    monitor.log_event(
-        "all",
-        {
-            "action": "remove-worker",
-            "worker": "w",
-            "stimulus_id": "handle-worker-cleanup",
-            "processing-tasks": list(under_way),
-            "lost-computed-tasks": list(held),
-        },
-    )
+    tasks = {"processing-tasks": list(under_way), "lost-computed-tasks": list(held)}
+    monitor.log_event("all", {"action": "remove-worker", "worker": "w", "stimulus_id": "cleanup", **tasks})
 
 
 def test_a_worker_that_dies_at_a_merge_takes_no_segment_back(monitor):
@@ -202,8 +176,8 @@ def client():
 @pytest.fixture
 def unhurried(monkeypatch):
     """Pauses and waits that a slow machine is not taken for."""
-    monkeypatch.setattr("bigkernel.events.relay._EVERY_SECONDS", 60)
-    monkeypatch.setattr("bigkernel.events.relay._FLUSH_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.events.sinks._EVERY_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.events.sinks._FLUSH_SECONDS", 60)
 
 
 def test_messages_arrive_in_order_and_the_end_of_a_job_waits_for_no_pause(client, unhurried):

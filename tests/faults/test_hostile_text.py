@@ -20,7 +20,7 @@ from page_reader import read as read_page
 from rich.console import Console
 from simulated import messages
 
-from bigkernel.cli.said import say
+from bigkernel.cli.options import say
 from bigkernel.data.visible import MOST_LETTERS, all_visible, log_of, visible
 from bigkernel.events.board import Board
 from bigkernel.events.journal import Journal
@@ -208,7 +208,7 @@ def test_only_these_modules_write_to_a_terminal_or_a_log():
     """What is said passes through `visible`: nobody else has a logger, echoes, or prints plain text."""
     allowed = {
         "getLogger": {"data/visible.py"},
-        "echo": {"cli/said.py", "cli/follow.py"},  # the latter JSON alone, and `say` where it is a log
+        "echo": {"cli/options.py", "cli/follow.py"},  # the latter JSON alone, and `say` where it is a log
         "print": {"monitor/terminal/figures.py"},  # JSON alone
     }
     found: dict[str, set[str]] = {name: set() for name in allowed}

@@ -16,8 +16,7 @@ from probes import Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.events.kinds import Merged, Pulse, SegmentDone
-from bigkernel.events.messages import TOPIC
+from bigkernel.events.kinds import TOPIC, Merged, Pulse, SegmentDone
 from bigkernel.events.plugin import NAME, state_of
 from bigkernel.events.scope import observe
 from bigkernel.events.sinks import install_monitor

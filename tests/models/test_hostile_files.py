@@ -15,25 +15,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, QuantileTransformer, StandardScaler
 
-from bigkernel import (
-    DICA,
-    SSSL,
-    XNV,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Matern,
-    OrientationFeatures,
-    Polynomial,
-    Predictor,
-    RandomFourier,
-    Ridge,
-    Standardizer,
-    UnitNormalizer,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.errors import ModelRejected
 
 rng = np.random.default_rng(5)
@@ -46,23 +28,23 @@ DRAWN = {"n_landmarks": M, "random_state": 0}
 SECONDS, GROWTH_BYTES = 1.0, 80e6
 MUTATIONS = 2000
 MODELS = {
-    "classifier": (KernelRidgeClassifier(Gaussian(1.4), **DRAWN), np.array(["één", "two", "tre"])[LABELS]),
-    "regressor": (KernelRidge(Matern(2.0, nu=2.5), fit_intercept=True, **DRAWN), Y[:, 0]),
-    "exact": (KernelRidge(Gaussian(1.4)), Y),
-    "sssl": (SSSL(Gaussian(1.4), 4, **DRAWN), Y),
-    "xnv": (XNV(Gaussian(1.4), **DRAWN), Y),
-    "artl": (ARTLClassifier(Gaussian(1.4), n_rounds=1, **DRAWN), SHIFTED),
-    "fourier": (KernelRidge(Gaussian(1.4), landmarks="fourier", **DRAWN), Y),
-    "pipeline": (make_pipeline(Standardizer(), UnitNormalizer(), KernelRidge(Polynomial(2), **DRAWN)), Y),
-    "ridge": (Ridge(), Y),
-    "domains": (DICA(Gaussian(1.4), 2, allow_single_domain=True, **DRAWN), LABELS),
-    "standardizer": (Standardizer(), None),
-    "random features": (RandomFourier(Gaussian(1.4), 7, random_state=0), None),
-    "strokes": (OrientationFeatures(), None),
-    "StandardScaler": (make_pipeline(StandardScaler(), Ridge()), Y),
-    "PCA": (make_pipeline(PCA(3), Ridge()), Y),
-    "QuantileTransformer": (make_pipeline(QuantileTransformer(n_quantiles=20), Ridge()), Y),
-    "Normalizer": (make_pipeline(Normalizer(), Ridge()), Y),
+    "classifier": (bk.KernelRidgeClassifier(bk.Gaussian(1.4), **DRAWN), np.array(["één", "two", "tre"])[LABELS]),
+    "regressor": (bk.KernelRidge(bk.Matern(2.0, nu=2.5), fit_intercept=True, **DRAWN), Y[:, 0]),
+    "exact": (bk.KernelRidge(bk.Gaussian(1.4)), Y),
+    "sssl": (bk.SSSL(bk.Gaussian(1.4), 4, **DRAWN), Y),
+    "xnv": (bk.XNV(bk.Gaussian(1.4), **DRAWN), Y),
+    "artl": (bk.ARTLClassifier(bk.Gaussian(1.4), n_rounds=1, **DRAWN), SHIFTED),
+    "fourier": (bk.KernelRidge(bk.Gaussian(1.4), landmarks="fourier", **DRAWN), Y),
+    "pipeline": (make_pipeline(bk.Standardizer(), bk.UnitNormalizer(), bk.KernelRidge(bk.Polynomial(2), **DRAWN)), Y),
+    "ridge": (bk.Ridge(), Y),
+    "domains": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True, **DRAWN), LABELS),
+    "standardizer": (bk.Standardizer(), None),
+    "random features": (bk.RandomFourier(bk.Gaussian(1.4), 7, random_state=0), None),
+    "strokes": (bk.OrientationFeatures(), None),
+    "StandardScaler": (make_pipeline(StandardScaler(), bk.Ridge()), Y),
+    "PCA": (make_pipeline(PCA(3), bk.Ridge()), Y),
+    "QuantileTransformer": (make_pipeline(QuantileTransformer(n_quantiles=20), bk.Ridge()), Y),
+    "Normalizer": (make_pipeline(Normalizer(), bk.Ridge()), Y),
 }
 FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge")
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
@@ -73,7 +55,7 @@ def saved(tmp_path_factory):
     """Models of several kinds, by name, as bytes."""
     path, found = tmp_path_factory.mktemp("saved") / "model", {}
     for name, (model, y) in MODELS.items():
-        save_model(model.fit(X, y), path, overwrite=True)
+        bk.save_model(model.fit(X, y), path, overwrite=True)
         found[name] = path.read_bytes()
     return found
 
@@ -90,14 +72,14 @@ def test_every_changed_byte_and_every_cut_is_an_error(path, saved):
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bits[place])]) + content[place + 1 :])
         with pytest.raises(ModelRejected, match=r"a\.model"):
-            load_model(path)
+            bk.load_model(path)
     for wrong in (b"", content[:7], content[:-1], content[: len(content) // 2], content + b"\0"):
         path.write_bytes(wrong)
-        for load in (load_model, Predictor.load):
+        for load in (bk.load_model, bk.Predictor.load):
             with pytest.raises(ModelRejected):
                 load(path)
     path.write_bytes(content)
-    assert_array_equal(load_model(path).predict(X), MODELS["classifier"][0].predict(X))
+    assert_array_equal(bk.load_model(path).predict(X), MODELS["classifier"][0].predict(X))
 
 
 # ---------------------------------------------------------------- forged by hand
@@ -222,14 +204,14 @@ def test_a_hostile_model_is_refused_fast_in_little_memory_and_touches_nothing_ou
     path = tmp_path / "a.model"
     path.write_bytes(saved[of])
     forge(path, lambda *_: None)
-    load_model(path)  # what is imported once is imported now
+    bk.load_model(path)  # what is imported once is imported now
     forge(path, change)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     resident, start = status_bytes("VmRSS"), time.process_time()
     WATCHED = []
     try:
         with pytest.raises(ModelRejected, match=message) as caught:
-            load_model(path)
+            bk.load_model(path)
     finally:
         seen, WATCHED = WATCHED, None
     assert time.process_time() - start < SECONDS
@@ -247,7 +229,7 @@ def test_a_name_that_stands_twice_is_refused(path):
     text = text[:26] + f"{zlib.crc32(text):08x}".encode() + text[34:]
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
     with pytest.raises(ModelRejected, match="stands twice"):
-        load_model(path)
+        bk.load_model(path)
 
 
 def test_lists_without_end_and_long_descriptions_are_refused(path):
@@ -257,7 +239,7 @@ def test_lists_without_end_and_long_descriptions_are_refused(path):
         length = len(text)
         path.write_bytes(length.to_bytes(8, "little") + text.encode() + data)
         with pytest.raises(ModelRejected):
-            load_model(path)
+            bk.load_model(path)
 
 
 # ---------------------------------------------------------------- two thousand mutations
@@ -330,7 +312,7 @@ def test_mutated_models_with_good_checksums_are_refused_or_sound(saved, path, tr
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                model = load_model(path)
+                model = bk.load_model(path)
                 if not usable(model):
                     wrong.append(f"{trial} {name}: not finite")
         except ModelRejected:

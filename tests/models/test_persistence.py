@@ -22,39 +22,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from bigkernel import (
-    DICA,
-    JDA,
-    SSSL,
-    XNV,
-    ARTLClassifier,
-    ConvolutionalNystroem,
-    Gaussian,
-    KernelLogisticClassifier,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Laplacian,
-    Linear,
-    LinearRegression,
-    Matern,
-    MomentNormalizer,
-    Nystroem,
-    OrientationFeatures,
-    Polynomial,
-    Predictor,
-    Projector,
-    RandomFourier,
-    Rescaler,
-    Ridge,
-    RowUnion,
-    Sigmoid,
-    SSSLClassifier,
-    Standardizer,
-    UnitNormalizer,
-    XNVClassifier,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
@@ -74,85 +42,90 @@ LENGTHS = np.array([0.5, 1.0, 2.0, 1.5])
 WEIGHT = rng.uniform(0, 2, N)
 
 MODELS = {
-    "krr": (KernelRidge(Gaussian(1.4), 0.3, **DRAWN), Y[:, 0]),
-    "krr of two targets with an intercept": (KernelRidge("rbf", fit_intercept=True, **DRAWN), Y),
-    "krr in single precision": (KernelRidge(Gaussian(1.4), dtype="float32", **DRAWN), Y[:, 0]),
-    "krr of a seed from NumPy": (KernelRidge(n_landmarks=M, random_state=np.int64(3)), Y),
-    "krr of given landmarks": (KernelRidge(Gaussian(LENGTHS), landmarks=X[:M]), Y),
-    "krr exact": (KernelRidge(Matern(2.0, nu=2.5)), Y[:, 0]),
-    "classifier": (KernelRidgeClassifier(Laplacian(0.2), **DRAWN), LABELS),
-    "classifier of text": (KernelRidgeClassifier(Gaussian("scale"), **DRAWN), TEXT),
-    "classifier exact of numbers": (KernelRidgeClassifier("poly", degree=2), LABELS * 2.0),
-    "classifier of two": (KernelRidgeClassifier(Polynomial(2), **DRAWN), LABELS > 0),
-    "classifier with probabilities": (KernelRidgeClassifier(Gaussian(1.4), probability=True, **DRAWN), TEXT),
-    "exact classifier with probabilities": (KernelRidgeClassifier(Gaussian(1.4), probability=True), LABELS),
+    "krr": (bk.KernelRidge(bk.Gaussian(1.4), 0.3, **DRAWN), Y[:, 0]),
+    "krr of two targets with an intercept": (bk.KernelRidge("rbf", fit_intercept=True, **DRAWN), Y),
+    "krr in single precision": (bk.KernelRidge(bk.Gaussian(1.4), dtype="float32", **DRAWN), Y[:, 0]),
+    "krr of a seed from NumPy": (bk.KernelRidge(n_landmarks=M, random_state=np.int64(3)), Y),
+    "krr of given landmarks": (bk.KernelRidge(bk.Gaussian(LENGTHS), landmarks=X[:M]), Y),
+    "krr exact": (bk.KernelRidge(bk.Matern(2.0, nu=2.5)), Y[:, 0]),
+    "classifier": (bk.KernelRidgeClassifier(bk.Laplacian(0.2), **DRAWN), LABELS),
+    "classifier of text": (bk.KernelRidgeClassifier(bk.Gaussian("scale"), **DRAWN), TEXT),
+    "classifier exact of numbers": (bk.KernelRidgeClassifier("poly", degree=2), LABELS * 2.0),
+    "classifier of two": (bk.KernelRidgeClassifier(bk.Polynomial(2), **DRAWN), LABELS > 0),
+    "classifier with probabilities": (bk.KernelRidgeClassifier(bk.Gaussian(1.4), probability=True, **DRAWN), TEXT),
+    "exact classifier with probabilities": (bk.KernelRidgeClassifier(bk.Gaussian(1.4), probability=True), LABELS),
     "classifier of classes that weigh": (
-        KernelRidgeClassifier(Gaussian(1.4), class_weight={"één": 2.0, "two": 0.5}, **DRAWN),
+        bk.KernelRidgeClassifier(bk.Gaussian(1.4), class_weight={"één": 2.0, "two": 0.5}, **DRAWN),
         TEXT,
     ),
-    "sigmoid": (KernelRidge(Sigmoid(0.01), **DRAWN), Y[:, 0]),
-    "linear kernel": (KernelRidge(Linear(), **DRAWN), Y),
-    "sssl": (SSSL(Gaussian(1.4), 5, **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
-    "sssl of landmarks": (SSSL(Gaussian(1.4), 5, eigenfunctions="landmarks", **DRAWN), Y),
-    "sssl exact": (SSSL(Gaussian(1.4), 5), Y[:, 0]),
-    "sssl classifier": (SSSLClassifier(Gaussian(1.4), 5, **DRAWN), PARTLY),
-    "krr of random features": (KernelRidge(Gaussian(1.4), landmarks="fourier", **DRAWN), Y),
+    "sigmoid": (bk.KernelRidge(bk.Sigmoid(0.01), **DRAWN), Y[:, 0]),
+    "linear kernel": (bk.KernelRidge(bk.Linear(), **DRAWN), Y),
+    "sssl": (bk.SSSL(bk.Gaussian(1.4), 5, **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
+    "sssl of landmarks": (bk.SSSL(bk.Gaussian(1.4), 5, eigenfunctions="landmarks", **DRAWN), Y),
+    "sssl exact": (bk.SSSL(bk.Gaussian(1.4), 5), Y[:, 0]),
+    "sssl classifier": (bk.SSSLClassifier(bk.Gaussian(1.4), 5, **DRAWN), PARTLY),
+    "krr of random features": (bk.KernelRidge(bk.Gaussian(1.4), landmarks="fourier", **DRAWN), Y),
     "classifier of orthogonal features": (
-        KernelRidgeClassifier(Gaussian(LENGTHS), landmarks="orthogonal-fourier", **DRAWN),
+        bk.KernelRidgeClassifier(bk.Gaussian(LENGTHS), landmarks="orthogonal-fourier", **DRAWN),
         LABELS,
     ),
-    "krr of centres": (KernelRidge(Gaussian(1.4), landmarks="k-means", **DRAWN), Y),
-    "xnv": (XNV(Gaussian(1.4), **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
-    "xnv classifier": (XNVClassifier(Gaussian(1.4), landmarks=X[: 2 * M], n_landmarks=None), PARTLY),
-    "logistic": (KernelLogisticClassifier(Gaussian(1.4), class_weight={"two": 2.0}, **DRAWN), TEXT),
-    "xnv with probabilities": (XNVClassifier(Gaussian(1.4), probability=True, **DRAWN), PARTLY),
-    "artl with probabilities": (ARTLClassifier(Gaussian(1.4), n_rounds=2, probability=True, **DRAWN), SHIFTED),
-    "artl": (ARTLClassifier(Gaussian(1.4), n_rounds=2, **DRAWN), SHIFTED),
+    "krr of centres": (bk.KernelRidge(bk.Gaussian(1.4), landmarks="k-means", **DRAWN), Y),
+    "xnv": (bk.XNV(bk.Gaussian(1.4), **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
+    "xnv classifier": (bk.XNVClassifier(bk.Gaussian(1.4), landmarks=X[: 2 * M], n_landmarks=None), PARTLY),
+    "logistic": (bk.KernelLogisticClassifier(bk.Gaussian(1.4), class_weight={"two": 2.0}, **DRAWN), TEXT),
+    "xnv with probabilities": (bk.XNVClassifier(bk.Gaussian(1.4), probability=True, **DRAWN), PARTLY),
+    "artl with probabilities": (bk.ARTLClassifier(bk.Gaussian(1.4), n_rounds=2, probability=True, **DRAWN), SHIFTED),
+    "artl": (bk.ARTLClassifier(bk.Gaussian(1.4), n_rounds=2, **DRAWN), SHIFTED),
     "artl of one sharpness and no graph": (
-        ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **DRAWN),
+        bk.ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **DRAWN),
         SHIFTED,
     ),
-    "least squares": (LinearRegression(), Y),
-    "least squares of one": (LinearRegression(fit_intercept=False), Y[:, 0]),
-    "ridge": (Ridge(0.5), Y),
+    "least squares": (bk.LinearRegression(), Y),
+    "least squares of one": (bk.LinearRegression(fit_intercept=False), Y[:, 0]),
+    "ridge": (bk.Ridge(0.5), Y),
     "pipeline": (
         Pipeline(
             [
-                ("eighth", Rescaler(0.125)),
-                ("norm", UnitNormalizer()),
-                ("z", Standardizer()),
-                ("last", KernelRidgeClassifier(Gaussian(1.0), **DRAWN)),
+                ("eighth", bk.Rescaler(0.125)),
+                ("norm", bk.UnitNormalizer()),
+                ("z", bk.Standardizer()),
+                ("last", bk.KernelRidgeClassifier(bk.Gaussian(1.0), **DRAWN)),
             ]
         ),
         TEXT,
     ),
-    "pipeline of transforms": (Pipeline([("z", Standardizer()), ("norm", UnitNormalizer())]), None),
-    "rescaler": (Rescaler(1 / 255), None),
-    "unit norm": (UnitNormalizer(), None),
-    "standardizer": (Standardizer(), None),
-    "components of domains": (DICA(Gaussian(1.4), 2, allow_single_domain=True, **DRAWN), LABELS),
-    "components without labels": (DICA(Gaussian(1.4), 2, supervised=False, allow_single_domain=True, **DRAWN), None),
-    "exact components": (DICA(Gaussian(1.4), 2, allow_single_domain=True), LABELS),
-    "joint components": (JDA(Gaussian(1.4), 3, n_rounds=2, **DRAWN), SHIFTED),
+    "pipeline of transforms": (Pipeline([("z", bk.Standardizer()), ("norm", bk.UnitNormalizer())]), None),
+    "rescaler": (bk.Rescaler(1 / 255), None),
+    "unit norm": (bk.UnitNormalizer(), None),
+    "standardizer": (bk.Standardizer(), None),
+    "components of domains": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True, **DRAWN), LABELS),
+    "components without labels": (
+        bk.DICA(bk.Gaussian(1.4), 2, supervised=False, allow_single_domain=True, **DRAWN),
+        None,
+    ),
+    "exact components": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True), LABELS),
+    "joint components": (bk.JDA(bk.Gaussian(1.4), 3, n_rounds=2, **DRAWN), SHIFTED),
     "transfer components of random features": (
-        JDA(Gaussian(1.4), 3, n_rounds=0, landmarks="fourier", **DRAWN),
+        bk.JDA(bk.Gaussian(1.4), 3, n_rounds=0, landmarks="fourier", **DRAWN),
         SHIFTED,
     ),
-    "landmark features": (Nystroem(Gaussian(1.4), M, random_state=0), None),
-    "random features": (RandomFourier(Gaussian(LENGTHS), 7, orthogonal=True, random_state=0), None),
-    "moments of images": (MomentNormalizer(image_shape=(2, 2)), None),
-    "strokes of images": (OrientationFeatures(), None),
-    "projector": (Projector(2, whiten=True), None),
+    "landmark features": (bk.Nystroem(bk.Gaussian(1.4), M, random_state=0), None),
+    "random features": (bk.RandomFourier(bk.Gaussian(LENGTHS), 7, orthogonal=True, random_state=0), None),
+    "moments of images": (bk.MomentNormalizer(image_shape=(2, 2)), None),
+    "strokes of images": (bk.OrientationFeatures(), None),
+    "projector": (bk.Projector(2, whiten=True), None),
     "transforms side by side": (
-        RowUnion(
-            [("z", Standardizer()), ("chain", Pipeline([("norm", UnitNormalizer()), ("few", Projector(2))]))],
+        bk.RowUnion(
+            [("z", bk.Standardizer()), ("chain", Pipeline([("norm", bk.UnitNormalizer()), ("few", bk.Projector(2))]))],
             transformer_weights={"chain": 0.5},
         ),
         None,
     ),
-    "patches of images": (ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), None),
+    "patches of images": (bk.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), None),
     "pipeline of a projection": (
-        Pipeline([("joint", JDA(Gaussian(1.4), 3, n_rounds=1, **DRAWN)), ("last", XNVClassifier(n_landmarks=5))]),
+        Pipeline(
+            [("joint", bk.JDA(bk.Gaussian(1.4), 3, n_rounds=1, **DRAWN)), ("last", bk.XNVClassifier(n_landmarks=5))]
+        ),
         SHIFTED,
     ),
 }
@@ -172,7 +145,10 @@ PLAIN = {
     "VarianceThreshold": VarianceThreshold(0.1),
 }
 MODELS |= {
-    f"after {name}": (make_pipeline(step, UnitNormalizer(), KernelRidgeClassifier(Gaussian(1.4), **DRAWN)), TEXT)
+    f"after {name}": (
+        make_pipeline(step, bk.UnitNormalizer(), bk.KernelRidgeClassifier(bk.Gaussian(1.4), **DRAWN)),
+        TEXT,
+    )
     for name, step in PLAIN.items()
 }
 every_model = pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
@@ -193,8 +169,8 @@ def use(model, X=X):
 @every_model
 def test_a_model_comes_back_as_it_was(tmp_path, model, y):
     model.fit(X, y)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     assert type(loaded) is type(model)
     assert_array_equal(use(loaded), use(model))
     parameters, wanted = loaded.get_params(), model.get_params()
@@ -222,19 +198,19 @@ def test_a_model_comes_back_as_it_was(tmp_path, model, y):
 def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
     model, y = MODELS[name]
     model.fit(X[:60], y[:60])
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     model.partial_fit(X[60:], y[60:])
     loaded.partial_fit(X[60:], y[60:])
     assert_array_equal(use(loaded), use(model))
 
 
 @pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
-@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+@pytest.mark.parametrize("kind", [bk.KernelRidge, bk.SSSL])
 def test_the_penalty_and_the_weights_of_the_fit_come_back(tmp_path, kind, form):
-    model = kind(Gaussian(1.4), alpha=0.25, **form).fit(X, Y, WEIGHT).set_params(alpha=7)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    model = kind(bk.Gaussian(1.4), alpha=0.25, **form).fit(X, Y, WEIGHT).set_params(alpha=7)
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     assert (loaded.alpha, loaded.alpha_) == (7, 0.25)
     assert loaded.fit_report()["alpha"] == 0.25
     assert hasattr(loaded, "sample_weight_") == (not form)
@@ -246,36 +222,36 @@ def test_the_penalty_and_the_weights_of_the_fit_come_back(tmp_path, kind, form):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
 def test_deviations_come_back_to_the_last_bit(tmp_path, form, fit_intercept, weight):
-    settings = {"kernel": Gaussian(1.4), "alpha": 0.25, "fit_intercept": fit_intercept, **form}
-    model = KernelRidge(**settings).fit(X, Y, weight)
+    settings = {"kernel": bk.Gaussian(1.4), "alpha": 0.25, "fit_intercept": fit_intercept, **form}
+    model = bk.KernelRidge(**settings).fit(X, Y, weight)
     wanted = model.predict(X, return_std=True)
     model.set_params(alpha=7, fit_intercept=not fit_intercept)  # asked for, not yet solved
-    save_model(model, tmp_path / "model")
-    for found, values in zip(load_model(tmp_path / "model").predict(X, return_std=True), wanted, strict=True):
+    bk.save_model(model, tmp_path / "model")
+    for found, values in zip(bk.load_model(tmp_path / "model").predict(X, return_std=True), wanted, strict=True):
         assert_array_equal(found, values)
 
 
-@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+@pytest.mark.parametrize("kind", [bk.KernelRidge, bk.SSSL])
 def test_a_model_that_was_fitted_twice_in_other_forms_comes_back(tmp_path, kind):
-    model = kind(Gaussian(1.4)).fit(X, Y, WEIGHT)
+    model = kind(bk.Gaussian(1.4)).fit(X, Y, WEIGHT)
     for name, changes in (("landmarks", DRAWN), ("exact", {"n_landmarks": None})):
         model.set_params(**changes).fit(X[:60], Y[:60])
-        save_model(model, tmp_path / name)
-        assert_array_equal(use(load_model(tmp_path / name)), use(model))
+        bk.save_model(model, tmp_path / name)
+        assert_array_equal(use(bk.load_model(tmp_path / name)), use(model))
 
 
-@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+@pytest.mark.parametrize("kind", [bk.KernelRidge, bk.SSSL])
 def test_another_alpha_after_loading_costs_no_rows(tmp_path, kind):
-    model = kind(Gaussian(1.4), alpha=0.1, **DRAWN).fit(X, Y)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model").set_params(alpha=3.0).refit()
-    assert_array_equal(use(loaded), use(kind(Gaussian(1.4), alpha=3.0, **DRAWN).fit(X, Y)))
+    model = kind(bk.Gaussian(1.4), alpha=0.1, **DRAWN).fit(X, Y)
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model").set_params(alpha=3.0).refit()
+    assert_array_equal(use(loaded), use(kind(bk.Gaussian(1.4), alpha=3.0, **DRAWN).fit(X, Y)))
 
 
 def test_components_of_several_domains_come_back_and_are_solved_again(tmp_path):
-    model = DICA(Gaussian(1.4), 2, **DRAWN).fit(X, LABELS, sample_domain=DOMAINS)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    model = bk.DICA(bk.Gaussian(1.4), 2, **DRAWN).fit(X, LABELS, sample_domain=DOMAINS)
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     assert loaded.fit_report()["distributional_variance"] == model.distributional_variance_
     assert_array_equal(loaded.domains_, model.domains_)
     for one in (model, loaded):
@@ -284,11 +260,11 @@ def test_components_of_several_domains_come_back_and_are_solved_again(tmp_path):
 
 
 @legitimate
-@pytest.mark.parametrize("kind", [ARTLClassifier, JDA])
+@pytest.mark.parametrize("kind", [bk.ARTLClassifier, bk.JDA])
 def test_pseudo_labels_come_back_for_another_solve(tmp_path, kind):
-    model = kind(Gaussian(1.4), n_rounds=2, **DRAWN).fit(X, SHIFTED + 0, DOMAINS - DOMAINS + (SHIFTED < 0))
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    model = kind(bk.Gaussian(1.4), n_rounds=2, **DRAWN).fit(X, SHIFTED + 0, DOMAINS - DOMAINS + (SHIFTED < 0))
+    bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     assert_array_equal(loaded.pseudo_labels_.sums, model.pseudo_labels_.sums)
     assert_array_equal(loaded.target_domains_, model.target_domains_)
     for one in (model, loaded):
@@ -300,8 +276,8 @@ def test_names_of_features_come_back(tmp_path):
     import pandas
 
     table = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
-    save_model(Ridge().fit(table, Y), tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    bk.save_model(bk.Ridge().fit(table, Y), tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
     assert_array_equal(loaded.feature_names_in_, ["a", "b", "c", "d"])
     with pytest.raises(ValueError, match="feature names"):
         loaded.predict(table[["b", "a", "c", "d"]])
@@ -310,32 +286,32 @@ def test_names_of_features_come_back(tmp_path):
 @pytest.mark.parametrize("name", ["t", "G", "n", "0", "model"])
 def test_a_relative_path_of_any_name_is_read(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    model = KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y)
-    save_model(model, name)
-    assert_array_equal(use(load_model(name)), use(model))
+    model = bk.KernelRidge(bk.Gaussian(1.4), **DRAWN).fit(X, Y)
+    bk.save_model(model, name)
+    assert_array_equal(use(bk.load_model(name)), use(model))
 
 
 # ---------------------------------------------------------------- what is written
 
 
 def test_a_step_that_is_not_ours_or_not_fitted_is_refused(tmp_path):
-    class Mine(Ridge):
+    class Mine(bk.Ridge):
         pass
 
     for kind, message, model in (
-        (ConfigError, "PolynomialFeatures .*PCA.*joblib", make_pipeline(PolynomialFeatures(), Ridge()).fit(X, Y)),
-        (ConfigError, "Ours", make_pipeline(type("Ours", (StandardScaler,), {})(), Ridge()).fit(X, Y)),
-        (NotFittedError, "StandardScaler", make_pipeline(StandardScaler(), Ridge())),
+        (ConfigError, "PolynomialFeatures .*PCA.*joblib", make_pipeline(PolynomialFeatures(), bk.Ridge()).fit(X, Y)),
+        (ConfigError, "Ours", make_pipeline(type("Ours", (StandardScaler,), {})(), bk.Ridge()).fit(X, Y)),
+        (NotFittedError, "StandardScaler", make_pipeline(StandardScaler(), bk.Ridge())),
         (ConfigError, "Mine", Mine().fit(X, Y)),
-        (NotFittedError, "KernelRidge", KernelRidge()),
+        (NotFittedError, "KernelRidge", bk.KernelRidge()),
     ):
         with pytest.raises(kind, match=message):
-            save_model(model, tmp_path / "model")
+            bk.save_model(model, tmp_path / "model")
     assert not any(tmp_path.iterdir())
 
 
 def test_rows_on_disk_are_refused_by_the_step_that_would_read_them_all():
-    model = make_pipeline(StandardScaler(), KernelRidge(**DRAWN)).fit(X, Y)
+    model = make_pipeline(StandardScaler(), bk.KernelRidge(**DRAWN)).fit(X, Y)
     with pytest.raises(ConfigError, match=r"StandardScaler.*in memory.*Standardizer"):
         split(model, as_rows(X))
 
@@ -343,21 +319,21 @@ def test_rows_on_disk_are_refused_by_the_step_that_would_read_them_all():
 def test_a_scaler_goes_on_from_its_file(tmp_path):
     holes = np.where(rng.random(X.shape) < 0.2, np.nan, X)  # rows are counted by feature
     for rows, step in product((holes, X), (StandardScaler(), StandardScaler(with_std=False))):
-        save_model(step.fit(rows), tmp_path / "model", overwrite=True)
-        loaded = load_model(tmp_path / "model").partial_fit(X[:7])
+        bk.save_model(step.fit(rows), tmp_path / "model", overwrite=True)
+        loaded = bk.load_model(tmp_path / "model").partial_fit(X[:7])
         step.partial_fit(X[:7])
         for name in ("mean_", "var_", "scale_", "n_samples_seen_"):
             assert_array_equal(getattr(loaded, name), getattr(step, name))
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):
-    first, second = Ridge(0.5).fit(X, Y), Ridge(50.0).fit(X, Y)
-    save_model(first, tmp_path / "model")
+    first, second = bk.Ridge(0.5).fit(X, Y), bk.Ridge(50.0).fit(X, Y)
+    bk.save_model(first, tmp_path / "model")
     with pytest.raises(DataError, match="already exists"):
-        save_model(second, tmp_path / "model")
-    assert_array_equal(use(load_model(tmp_path / "model")), use(first))
-    save_model(second, tmp_path / "model", overwrite=True)
-    assert_array_equal(use(load_model(tmp_path / "model")), use(second))
+        bk.save_model(second, tmp_path / "model")
+    assert_array_equal(use(bk.load_model(tmp_path / "model")), use(first))
+    bk.save_model(second, tmp_path / "model", overwrite=True)
+    assert_array_equal(use(bk.load_model(tmp_path / "model")), use(second))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -365,31 +341,31 @@ def test_overwriting_spares_what_is_not_a_model(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years of work")
     with pytest.raises(DataError, match="thesis"):
-        save_model(Ridge().fit(X, Y), tmp_path / "thesis", overwrite=True)
+        bk.save_model(bk.Ridge().fit(X, Y), tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 
 
 def test_a_path_without_a_model_is_a_data_error(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
-        load_model(tmp_path / "nothing")
+        bk.load_model(tmp_path / "nothing")
 
 
 def test_a_file_without_moments_is_for_predictors_alone(tmp_path):
-    model = KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y)
-    save_model(model, tmp_path / "whole")
-    save_model(model, tmp_path / "small", moments=False)
+    model = bk.KernelRidge(bk.Gaussian(1.4), **DRAWN).fit(X, Y)
+    bk.save_model(model, tmp_path / "whole")
+    bk.save_model(model, tmp_path / "small", moments=False)
     assert (tmp_path / "small").stat().st_size < (tmp_path / "whole").stat().st_size / 2
-    assert_array_equal(Predictor.load(tmp_path / "small").predict(X), model.predict(X))
+    assert_array_equal(bk.Predictor.load(tmp_path / "small").predict(X), model.predict(X))
     with pytest.raises(DataError, match=r"without moments, for Predictor\.load"):
-        load_model(tmp_path / "small")
+        bk.load_model(tmp_path / "small")
     with pytest.raises(ConfigError, match="FourierMap"):
-        save_model(KernelRidge(landmarks="fourier", **DRAWN).fit(X, Y), tmp_path / "none", moments=False)
+        bk.save_model(bk.KernelRidge(landmarks="fourier", **DRAWN).fit(X, Y), tmp_path / "none", moments=False)
     assert not (tmp_path / "none").exists()
 
 
 def test_what_a_model_and_its_predictor_share_stands_in_the_file_once(tmp_path):
-    model = KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y)
-    save_model(model, tmp_path / "model")
+    model = bk.KernelRidge(bk.Gaussian(1.4), **DRAWN).fit(X, Y)
+    bk.save_model(model, tmp_path / "model")
     with opened(tmp_path / "model", limit_bytes=2**20) as contents:
         shapes = [tuple(entry["shape"]) for entry in contents.entries.values()]
     assert shapes.count((M, D)) == shapes.count((M, 2)) == 1
@@ -408,26 +384,26 @@ save_model(Ridge().fit(np.eye(4), np.ones(4)), sys.argv[1], overwrite=True)
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "there"])
 def test_a_process_that_dies_leaves_no_half_of_a_file(tmp_path, before):
-    model = Ridge(0.5).fit(X, Y)
+    model = bk.Ridge(0.5).fit(X, Y)
     if before:
-        save_model(model, tmp_path / "model")
+        bk.save_model(model, tmp_path / "model")
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "model"], check=False)
     assert done.returncode == 9
     assert (tmp_path / "model").exists() == before
     if before:
-        assert_array_equal(load_model(tmp_path / "model").predict(X), model.predict(X))
+        assert_array_equal(bk.load_model(tmp_path / "model").predict(X), model.predict(X))
 
 
 def test_an_error_of_the_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
-    model = Ridge(0.5).fit(X, Y)
-    save_model(model, tmp_path / "model")
+    model = bk.Ridge(0.5).fit(X, Y)
+    bk.save_model(model, tmp_path / "model")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match="No space left"):
-        save_model(Ridge(5.0).fit(X, Y), tmp_path / "model", overwrite=True)
+        bk.save_model(bk.Ridge(5.0).fit(X, Y), tmp_path / "model", overwrite=True)
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir() if not path.name.endswith("claim")] == ["model"]
-    assert_array_equal(load_model(tmp_path / "model").predict(X), model.predict(X))
+    assert_array_equal(bk.load_model(tmp_path / "model").predict(X), model.predict(X))

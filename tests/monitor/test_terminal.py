@@ -8,15 +8,7 @@ import pytest
 from rich.console import Console
 
 from bigkernel.data.run_directory import Receipt
-from bigkernel.events.kinds import (
-    Incident,
-    Note,
-    Pulse,
-    SegmentDone,
-    Step,
-    SweepEnded,
-    SweepStarted,
-)
+from bigkernel.events.kinds import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted
 from bigkernel.events.scope import emit, observe
 from bigkernel.monitor.terminal import bar
 from bigkernel.streaming.plan import Footprint, plan
@@ -187,12 +179,9 @@ def test_a_bar_that_cannot_be_drawn_is_given_up_with_one_warning_and_the_job_goe
     ]
 
 
-def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
+def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, screen):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")  # as standard error is
-    monkeypatch.setattr(
-        bar, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
-    )
     with bar.progress(stream=stream):
         emit(SweepStarted("Übung", "threads", PLAN))
         clock.seconds += 5

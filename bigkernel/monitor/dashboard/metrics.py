@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import Status
 
 from bigkernel.data.visible import all_visible, log_of
-from bigkernel.events.clock import steady
+from bigkernel.events.board import steady
 from bigkernel.events.plugin import board_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ MOST_LETTERS = 200  # of a label
 MOST_NAMES = 32  # values of a label whose names come with the messages; the others are added up as "other"
 _log = log_of(__name__)
 
-Totals = dict[str, dict[str, float]]
 _STATES = ("finished", "failed", "interrupted", "lost")
 # key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
 _COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
@@ -53,9 +52,9 @@ _GAUGES = (
 )
 
 
-def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
+def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """Return the sums of the totals of several boards."""
-    sums: Totals = {name: {} for name, *_ in _COUNTERS}
+    sums: dict[str, dict[str, float]] = {name: {} for name, *_ in _COUNTERS}
     for totals in boards:
         for name, into in sums.items():
             for label, value in dict(totals.get(name, {})).items():
@@ -154,7 +153,11 @@ class Collector:
             living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
             boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
             jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
-            return [_in_letters(one) for one in families(totals_of(board.totals for board in boards), jobs)]
+            found = list(families(totals_of(board.totals for board in boards), jobs))
+            for metric in found:  # its labels become text that can be written and read
+                letters = (one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples)
+                metric.samples = list(letters)
+            return found
         except Exception as error:
             if not self._failed:
                 _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
@@ -162,21 +165,14 @@ class Collector:
             return []
 
 
-def _in_letters(metric: Metric) -> Metric:
-    """Return a metric whose labels are text that can be written and read."""
-    metric.samples = [one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples]
-    return metric
-
-
 _collector: Collector | None = None
 _registering = threading.Lock()
 
 
 def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) -> bool:
-    """Let Prometheus see the board of a scheduler; whether prometheus_client is there.
+    """Let Prometheus see the board of a scheduler; return whether prometheus_client is there.
 
-    Registered once a process, however many schedulers come; `registry` (default: that of the process, which Dask's
-    route writes) is taken at the first call.
+    Registered once a process, in `registry` (default: that of the process, which Dask's route writes).
     """
     global _collector
     try:

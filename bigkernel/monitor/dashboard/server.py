@@ -1,6 +1,6 @@
 """Routes on the scheduler's HTTP server: the page `/bigkernel`, and its state `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by a driver (`events.views`) or by Dask's configuration:
+They are added while the scheduler runs, by a driver (`events.sinks`) or by Dask's configuration:
 
     distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 
@@ -68,30 +68,21 @@ def install(scheduler: Scheduler) -> None:
         return
     _shown.add(application)
     dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
-    prefix = _prefix(application, dashboard)
+    if dashboard is not None:
+        prefix = str(dashboard.prefix).rstrip("/")
+    else:  # the scheduler itself does not remember what its paths begin with, "" or "/…"
+        patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
+        paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
+        prefix = next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
     about = {"dask_server": scheduler}
     application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, about), (f"{prefix}/{STATE}", State, about)])
     _guard(application, prefix)
-    if dashboard is not None:
-        _link(scheduler)
+    if dashboard is not None:  # name the page in the menu of Dask's pages; that is no documented interface
+        from distributed.dashboard.scheduler import template_variables
 
-
-def _prefix(application: Any, dashboard: Any) -> str:
-    """Return what the paths of this HTTP server begin with, "" or "/…"; the scheduler itself does not remember it."""
-    if dashboard is not None:
-        return str(dashboard.prefix).rstrip("/")
-    patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
-    paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
-    return next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
-
-
-def _link(scheduler: Scheduler) -> None:
-    """Name the page in the menu of Dask's pages; that is no documented interface."""
-    from distributed.dashboard.scheduler import template_variables
-
-    pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
-    if PAGE not in pages:
-        pages.insert(1, PAGE)
+        pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
+        if PAGE not in pages:
+            pages.insert(1, PAGE)
 
 
 def _guard(application: Any, prefix: str) -> None:
@@ -135,8 +126,8 @@ class Refused(RequestHandler):
         )
 
 
-class _Ours(RequestHandler):
-    """An answer of ours: fresh, of the type that it says, and in no frame of another site."""
+class Page(RequestHandler):
+    """The page, which asks for the state by itself: fresh, of the type that it says, in no frame of another site."""
 
     def set_default_headers(self) -> None:
         """Set what every answer has."""
@@ -144,16 +135,12 @@ class _Ours(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("X-Frame-Options", "SAMEORIGIN")
 
-
-class Page(_Ours):
-    """The page, which asks for the state by itself."""
-
     def get(self) -> None:
         """Answer 200."""
         self.finish(render())
 
 
-class State(_Ours):
+class State(Page):
     """The state of the scheduler's board as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
 
     def get(self) -> None:

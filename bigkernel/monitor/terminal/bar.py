@@ -19,8 +19,7 @@ from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
 from bigkernel.events.board import Board
-from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, SweepEnded, SweepStarted
-from bigkernel.events.messages import message_of
+from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, SweepEnded, SweepStarted, message_of
 from bigkernel.events.progress import Progress
 from bigkernel.events.scope import Scope, observe
 from bigkernel.monitor.terminal import live as lines
@@ -51,10 +50,9 @@ class _Line:
                 return ""
 
         if self._live is None and not self._failed:
-            self._live = Live(
-                console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn
-            )
-            self._live.start(refresh=True)
+            shown = Live(console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn)
+            shown.start(refresh=True)
+            self._live = shown
 
     def close(self) -> None:
         """Clear the line."""
@@ -97,10 +95,10 @@ class _Display:
             self._begun = self._printed = now
             self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
             for each in (JobStarted(event.what), event):
-                self._board.apply(message_of(each, self._scope), now)
+                self._board.apply(message_of(each, self._scope.job, event.token), now)
             self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
         elif self._sweep is not None:
-            self._board.apply(message_of(event, self._scope), now)
+            self._board.apply(message_of(event, self._scope.job, self._scope.sweep), now)
 
     def _print(self, text: str) -> None:
         shown = visible(text, lines=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bigkernel import html
 from bigkernel.data.visible import visible
 from bigkernel.monitor.format import duration, flops, plainly, size
 
@@ -15,7 +16,7 @@ _GAP = 2  # letters between the two columns
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:
-        from bigkernel.events.messages import plain
+        from bigkernel.events.kinds import plain
 
         print(json.dumps(plain(figures), allow_nan=False), flush=True)
         return
@@ -62,14 +63,8 @@ def readable(name: str, value: Any) -> str:
     """A figure for people, with the unit that its name ends in."""
     if isinstance(value, Mapping | list | tuple):
         return ", ".join(_pieces(name, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if "bytes" in name and isinstance(value, int):
+    if "bytes" in name and isinstance(value, int) and not isinstance(value, bool):
         return size(value)
     if isinstance(value, float) and "seconds" in name:
         return duration(value)
-    if name == "flops":
-        return flops(value)
-    if isinstance(value, float):
-        return f"{value:,.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return flops(value) if name == "flops" else html.readable("", value)

@@ -38,9 +38,6 @@ _WORKERS, _EVENTS, _SWEEPS, _JOBS = 5, 4, 3, 3  # most that a picture shows of e
 _NAME_LETTERS = 24  # of a bar
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
-
-
 def done(sweep: Data) -> int:
     """Count the finished segments of a sweep."""
     return int(sweep["segments"]["published"] + sweep["segments"]["merged"])
@@ -112,10 +109,7 @@ def run_words(run: Data) -> Iterator[str]:
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun."""
     place = visible(state.get("address", ""))
-    return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
-
-
-# -- pictures --------------------------------------------------------------------------------------------------------
+    return "no job has begun here yet" + (f"; start one with --cluster {place}" if place else "")
 
 
 def bar(what: str, share: float, parts: Sequence[str], width: int) -> RenderableType:
