@@ -166,18 +166,7 @@ def _require_chunks(group: zarr.Group) -> None:
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
-<<<<<<< HEAD
     """Open a prediction store; a `DataError` where it is none, or chunks are missing."""
-    group, _ = zarr_arrays.open_group(path, "predictions")
-=======
-    """Open a prediction store, every chunk there.
-
-    Raises
-    ------
-    DataError
-        Not a prediction store, or chunks are missing.
-    """
     group, *_ = zarr_arrays.open_group(path, "predictions")
->>>>>>> h-data
     _require_chunks(group)
     return group

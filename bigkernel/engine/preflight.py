@@ -27,7 +27,6 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import retry
-from bigkernel.engine.telemetry import Resident, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.engine.telemetry import Resident, resident

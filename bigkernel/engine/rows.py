@@ -20,9 +20,6 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel.config import Settings, settings
-from bigkernel.data.corpus import COLUMNS
-from bigkernel.data.corpus import Corpus, open_corpus
-from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, ZarrSource, source_of, window

@@ -26,11 +26,9 @@ from scipy import sparse
 
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.chunk_marks import Marks
+from bigkernel.data.seals import Marks
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import MapCost
-from bigkernel.data.seals import Marks
-from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -215,7 +213,6 @@ class ZarrSource(Source):
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
-<<<<<<< HEAD
     def state(self) -> object:
         """See `Source`; every read of an array with marks tells by itself."""
         if self.marks is not None:
@@ -223,17 +220,6 @@ class ZarrSource(Source):
         if self.path:
             zarr_arrays.require_chunks(self.array)  # a lost one would be read as zeros
         return self.fingerprint()
-=======
-    @property
-    def stored(self) -> tuple[ZarrSource, ...]:
-        """Itself: a task opens it."""
-        return (self,)
-
-
-def _opened(path: str, name: str) -> zarr.Array:
-    group, *_ = zarr_arrays.open_group(path, "corpus")
-    return zarr_arrays.open_array(group, name)
->>>>>>> h-data
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,8 +39,7 @@ from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import Stalled
 from bigkernel.events.kinds import Event, Incident, SweepEnded, SweepStarted
 from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
-from bigkernel.events.sinks import send_to_scheduler, write_journal
-from bigkernel.events.sinks import show_run
+from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.merge_tree import Accumulator

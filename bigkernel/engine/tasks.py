@@ -18,7 +18,6 @@ from distributed import Reschedule
 from bigkernel.data.atomic_write import LASTING
 from bigkernel.data.run_directory import Receipt, Run, attach
 from bigkernel.data.zarr_arrays import retry
-from bigkernel.engine.telemetry import give_back, is_released, peak_bytes, worker_name
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.engine.telemetry import PulseTeller, give_back, is_released, peak_bytes, worker_name

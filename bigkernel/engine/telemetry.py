@@ -19,10 +19,8 @@ import psutil
 from distributed import Worker, get_worker
 from threadpoolctl import threadpool_info
 
-from bigkernel.events.kinds import Pulse
-from bigkernel.events.kinds import TOPIC
-from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.events.kinds import TOPIC, Pulse
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 WORTH_BYTES = 2**22  # of freed memory, from which on it is worth the time to give it back

@@ -216,7 +216,7 @@ class DICA(LandmarkEstimator, RowTransformer):
     ) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Learn the components of rows X (n, d).
 
         Parameters

@@ -171,7 +171,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     ) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
         Parameters

@@ -22,9 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators import fit_state, kernel_basis
+from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
-from bigkernel.estimators import fit_state, linear
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.functions import SCALES
@@ -216,18 +215,10 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if kind in _ATTRIBUTES:
         _set_attributes(step, fitted, named)
     else:
-<<<<<<< HEAD
-        if not isinstance(fitted, _FITS):
-            raise ModelRejected(f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
-        require_fit(step, fitted)
-        restore(step, fitted.inputs, fitted)
-    try_step(step)
-=======
         require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
         _require_fit(step, fitted)
-        step.restore(fitted)
+        restore(step, fitted.inputs, fitted)
     _try_step(step)
->>>>>>> h-view
     return step
 
 
@@ -287,7 +278,7 @@ def _require_fit(step: Any, fit: Any) -> None:
     require(labelled, f"{name}: expected {c} different labels")
     if hasattr(step, "predict") and getattr(fit, "statistics", None):
         require(fit.statistics["C"].shape[-1] == c, f"{name}: its statistics are of other targets")
-    kind: Any = getattr(step, "_solution_type", object)
+    kind: Any = step._method().solution_type if hasattr(step, "_method") else object
     require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: its solution is of another kind")
     alpha = np.asarray(solution.alpha)
     positive = alpha.dtype.kind in "iuf" and alpha.shape in ((), (c,)) and (alpha >= 0).all()

@@ -22,9 +22,6 @@ from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
-from bigkernel.models.file import LIMIT_BYTES, Contents, opened
-from bigkernel.models.file import Packing, stored_fields, unpack
-from bigkernel.kernels.feature_maps import in_slices
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion

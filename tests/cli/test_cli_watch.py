@@ -37,8 +37,6 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
 from bigkernel.monitor.report import RunReader
 from bigkernel.statistics.moments import FeatureSums
-from bigkernel.monitor.report import RunReader
-from bigkernel.statistics.moments import FeatureSums
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))

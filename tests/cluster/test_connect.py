@@ -16,8 +16,6 @@ import yaml
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster.cluster_file import cluster_of, read_file
-from bigkernel.engine.telemetry import blas_threads
 from bigkernel.cluster.cluster_file import ListOf, check_mapping, cluster_of, read_file, read_mapping
 from bigkernel.engine.telemetry import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed

@@ -157,13 +157,8 @@ def world(root: Path, segments: int) -> Iterator[World]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(zarr_arrays, "publish", _publish)
         patch.setattr(zarr_arrays, "read_group", _read_group)
-<<<<<<< HEAD
         patch.setattr(executor, "threadpool_limits", lambda **_: nullcontext())
-        patch.setattr(retry.time, "sleep", lambda seconds: None)
-=======
-        patch.setattr(local_executor, "threadpool_limits", lambda **_: nullcontext())
         patch.setattr(zarr_arrays.time, "sleep", lambda seconds: None)
->>>>>>> h-data
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
         # every driver has this process's number, and none of those before it lives
