@@ -27,7 +27,7 @@ from bigkernel.events.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.perturbation import change, moved
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
 from bigkernel.statistics.witness import Witness, windows_to_skip

@@ -26,7 +26,7 @@ from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
 

@@ -23,7 +23,7 @@ from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, no_lab
 from bigkernel.estimators.number_range import require_targets
 from bigkernel.estimators.prediction import PredictingEstimator
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.statistics.scores import JudgingStatistic, ScoreStatistic, score
 from bigkernel.streaming.merge_tree import Accumulator

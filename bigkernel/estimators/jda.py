@@ -19,7 +19,7 @@ from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.solvers.ridge import require_alpha
 
 Array = NDArray[Any]
 

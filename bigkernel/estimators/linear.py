@@ -25,10 +25,10 @@ from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.triangle_sweeps import factor_rows, triangle_of, worth_factoring
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty, linear_fit
+from bigkernel.solvers.linear import linear_fit, linear_ridge_of
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.target_penalties import require_alpha
-from bigkernel.solvers.triangle_linear import linear_ridge_of
+from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
 from bigkernel.streaming.plan import Plan
 

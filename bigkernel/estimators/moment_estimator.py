@@ -27,8 +27,8 @@ from bigkernel.estimators.number_range import finite, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.events.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.solvers.ridge import require_alpha
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.plan import Plan
 

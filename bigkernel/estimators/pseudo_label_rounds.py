@@ -28,7 +28,7 @@ from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk

@@ -32,14 +32,13 @@ from bigkernel.estimators.regressors import LandmarkRegressor
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.triangle_sweeps import solve_triangle
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.exact import exact_krr
+from bigkernel.solvers.exact import exact_krr, indefinite_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
-from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, nystrom_ridge
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]

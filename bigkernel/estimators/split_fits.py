@@ -23,8 +23,8 @@ from bigkernel.solvers.accuracy import Errors
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
 from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.pseudo_labels import Sides
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import SplitSides
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
 

@@ -18,8 +18,8 @@ from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, Errors
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic, moved
 

@@ -30,7 +30,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import Canonical, CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
 

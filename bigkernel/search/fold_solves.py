@@ -32,7 +32,7 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.solvers.perturbation import changes
-from bigkernel.solvers.ridge import Whitening, identity, reduced
+from bigkernel.solvers.whitening import Whitening, identity, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.merge_tree import Accumulator
 

@@ -31,8 +31,8 @@ from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import ENOUGH
 from bigkernel.solvers.penalty_grid import total_spread
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import SplitSides
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.streaming.plan import Plan

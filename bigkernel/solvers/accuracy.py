@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.solvers.residuals import probes
+from bigkernel.solvers.whitening import Reduced, Whitening
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -137,18 +138,20 @@ class Variances:
     widest: bool = False
 
     @cached_property
-    def changes(self) -> list[Array]:
-        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, (r, k) each."""
-        given = [one for one in (self.sums, self.solve, self.blocks) if one is not None]
-        return [np.sqrt(one)[:, None] * probes(len(one), VECTORS) for one in given]
+    def changes(self) -> Array:
+        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
+        signs = probes(len(self.sums), VECTORS)
+        given = [self.sums, self.solve] if self.blocks is None else [self.sums, self.solve, self.blocks]
+        changes = [np.sqrt(one)[:, None] * signs for one in given]
+        return np.hstack(changes if self.blocks is None else [*changes, signs])
 
 
-def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
+def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Whitening) -> Variances:
     """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
     return variances_of(evidence, rounding_of_rotation(evidence.z, raw, rotated, whitening), whitening, raw.rows)
 
 
-def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Any) -> Array:
+def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
     """What rounding does to TᵀGT, seen by the vectors z (r, k) of a witness: (r, k)."""
     reduce = whitening.reduce
     seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
@@ -158,7 +161,7 @@ def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: An
     return seen
 
 
-def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, rows: float) -> Variances:
+def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
     """The same from what was seen of the rounding of the solve, (r, k); without evidence of that alone."""
     solve = (of_solve**2).mean(axis=1)
     if evidence is None:
@@ -168,64 +171,47 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, row
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """‖predictions‖² of a fit, and of what moves it: of the changes H⁻¹x that `Variances.changes` gives, together.
+class Solver(Protocol):
+    """H⁻¹ in the coordinates of a factorization; see `solvers.ridge.Factorization`."""
 
-    Attributes
-    ----------
-    fit, squares : of the fit itself, wᵀGw, and its squared errors of training, over all targets
-    lost : of directions that are hidden or dropped
-    rows : ‖GH⁻¹ξ‖² of the vectors of signs ξ; 0 where there is no d_i
-    sums, solve : of the changes that a_i of the sums, and of the solve, make
-    values : of the changes that d_i makes, for squared errors of 1
-    own : of n d_i w_i
-    """
+    hidden: int
+    dropped: Array | None
+    basis: Array | None
 
-    fit: float
-    squares: float
-    lost: float
-    rows: float
-    sums: float
-    solve: float
-    values: float = 0.0
-    own: float = 0.0
+    def quadratic(self, G: Any, C: Array) -> Array:
+        """xᵀGx of every column x of H⁻¹C, (c,)."""
+
+    def image(self, G: Any, C: Array) -> Array:
+        """GH⁻¹C, (r, c)."""
 
 
-def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array, Array], solver: Any) -> Errors:
-    """The errors of predictions of a fit.
+def prediction_errors(
+    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Solver, changes: Array
+) -> Errors:
+    """The errors of predictions of a fit; see the module.
 
     Parameters
     ----------
-    small : `Reduced` moments in whitened coordinates, centred as for the fit; of G products are asked alone
+    small : moments centred as for the fit, G in the coordinates of the solver; of it products are asked alone
     fit : w (r, c), the squared errors of training (c,), and wᵀGw (c,)
-    solver : its `bent` gives what changes of Hw do to predictions, `image` is GH⁻¹, and `hidden` the number of
-        directions that rounding hides
+    changes : those of `known`, in the coordinates of the solver
     """
-    w, squares, predicted = fit[0], float(fit[1].sum()), float(fit[2].sum())
-    G, d = small.G, known.blocks
-    if not w.any() or not predicted > 0:
-        return told_errors(known, small.n, w, Moved(predicted, squares, 0.0, 0.0, 0.0, 0.0))
-    # all at once: a solve and a product with G are dear
-    changes = known.changes if d is None else [*known.changes, small.n * d[:, None] * w]
-    bent = np.split(np.abs(solver.bent(G, np.hstack(changes))), np.cumsum([one.shape[1] for one in changes])[:-1])
-    # where rounding has made G negative, its size
-    of_changes = [float(one.sum()) for one in bent]
-    of_rows = 0.0 if d is None else float((solver.image(G, probes(len(w), VECTORS)) ** 2).sum())
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver)
-    return told_errors(known, small.n, w, Moved(predicted, squares, lost, of_rows, *of_changes))
-
-
-def told_errors(known: Variances, n: float, w: Array, moved: Moved) -> Errors:
-    """The errors of predictions of w (r, c) on rows of the weight n, from what moves them; see the module."""
-    d = known.blocks
-    if not w.any() or moved.fit == 0:
+    w, squares, predicted, n, d = fit[0], float(fit[1].sum()), float(fit[2].sum()), small.n, known.blocks
+    if not w.any() or predicted == 0:
         # columns that do not vary although they are rounded may hide all that there is to fit
-        hidden = d is not None and bool(d.any()) and moved.squares > 0
+        hidden = d is not None and bool(d.any()) and squares > 0
         return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
-    if not moved.fit > 0:  # G is all rounding
+    if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
+    # all at once: a solve and a product with G are dear
+    moved, signs = changes[:, : 2 * VECTORS], changes[:, :0]
+    if d is not None:
+        own = n * d[:, None] * w
+        own = own if solver.basis is None else solver.basis.T @ own
+        moved, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
+    # ‖predictions‖² of the changes H⁻¹x; where rounding has made G negative, its size
+    power = np.abs(solver.quadratic(small.G, moved))
+    of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
 
     def of_matrix(a: Array, changed: float) -> float:
         total = float(a.sum())
@@ -234,16 +220,17 @@ def told_errors(known: Variances, n: float, w: Array, moved: Moved) -> Errors:
 
     blocks = 0.0
     if d is not None:
-        seen = float((d @ w**2).sum())
-        blocks = (moved.values * moved.squares + seen * moved.rows) / VECTORS + moved.own + n * seen
-    parts = of_matrix(known.sums, moved.sums), of_matrix(known.solve, moved.solve) + moved.lost, blocks
-    sums, solve, of_blocks = (float(np.sqrt(part / moved.fit)) for part in parts)
+        seen, of_rows = float((d @ w**2).sum()), float((solver.image(small.G, signs) ** 2).sum())
+        blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
+    # in directions that are hidden, least squares would fit as much of the residual as chance would
+    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver.dropped)
+    parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
+    sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve, of_blocks, widest=known.widest)
 
 
-def _dropped(known: Variances, small: Any, solver: Any) -> float:
-    """‖predictions‖² that least squares would have along directions which were dropped although sums resolve them."""
-    V = getattr(solver, "dropped", None)
+def _dropped(known: Variances, small: Reduced, V: Array | None) -> float:
+    """‖predictions‖² that least squares would have along directions V which were dropped although sums resolve them."""
     if V is None or not V.size:
         return 0.0
     values = (V * (small.G @ V)).sum(axis=0)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import DataError
-from bigkernel.solvers.ridge import Whitening, reduced
+from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.domain_cells import Cells, CellSums, means
 from bigkernel.statistics.moments import Moments
 

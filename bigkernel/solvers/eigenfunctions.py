@@ -15,7 +15,8 @@ from scipy import linalg
 
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, positive_part, reduced, ridge, top_eigen
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import Whitening, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

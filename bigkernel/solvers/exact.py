@@ -1,4 +1,7 @@
-"""Kernel ridge regression on every row: the n×n kernel matrix, for some thousands of rows."""
+"""Kernel ridge regression on every row: the n×n kernel matrix, for some thousands of rows.
+
+K (n, n) is the kernel matrix of the rows, Y (n, c) are targets, a (n, c) dual coefficients, λ the penalty alpha.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
+from bigkernel.kernels import panels, positive_definite
+from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.triangles import regularised
 
 Array = NDArray[Any]
 
@@ -52,3 +59,37 @@ def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
         return K, np.ones(len(K))
     root: Array = np.sqrt(weight)
     return K * np.outer(root, root), root
+
+
+def indefinite_krr(
+    K: Array,
+    Y: Array,
+    alpha: float,
+    *,
+    fit_intercept: bool = False,
+    weight: Array | None = None,
+    kernel: str = "",
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """`exact_krr` for a kernel that need not be positive: the Nyström form with every row a landmark.
+
+    K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x), and a `RankDeficient` warning tells the mass dropped; where
+    there is no negative part this is `exact_krr`.
+    """
+    tolerance = len(K) * float(np.finfo(np.float64).eps)
+    shifted = regularised(K, tolerance * float(np.abs(K).max(initial=0.0)))
+    positive = panels.cholesky(shifted, lower=True) == 0
+    values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
+    note = "" if positive else positive_definite.negative_note(values, kernel)
+    if not note:
+        return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
+    residuals.warn_or_note(note, True, certificates)
+    keep = values > tolerance * np.abs(values).max()
+    roots, basis = np.sqrt(values[keep]), vectors[:, keep]
+    phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight
+    share = weights / weights.sum() if fit_intercept else np.zeros(len(K))
+    mean, target_mean = share @ phi, share @ Y
+    phi, target = phi - mean, Y - target_mean
+    weighted = weights[:, None] * phi
+    w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=len(K), certificates=certificates)
+    return basis @ (w / roots[:, None]), target_mean - mean @ w

@@ -15,7 +15,7 @@ from scipy import linalg
 from scipy.optimize import minimize_scalar
 
 from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.ridge import Reduced, Whitening, centred
+from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, Sides
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, centre, reduced, ridge
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import Whitening, centre, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.solvers.factors import Factor
+from bigkernel.solvers.ridge import Factor
 
 Array = NDArray[Any]
 MEMORY = 20  # pairs of steps and changes of the gradient

@@ -19,19 +19,10 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances
-from bigkernel.solvers.linear import linear_ridge
-from bigkernel.solvers.penalty_path import SHARED, PenaltyPath
+from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import (
-    Reduced,
-    Whitening,
-    centre,
-    identity,
-    positive_part,
-    reduced,
-    top_eigen,
-)
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
@@ -140,7 +131,7 @@ def candidates(
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
 
     And, where something is known of the errors behind the moments, those of their predictions. `shared`: by one
-    decomposition of moments for all penalties that it serves, which pays from `penalty_path.SHARED` on; the bits of a
+    decomposition of moments for all penalties that it serves, which pays from `ridge.SHARED` on; the bits of a
     candidate depend on it, and not on its neighbours.
     """
     if len({penalty.weighting for penalty in penalties}) > 1:
@@ -150,27 +141,27 @@ def candidates(
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     errors: list[Errors | None] = [None] * len(penalties)
-    paths: dict[tuple[bool, int], PenaltyPath] = {}
+    systems: dict[tuple[bool, int], RidgeSystem] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
     for place, penalty in enumerate(settled(train, penalties)):
         moments = centred[penalty.fit_intercept]
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        if (key := (penalty.fit_intercept, s)) not in paths:
-            paths[key] = PenaltyPath(part, float(train.rows), condition, known)
+        if (key := (penalty.fit_intercept, s)) not in systems:
+            systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
         noted = Certificates()
-        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, paths[key], shared))
+        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, systems[key]))
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts, errors
 
 
-def _solve(path: PenaltyPath, shared: bool, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
-    w, told = path.solve(alpha, columns, shared=shared)
+def _solve(system: RidgeSystem, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
+    solution = system.solve(alpha, columns)
     if noted is not None:
-        noted.errors = told
-    return (w,)
+        noted.errors = system.error(solution)
+    return (solution.w,)
 
 
 def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty]) -> Fits:
@@ -184,21 +175,6 @@ def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty
         weights[place], intercepts[place] = w, b
         errors.append(certificates.errors)
     return weights, intercepts, errors
-
-
-def linear_fit(
-    moments: Moments, shift: Array, alpha: Any, *, fit_intercept: bool, certificates: Certificates
-) -> tuple[Any, ...]:
-    """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
-    if isinstance(alpha, str):
-        about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-        part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
-
-    return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
 
 
 def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:

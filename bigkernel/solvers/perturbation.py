@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.accuracy import Evidence
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
 

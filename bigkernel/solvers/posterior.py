@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.factors import Factor, factorize
-from bigkernel.solvers.ridge import Whitening, centred
+from bigkernel.solvers.ridge import Factor, factorize
+from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.solvers.ridge import positive_part, top_eigen
+from bigkernel.solvers.whitening import positive_part, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

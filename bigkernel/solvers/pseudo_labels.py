@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Sums, require_weights
 from bigkernel.streaming.chunk import Chunk

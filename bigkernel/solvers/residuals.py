@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,14 +115,19 @@ def condition(lower: Array, norm: float) -> float:
     return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
 
 
-def effective_dof(G: Sized, alpha: float, solve: Callable[[Array], Array]) -> float:
-    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹, `solve(C)` being (G + αI)⁻¹C: how many parameters the data determine.
+def effective_dof(size: int, alpha: float, solve: Callable[[Array], Array]) -> float:
+    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C.
 
     Exact up to r = 512; beyond, the mean over 8 fixed vectors, whose relative error is about 1/√(4·dof).
     """
-    V = _vectors(len(G), len(G) <= EXACT_DOF, DOF_PROBES)
-    size = float((V * V).sum())
-    return max(float(len(G) * (size - alpha * (V * solve(V)).sum()) / max(size, 1.0)), 0.0)
+    V = dof_vectors(size)
+    squares = float((V * V).sum())
+    return max(float(size * (squares - alpha * (V * solve(V)).sum()) / max(squares, 1.0)), 0.0)
+
+
+def dof_vectors(size: int) -> Array:
+    """V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to `EXACT_DOF`, beyond it a few of ±1."""
+    return _vectors(size, size <= EXACT_DOF, DOF_PROBES)
 
 
 def duplicates(Z: Array) -> int:
@@ -157,17 +162,6 @@ class Certificates:
     rounding: float = 0.0
     blind: bool = False
     errors: Any = None
-
-    def of_cholesky(self, G: Array, C: Array, alpha: float, w: Array, lower: Array) -> None:
-        """Take a solution w of (G + αI)w = C by the Cholesky factor of that matrix."""
-        self.ratios["solution"] = solution(G, alpha, w, C)
-        self.figures["effective_dof"] = effective_dof(G, alpha, lambda V: solve_factored(lower, V, lower=True))
-
-    def of_spectrum(self, G: Array, C: Array, w: Array, plain: Array, values: Array, vectors: Array) -> None:
-        """Take a solution by eigenpairs of G, `plain`, that were solved with `values` = plain + α, (k,)."""
-        self.ratios["solution"] = solution(values, 0.0, vectors.T @ w, vectors.T @ C)
-        self.ratios["eigen"], self.ratios["orthogonality"] = eigen(G, plain, vectors)
-        self.figures["effective_dof"] = float((np.maximum(plain, 0) / values).sum())
 
     def take_worst(self, other: Certificates) -> None:
         """Take what another solve of the same fit has met, where it is worse."""

@@ -1,251 +1,564 @@
-"""The small problems: from moments and the m×m core to coefficients. Nothing here sees a row.
+"""The linear system of ridge regression, (G + αI)w = C in whitened coordinates, for one penalty or many.
 
-Notation: p columns of the map, r the rank kept, c targets. The core is whitened first, φ = L⁻¹ Π k(Z, x) with
-ΠK_mmΠᵀ = LLᵀ (pivoted Cholesky, stopped at the numerical rank), so that every method below is plain ridge in r
-dimensions. Any whitening with the same span gives the same model; this one needs no eigendecomposition. A core that is
-not positive (sigmoid kernels) goes through its eigenvectors, its negative part is dropped, and a warning says so.
+`RidgeSystem` solves it, estimates the error of its predictions and counts its degrees of freedom. How G + αI is
+factored depends on what is asked:
+    Cholesky      α stands out from the rounding of G
+    eigenvectors  it does not, or G + αI is singular
+    tridiagonal   many penalties: with G = QTQᵀ a penalty more costs a product with Q, w = Q(T + αI)⁻¹QᵀC
+    unrotated     one penalty of a core K = ΠᵀLLᵀΠ kept whole: T = ΠᵀL⁻ᵀ is square, so that of columns of the map
+                      H = TᵀGT + αI = TᵀMT,   M = G + αK,   H⁻¹ = LᵀΠ M⁻¹ ΠᵀL,
+                  and no m³ goes into TᵀGT. M is factored about the mean μ of the columns, where its entries are
+                  smallest; about 0 it is Mₒ = M + n μμᵀ, and with g = M⁻¹μ, Mₒ⁻¹B = M⁻¹B − g gᵀB / (1/n + μᵀg)
+`triangle_ridge.RowSystem` is the same of rows whose moments float64 cannot carry, by QR.
+
+Shapes: p columns of the map, r whitened coordinates, c targets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import positive_definite
-from bigkernel.solvers import residuals, unrotated
-from bigkernel.solvers.accuracy import Evidence, directions, prediction_errors, variances, variances_of
-from bigkernel.solvers.factors import factorize
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.target_penalties import Columns, by_penalty
-from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
-from bigkernel.solvers.unrotated import WhitenedGram
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels import lapack, panels
+from bigkernel.solvers import residuals
+from bigkernel.solvers.accuracy import (
+    Errors,
+    Evidence,
+    Variances,
+    directions,
+    prediction_errors,
+    variances,
+    variances_of,
+)
+from bigkernel.solvers.residuals import Certificates, frobenius, probes
+from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower, times_triangle
+from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
+Columns = slice | Array
+ALL = slice(None)
+SHARED = 8  # penalties from which on a tridiagonal form costs less than their Cholesky factors
+_COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
 _SOLVED = 1e-8  # of predictions, that rounding may move before moments are rotated, if the other errors allow it
+_STRIP = 128  # rows of M that are made at a time
+_POWERS = 4  # steps towards the largest eigenvalue
+_MARGIN = 2.0  # by which they may stay below it
 
 
-@dataclass(frozen=True)
-class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
-
-    Attributes
-    ----------
-    width : p
-    rank : r
-    pivots : (r,) the landmarks kept, or None: all, through `basis`
-    factor : (r, r) in column order, L in its lower triangle, or None; what is above the diagonal is no part of L
-    basis : (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
-    core : K_mm, above the diagonal of `factor`; None where landmarks were left out, or there is no factor
-    """
-
-    width: int
-    rank: int
-    pivots: Array | None = None
-    factor: Array | None = None
-    basis: Array | None = None
-    core: Upper | None = None
-
-    @property
-    def condition(self) -> float:
-        """About that of the core as kept: how much whitening adds to the rounding of moments."""
-        pivots = np.diagonal(np.eye(1) if self.factor is None else self.factor)
-        return float((pivots.max() / pivots.min()) ** 2)
-
-    def reduce(self, C: Array) -> Array:
-        """TᵀC, for C (p,) or (p, c)."""
-        if self.basis is not None:
-            return np.asarray(self.basis.T @ C)
-        if self.factor is None:
-            return C
-        # TᵀC = L⁻¹ΠC
-        return solve_lower(self.factor, C[self.pivots])
-
-    def rotate(self, G: Array) -> Array:
-        """TᵀGT (r×r), for G (p×p) symmetric."""
-        if self.basis is not None:
-            rotated: Array = self.basis.T @ G @ self.basis
-        elif self.factor is None:
-            rotated = G
-        else:
-            assert self.pivots is not None
-            return congruence(self.factor, G, self.pivots)
-        return (rotated + rotated.T) / 2
-
-    def expand(self, w: Array) -> Array:
-        """Tw: coefficients over the landmarks, (p,) or (p, c), of weights w (r,) or (r, c)."""
-        if self.basis is not None:
-            return np.asarray(self.basis @ w)
-        if self.factor is None:
-            return w
-        out = np.zeros((self.width, *w.shape[1:]))
-        out[self.pivots] = linalg.solve_triangular(self.factor, w, lower=True, trans="T", check_finite=False)
-        return out
-
-    def weights(self, B: Array) -> Array:
-        """w (r, c) with Tw = B (p, c), coefficients over landmarks none of which is left out."""
-        assert self.factor is not None
-        return times_triangle(self.factor, B[self.pivots], lower=True, transposed=True)
-
-    def restore(self, C: Array) -> Array:
-        """X (p, c) with TᵀX = C (r, c): what moments are moved by that are moved by C in whitened coordinates."""
-        if self.basis is not None:  # its columns are orthogonal
-            return np.asarray(self.basis @ (C / (self.basis**2).sum(axis=0)[:, None]))
-        if self.factor is None:
-            return C
-        out = np.zeros((self.width, *C.shape[1:]))
-        out[self.pivots] = times_triangle(self.factor, C, lower=True)
-        return out
+def require_alpha(alpha: Any) -> None:
+    """Raise `ConfigError` unless alpha is a finite number of at least 0, or a list of such."""
+    try:
+        given = np.asarray(alpha)
+    except ValueError:  # rows of different lengths
+        given = np.asarray(None)
+    if given.ndim > 1 or not given.size or given.dtype.kind not in "iuf":
+        raise ConfigError(f"alpha: expected a number, or one for each target, found {alpha!r}")
+    if not np.isfinite(given).all() or given.min() < 0:
+        raise ConfigError(f"alpha: expected a finite number of at least 0, found {alpha!r}")
 
 
-def identity(width: int) -> Whitening:
-    """No whitening: for maps that are features already."""
-    return Whitening(width, width)
-
-
-def whiten(
-    core: Array,
-    *,
-    eps: float = float(np.finfo(np.float64).eps),
-    kernel: str = "",
-    warn: bool = True,
-    certificates: Certificates | None = None,
-    overwrite: bool = False,
-) -> Whitening:
-    """Whiten the m×m core, keeping what exceeds m·eps of its largest part.
+def by_penalty(
+    alpha: float | Array,
+    count: int,
+    certificates: Certificates | None,
+    solve: Callable[[float, Columns, Certificates | None], tuple[Array, ...]],
+) -> tuple[Array, ...]:
+    """Solve for the targets of each penalty together.
 
     Parameters
     ----------
-    core : K_mm, symmetric, float64
-    eps : relative precision of the blocks that the moments were made from
-    kernel : its name, for the warnings
-    warn : False where the core is one that was warned of before
-    certificates : take the residual, the condition and, in place of warnings, notes
-    overwrite : the core may be lost: its memory becomes that of the factor
+    alpha : a number, or one for each of the `count` targets
+    certificates : take the worst of each figure
+    solve : from a penalty and the places of its targets to arrays whose last axis these are
 
-    Warns
-    -----
-    RankDeficient
-        Fewer than m directions are kept, or a negative part was dropped; with rank, m and what was dropped.
+    Raises
+    ------
+    DataError
+        Not as many penalties as targets.
     """
-    m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
-    if scale == 0:
-        residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates
-        )
-        return Whitening(m, 0, basis=np.zeros((m, 0)))
-    tolerance, norm = m * eps * scale, residuals.frobenius(core)
-    # in column order, as LAPACK wants it: the transpose of a symmetric matrix costs nothing
-    factor = core if core.flags.f_contiguous else core.T
-    factor = factor if overwrite and factor.flags.f_contiguous else np.array(factor, order="F")
-    above = Upper(factor, np.diagonal(core).copy())
-    factor, pivots, rank, _ = linalg.lapack.dpstrf(factor, tol=tolerance, lower=1, overwrite_a=1)
-    pivots = pivots.astype(np.int64) - 1
-    kept = pivots[:rank]
-    if rank < m:
-        lost = pivots[rank:]
-        # what is left of a positive core, K − LLᵀ, is below the tolerance; of an indefinite one it is not
-        rest = above.part(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
-        if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
-            return _whiten_indefinite(above.whole(), eps, kernel, warn, certificates)
-        residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
-            f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
-            warn,
-            certificates,
-        )
-    lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
-    if certificates is not None:
-        certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
-        certificates.figures["core_condition"] = residuals.condition(lower, norm)
-    return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
+    if np.ndim(alpha) == 0:
+        return solve(float(alpha), ALL, certificates)
+    alphas = np.asarray(alpha, np.float64)
+    if alphas.shape != (count,):
+        raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} of them")
+    joined: list[Array] = []
+    for value in np.unique(alphas):
+        columns, own = np.flatnonzero(alphas == value), Certificates()
+        parts = solve(float(value), columns, None if certificates is None else own)
+        joined = joined or [np.zeros((*part.shape[:-1], count)) for part in parts]
+        for whole, part in zip(joined, parts, strict=True):
+            whole[..., columns] = part
+        if certificates is not None:
+            certificates.take_worst(own)
+    return tuple(joined)
 
 
-def _whiten_indefinite(
-    core: Array, eps: float, kernel: str, warn: bool, certificates: Certificates | None
-) -> Whitening:
-    # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
-    values, vectors = linalg.eigh(core, driver="evd")
-    keep = values > len(core) * eps * np.abs(values).max()
-    residuals.warn_or_note(
-        positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates
-    )
-    if certificates is not None:
-        certificates.ratios["whitening"], certificates.ratios["orthogonality"] = residuals.eigen(core, values, vectors)
-        if keep.any():
-            certificates.figures["core_condition"] = float(values[keep].max() / values[keep].min())
-    return Whitening(len(core), int(keep.sum()), basis=vectors[:, keep] / np.sqrt(values[keep]))
+class Factorization:
+    """H = G + αI factored.
+
+    Attributes
+    ----------
+    condition : about that of H, of what is kept
+    rounding : how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
+    hidden : in how many directions rounding hides the eigenvalue, so that another was taken or none
+    dropped : (r, r − k) the directions left out as null
+    basis : Q (r, r) of which these are the coordinates, or None
+    """
+
+    condition: float = 1.0
+    rounding: float = 0.0
+    hidden: int = 0
+    dropped: Array | None = None
+    basis: Array | None = None
+
+    def solve(self, C: Array) -> Array:
+        """H⁻¹C, (r, c): of least norm where H is singular."""
+        raise NotImplementedError
+
+    def quadratic(self, G: Any, C: Array) -> Array:
+        """xᵀGx of every column x of H⁻¹C, (c,)."""
+        x = self.solve(C)
+        return np.asarray((x * (G @ x)).sum(axis=0))
+
+    def image(self, G: Any, C: Array) -> Array:
+        """GH⁻¹C, (r, c)."""
+        return np.asarray(G @ self.solve(C))
+
+    def effective_dof(self, G: Any, alpha: float) -> float:
+        """tr GH⁻¹."""
+        return residuals.effective_dof(len(G), alpha, self.solve)
 
 
 @dataclass(frozen=True)
-class Reduced:
-    """Moments in whitened coordinates, centred when an intercept is wanted.
+class Factor(Factorization):
+    """By Cholesky, `lower` (r, r), or where H is singular by its eigenvectors.
 
-    G (r×r), an array or what gives products with it, C (r, c), and the means of the features (r,) and targets (c,) that
-    were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
+    `values`, `vectors` (k,), (r, k) are the eigenpairs kept, and `plain` (k,) those values of G alone.
     """
 
-    n: float
-    G: Any
-    C: Array
-    q: Array
-    mean: Array
-    target_mean: Array
+    lower: Array | None = None
+    values: Array | None = None
+    vectors: Array | None = None
+    dropped: Array | None = None
+    condition: float = 1.0
+    plain: Array | None = None
+    rounding: float = 0.0
+    hidden: int = 0
+
+    def solve(self, C: Array) -> Array:
+        """See `Factorization`."""
+        if self.lower is not None:
+            return solve_factored(self.lower, C, lower=True)
+        assert self.vectors is not None
+        assert self.values is not None
+        return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
+
+    def quadratic(self, G: Array, C: Array) -> Array:
+        """See `Factorization`."""
+        if self.vectors is None or self.values is None or self.plain is None:
+            return super().quadratic(G, C)
+        return np.asarray(((self.vectors.T @ C) ** 2 * (self.plain / self.values**2)[:, None]).sum(axis=0))
+
+    def effective_dof(self, G: Array, alpha: float) -> float:
+        """See `Factorization`."""
+        if self.plain is None:
+            return super().effective_dof(G, alpha)
+        return float((np.maximum(self.plain, 0) / self.values).sum())
+
+    def half(self, C: Array) -> Array:
+        """HC with HᵀH = (G + αI)⁻¹ (or its pseudo-inverse), (·, c)."""
+        if self.lower is not None:
+            return solve_lower(self.lower, C)
+        assert self.vectors is not None
+        assert self.values is not None
+        return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
+
+    def unseen(self, C: Array) -> Array:
+        """C along the directions that were dropped as null, (r − k, c)."""
+        return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
+
+    def certify(self, G: Array, C: Array, alpha: float, w: Array, certificates: Certificates) -> None:
+        """Say how well w solves (G + αI)w = C."""
+        if self.values is not None and self.vectors is not None and self.plain is not None and len(G):
+            w, right = self.vectors.T @ w, self.vectors.T @ C
+            certificates.ratios["solution"] = residuals.solution(self.values, 0.0, w, right)
+            eigen = residuals.eigen(G, self.plain, self.vectors)
+            certificates.ratios["eigen"], certificates.ratios["orthogonality"] = eigen
+        elif self.lower is not None:
+            certificates.ratios["solution"] = residuals.solution(G, alpha, w, C)
+        if len(G):
+            certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
+        certificates.figures["solved_condition"] = self.condition
+        certificates.meet(self.rounding, alpha)
 
 
-def reduced(moments: Moments, whitening: Whitening) -> Moments:
-    """Moments of the whitened features, about 0.
+def factorize(
+    G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0, spectrum: Callable[[], Any] | None = None
+) -> Factor:
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
 
-    Those about a shift are whitened as they are: their entries are the smaller, and so is the rounding that whitening
-    makes larger by the condition of the core (on wide kernels a thousand times).
+    A G with eigenvalues below −α/2, down to −ν, is one whose rounding exceeds the penalty: little is known of what its
+    eigenvalues below ν are, and none is taken to be less than ν/4 (without a penalty: they are null). Errors on digits,
+    m = 4,000, σ = 1.4, α = 0.01, float32: 2.4 % with ν/4, as in float64; 2.7 % with ν, 2.9 % with nothing.
     """
-    G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
-    if moments.shift is not None:
-        a = whitening.reduce(moments.shift)
-        # G + saᵀ + asᵀ + n·aaᵀ
-        add_outer(G, np.column_stack([s, a]), np.column_stack([a, s + moments.n * a]))
-        C, s = C + np.outer(a, moments.t), s + moments.n * a
-    return replace(moments, G=G, C=C, s=s, shift=None)
+    require_alpha(alpha)
+    if not len(G):
+        return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)), plain=np.zeros(0))
+    regular = regularised(G, alpha)
+    scale, norm = float(np.abs(np.diagonal(regular)).max()), float(linalg.lapack.dlange("1", regular))
+    relative = _relative_rounding(len(G), n_rows)
+    penalised = alpha > relative * scale
+    if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
+        relative = min(relative * condition, max(relative, 1e-8))
+    if scale > 0:
+        lower, info = clear_upper(regular), panels.cholesky(regular, lower=True)
+        # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
+        if info == 0 and penalised:
+            least = residuals.smallest_eigenvalue(lower)
+            if least > alpha / 2:
+                return Factor(lower=lower, condition=norm / least, rounding=max(alpha - least, 0.0))
+        elif info == 0:
+            reciprocal = float(linalg.lapack.dpocon(lower, norm, uplo="L")[0])
+            if reciprocal <= relative and alpha > 0:
+                reciprocal = _graded(G, alpha, lower)
+            if reciprocal > relative:
+                return Factor(lower=lower, condition=1 / reciprocal)
+    plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
+    largest = max(float(np.abs(plain + alpha).max(initial=0.0)), 1e-300)
+    rounding, null, values = max(-float(plain[0]), 0.0), relative * largest, plain + alpha
+    if rounding <= null:
+        rounding = 0.0
+    elif rounding <= _COARSE * largest:
+        null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding / 4) + alpha)
+    keep = values > null
+    hidden = int((plain < rounding).sum()) if rounding > alpha else 0
+    kept, condition = values[keep], float(values[-1] / values[keep][0]) if keep.any() else 1.0
+    return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding, hidden)
 
 
-def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
-    """For an intercept, take the means out: G − ssᵀ/n, C − stᵀ/n; exact, without the data."""
-    G, C, s = moments.G, moments.C, moments.s
-    if not fit_intercept or moments.n == 0:
-        return Reduced(float(moments.n), G, C, moments.q, np.zeros_like(s), np.zeros_like(moments.t))
-    mean, target_mean = s / moments.n, moments.t / moments.n
-    q = moments.q - moments.n * target_mean**2
-    G = np.array(G)
-    add_outer(G, -mean[:, None], s[:, None])
-    return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)
+def _relative_rounding(size: int, rows: float) -> float:
+    return 10 * max(size, rows) * float(np.finfo(np.float64).eps)
 
 
-def centred(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Moments, Reduced]:
-    """Return the moments that are whitened, the whitened ones, and these centred.
+def _graded(G: Array, alpha: float, lower: Array) -> float:
+    """1/κ of G + αI scaled to a diagonal of ones: Cholesky loses no more, however its directions differ in size."""
+    scale = 1 / np.sqrt(np.diagonal(G) + alpha)
+    norm = float(linalg.lapack.dlange("1", regularised(G, alpha) * np.outer(scale, scale)))
+    return float(linalg.lapack.dpocon(lower * scale[:, None], norm, uplo="L")[0])
 
-    For an intercept they stay about the shift until their means are taken out: about 0 they may be so large that what
-    varies is lost in their rounding.
+
+@dataclass(frozen=True, eq=False)
+class Tridiagonal:
+    """T = QᵀGQ, of its diagonal (r,) and what is beside it (r − 1,), and Q (r, r)."""
+
+    diagonal: Array
+    beside: Array
+    basis: Array
+
+    def __matmul__(self, x: Array) -> Array:
+        out = self.diagonal[:, None] * x
+        out[:-1] += self.beside[:, None] * x[1:]
+        out[1:] += self.beside[:, None] * x[:-1]
+        return out
+
+    def factorize(self, alpha: float) -> TridiagonalFactor | None:
+        """T + αI = LDLᵀ; None where it is not positive definite."""
+        d, e = self.diagonal + alpha, self.beside
+        pivots, below, info = linalg.lapack.dpttrf(d, e) if e.size else (d, e, not d[0] > 0)
+        return None if info else TridiagonalFactor(pivots, below, self.basis)
+
+
+@dataclass(frozen=True, eq=False)
+class TridiagonalFactor(Factorization):
+    """T + αI = LDLᵀ: the diagonal of D (r,), and what is below that of L (r − 1,)."""
+
+    pivots: Array
+    below: Array
+    basis: Array
+
+    def solve(self, C: Array) -> Array:
+        """(T + αI)⁻¹C."""
+        below = self.below
+        return np.asarray(linalg.lapack.dpttrs(self.pivots, below, C)[0]) if below.size else C / self.pivots
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Weights w (r, c), training squared errors (c,) and ‖predictions‖² wᵀGw (c,), by a factorization of `system`.
+
+    `system` is what was solved, of these targets, in the coordinates of the factorization.
     """
-    raw = replace(moments, shift=None) if fit_intercept else moments
-    rotated = reduced(raw, whitening)
-    small = centre(rotated, fit_intercept=fit_intercept)
-    if fit_intercept and moments.shift is not None and moments.n > 0:
-        small = replace(small, mean=small.mean + whitening.reduce(moments.shift))
-    return raw, rotated, small
+
+    w: Array
+    squares: Array
+    predicted: Array
+    alpha: float
+    system: Reduced
+    factor: Factorization
 
 
-def ridge(
-    G: Array,
-    C: Array,
-    alpha: float,
-    *,
-    n_rows: float = 0.0,
-    certificates: Certificates | None = None,
-) -> Array:
+class System(Protocol):
+    """A ridge problem of some targets, however it is factored."""
+
+    @property
+    def n_targets(self) -> int:
+        """c."""
+
+    def solve(self, alpha: float, columns: Columns = ALL) -> Any:
+        """Weights `w` (r, c) and squared errors `squares` (c,) of some targets."""
+
+    def certify(self, solution: Any, certificates: Certificates) -> None:
+        """Leave residual, condition, effective degrees of freedom and errors of predictions."""
+
+
+def solve_targets(system: System, alpha: float | Array, certificates: Certificates | None) -> tuple[Array, Array]:
+    """Weights (r, c) and squared errors (c,) of all targets, with one penalty or one for each."""
+
+    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
+        solution = system.solve(value, columns)
+        if noted is not None:
+            system.certify(solution, noted)
+        return solution.w, solution.squares
+
+    w, squares = by_penalty(alpha, system.n_targets, certificates, solve)
+    return w, squares
+
+
+class RidgeSystem:
+    """(G + αI)w = C for any α and some of the targets.
+
+    Parameters
+    ----------
+    small : moments in the coordinates of the ridge
+    rows : behind them
+    condition : of the whitening; see `factorize`
+    known : of the errors behind them; None: those of predictions are not estimated
+    shared : by the tridiagonal form wherever rounding leaves α alone; pays from `SHARED` penalties on
+    """
+
+    def __init__(
+        self,
+        small: Reduced,
+        rows: float,
+        condition: float = 1.0,
+        known: Variances | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        self._small, self._rows, self._condition, self._known = small, rows, condition, known
+        self._shared = shared
+
+    @property
+    def n_targets(self) -> int:
+        """c."""
+        return int(self._small.C.shape[1])
+
+    def solve(self, alpha: float, columns: Columns = ALL) -> Solution:
+        """Weights of some targets."""
+        part = self._small.of_targets(columns)
+        if self._shared and self._stands_out(alpha):
+            T = self._tridiagonal
+            factor, C = T.factorize(alpha), self._turned[0][:, columns]
+            assert factor is not None
+            x = factor.solve(C)
+            # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
+            squares = np.maximum(part.q - (x * (C + alpha * x)).sum(axis=0), 0)
+            return Solution(T.basis @ x, squares, (x * (T @ x)).sum(axis=0), alpha, replace(part, G=T), factor)
+        spectrum = lambda: self._spectrum  # noqa: E731
+        plain = factorize(part.G, alpha, n_rows=self._rows, condition=self._condition, spectrum=spectrum)
+        w = plain.solve(part.C)
+        predicted = quadratic(part.G, w)
+        return Solution(w, squared_error(part, w, predicted), predicted, alpha, part, plain)
+
+    def error(self, solution: Solution) -> Errors | None:
+        """The error of predictions, where something is known of what is behind the moments."""
+        known = self._known
+        if known is None:
+            return None
+        fit = solution.w, solution.squares, solution.predicted
+        changes = known.changes if solution.factor.basis is None else self._turned[1]
+        return prediction_errors(known, solution.system, fit, solution.factor, changes)
+
+    def effective_dof(self, solution: Solution) -> float:
+        """tr G(G + αI)⁻¹: how many parameters the data determine."""
+        return solution.factor.effective_dof(solution.system.G, solution.alpha)
+
+    def certify(self, solution: Solution, certificates: Certificates) -> None:
+        """Leave residual, condition, effective degrees of freedom and errors of predictions by a `Factor`."""
+        part, factor = solution.system, solution.factor
+        assert isinstance(factor, Factor)
+        factor.certify(part.G, part.C, solution.alpha, solution.w, certificates)
+        if self._known is not None:
+            certificates.errors = self.error(solution)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        # NumPy's, unlike SciPy's, lets other threads work meanwhile
+        values, vectors = np.linalg.eigh(self._small.G)
+        return values, vectors
+
+    @cached_property
+    def _tridiagonal(self) -> Tridiagonal:
+        return Tridiagonal(*lapack.tridiagonal(self._small.G))
+
+    @cached_property
+    def _turned(self) -> tuple[Array, Array]:
+        """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
+        c = self.n_targets
+        turned = self._tridiagonal.basis.T @ np.hstack([self._small.C, *([self._known.changes] if self._known else [])])
+        return turned[:, :c], turned[:, c:]
+
+    def _stands_out(self, alpha: float) -> bool:
+        """Tell if a penalty stands out from rounding: where `factorize` would take a Cholesky factor of G + αI."""
+        G = self._small.G
+        if not len(G):
+            return False
+        scale = float(np.abs(np.diagonal(G) + alpha).max())
+        # the least eigenvalue of G is above −α/2
+        return bool(
+            alpha > _relative_rounding(len(G), self._rows) * scale > 0
+            and self._tridiagonal.factorize(alpha / 2) is not None
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class WhitenedGram:
+    """TᵀGT (p, p) of centred moments, or with their mean μ (p,) of those about 0, as far as products tell of it.
+
+    `moments` are about any point; `whitening` is of a core that is known and kept whole.
+    """
+
+    moments: Moments
+    whitening: Whitening
+    mean: Array | None
+
+    def __len__(self) -> int:
+        return int(self.whitening.rank)
+
+    def __matmul__(self, w: Array) -> Array:
+        return np.asarray(self.whitening.reduce(self.of_landmarks(self.whitening.expand(w))))
+
+    def of_landmarks(self, B: Array) -> Array:
+        """GB of coefficients over the landmarks, (p, c)."""
+        G, s, n = self.moments.G, self.moments.s, self.moments.n
+        out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; so, BLAS is twice as fast
+        return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
+
+
+@dataclass(frozen=True, eq=False)
+class UnrotatedFactor(Factorization):
+    """H by M = RᵀR: R in the triangle `upper` (p, p), in column order, and g (p,), None: moments are centred."""
+
+    gram: WhitenedGram
+    alpha: float
+    upper: Array
+    along: Array | None = None
+    condition: float = 1.0
+    rounding: float = 0.0
+
+    def fit(self, C: Array, target_mean: Array) -> tuple[Array, Array]:
+        """B (p, c) over the landmarks and the right side (p, c) of MB, of C centred and the means of the targets."""
+        B = solve_factored(self.upper, C, lower=False)
+        if self.along is None or self.gram.mean is None:
+            return B, C
+        # MₒB = C + n μȳᵀ is MB = C + μtᵀ: no sums about 0, which are large
+        t = (target_mean - self.along @ C) / self._pivot
+        return B + np.outer(self.along, t), C + np.outer(self.gram.mean, t)
+
+    def solve(self, C: Array) -> Array:
+        """See `Factorization`."""
+        return self.gram.whitening.weights(self._landmarks(C))
+
+    def quadratic(self, G: WhitenedGram, C: Array) -> Array:
+        """See `Factorization`."""
+        B = self._landmarks(C)
+        return np.asarray((B * G.of_landmarks(B)).sum(axis=0))
+
+    def image(self, G: WhitenedGram, C: Array) -> Array:
+        """See `Factorization`."""
+        return np.asarray(G.whitening.reduce(G.of_landmarks(self._landmarks(C))))
+
+    def rounding_of(self, B: Array) -> Array:
+        """(RᵀR − M)B, (p, c)."""
+        product = times_triangle(self.upper, times_triangle(self.upper, B, lower=False), lower=False, transposed=True)
+        return np.asarray(product - self._times(B))
+
+    def certify(self, B: Array, C: Array, certificates: Certificates) -> None:
+        """Say how well B (p, c) solves MB = C."""
+        core = self.gram.whitening.core
+        assert core is not None
+        size = frobenius(self.gram.moments.G) + self.alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
+        certificates.ratios["solution"] = residuals.of_residual(self._times(B) - C, size, B, C)
+        certificates.figures["effective_dof"] = self.effective_dof(self.gram, self.alpha)
+        certificates.figures["solved_condition"] = self.condition
+        certificates.meet(self.rounding, self.alpha)
+
+    def _times(self, B: Array) -> Array:
+        """MB."""
+        core = self.gram.whitening.core
+        assert core is not None
+        return np.asarray(replace(self.gram, mean=None).of_landmarks(B) + self.alpha * (core @ B))
+
+    @property
+    def _pivot(self) -> float:
+        """1/n + μᵀg."""
+        return float(1 / self.gram.moments.n + self.gram.mean @ self.along)  # type: ignore[operator]
+
+    def _landmarks(self, C: Array) -> Array:
+        """H⁻¹C as coefficients over the landmarks."""
+        out = solve_factored(self.upper, right := self.gram.whitening.restore(C), lower=False)
+        if self.along is not None:
+            out -= np.outer(self.along, (self.along @ right) / self._pivot)
+        return out
+
+
+def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | None:
+    """Factor gram + αI; None where `factorize` would not rely on a Cholesky factor, or might not.
+
+    That is where the penalty does not stand out from the rounding of moments, or these have eigenvalues below −α/2.
+    """
+    size, v, largest = len(gram), probes(len(gram), 1), 0.0
+    for _ in range(_POWERS):  # about the largest eigenvalue, never above it
+        v = gram @ (v / max(frobenius(v), 1e-300))
+        largest = frobenius(v)
+    if not alpha > _relative_rounding(size, gram.moments.rows) * (_MARGIN * largest + alpha) > 0:
+        return None
+    M = _penalised(gram, alpha)
+    if panels.cholesky(M, lower=True):
+        return None
+    factor = UnrotatedFactor(gram, alpha, M.T)
+    if gram.mean is not None:
+        factor = replace(factor, along=solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0])
+    least = residuals.smallest_of(factor.solve, size)
+    if not least > alpha / 2:
+        return None
+    return replace(factor, condition=(largest + alpha) / least, rounding=max(alpha - least, 0.0))
+
+
+def _penalised(gram: WhitenedGram, alpha: float) -> Array:
+    """The lower triangle of M, in row order; above it may stand anything."""
+    G, s, n, core = gram.moments.G, gram.moments.s, gram.moments.n, gram.whitening.core
+    assert core is not None
+    K, M, means = core.array.T, np.empty(G.shape), s / n
+    for i in range(0, len(G), _STRIP):
+        j = min(i + _STRIP, len(G))
+        # G − ssᵀ/n + αK
+        strip = np.multiply(K[i:j, :j], alpha, out=M[i:j, :j])
+        strip += G[i:j, :j]
+        strip -= np.outer(means[i:j], s[:j])
+    M[np.diag_indices(len(M))] = np.diagonal(G) - means * s + alpha * core.diagonal
+    return M
+
+
+def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates: Certificates | None = None) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
     Parameters
@@ -254,18 +567,22 @@ def ridge(
     n_rows : rows behind G, for what counts as null
     certificates : take the residual, the condition, the effective degrees of freedom and the rounding of G
     """
-    return factorize(G, alpha, n_rows=n_rows).certified(G, C, alpha, certificates)
+    factor = factorize(G, alpha, n_rows=n_rows)
+    w = factor.solve(C)
+    if certificates is not None:
+        factor.certify(G, C, alpha, w, certificates)
+    return w
 
 
-def bend(G: Any, w: Array) -> Array:
+def quadratic(G: Any, w: Array) -> Array:
     """wᵀGw of every column of w (r, c), (c,)."""
     return np.asarray((w * (G @ w)).sum(axis=0))
 
 
-def squared_error(reduced: Reduced, w: Array, bent: Array | None = None) -> Array:
-    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `bent` (c,) where it is known."""
-    bent = bend(reduced.G, w) if bent is None else bent
-    return np.asarray(np.maximum(reduced.q - 2 * (w * reduced.C).sum(axis=0) + bent, 0))
+def squared_error(small: Reduced, w: Array, predicted: Array | None = None) -> Array:
+    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `predicted` where it is known."""
+    predicted = quadratic(small.G, w) if predicted is None else predicted
+    return np.asarray(np.maximum(small.q - 2 * (w * small.C).sum(axis=0) + predicted, 0))
 
 
 def nystrom_ridge(
@@ -290,18 +607,7 @@ def nystrom_ridge(
     raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
     known = None if evidence is None else variances(evidence, raw, rotated, whitening)
     del rotated
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
-        part = replace(small, C=small.C[:, columns], q=small.q[columns], target_mean=small.target_mean[columns])
-        factor = factorize(part.G, value, n_rows=moments.rows, condition=whitening.condition)
-        w = factor.certified(part.G, part.C, value, noted)
-        bent = bend(part.G, w)
-        error = squared_error(part, w, bent)
-        if noted is not None and known is not None:
-            noted.errors = prediction_errors(known, part, (w, error, bent), factor)
-        return w, error
-
-    w, error = by_penalty(alpha, small.C.shape[1], certificates, solve)
+    w, error = solve_targets(RidgeSystem(small, moments.rows, whitening.condition, known), alpha, certificates)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 
@@ -317,7 +623,7 @@ def _unrotated_ridge(
     n, target_mean, none = moments.n, moments.t / moments.n, np.zeros_like(moments.t)
     mean = moments.s / n if moments.shift is None else moments.s / n + moments.shift
     gram = WhitenedGram(moments, whitening, None if fit_intercept else mean)
-    factor = unrotated.factorize(gram, alpha)
+    factor = factorize_unrotated(gram, alpha)
     if factor is None:
         return None
     C = moments.C - np.outer(moments.s, target_mean)
@@ -329,33 +635,15 @@ def _unrotated_ridge(
     else:
         small = Reduced(n, gram, C + np.outer(n * of_mean, target_mean), moments.q, np.zeros_like(of_mean), none)
     w = whitening.weights(coef)
-    bent = (coef * gram.of_landmarks(coef)).sum(axis=0)  # what `bend` gives of w
-    error = squared_error(small, w, bent)
+    predicted = (coef * gram.of_landmarks(coef)).sum(axis=0)
+    error = squared_error(small, w, predicted)
+    # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a witness
     seen = whitening.reduce(factor.rounding_of(whitening.expand(directions(whitening.rank))))
     known = variances_of(evidence, seen, whitening, moments.rows)
-    errors = prediction_errors(known, small, (w, error, bent), factor)
+    errors = prediction_errors(known, small, (w, error, predicted), factor, known.changes)
     if not errors.solve <= _SOLVED:
         return None
     if certificates is not None:
         factor.certify(coef, right, certificates)
         certificates.errors = None if evidence is None else errors
     return coef, small.target_mean - small.mean @ w, error
-
-
-def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
-    """The `count` largest eigenvalues (descending) and their vectors (columns) of a symmetric matrix."""
-    size = len(S)
-    count = min(count, size)
-    if not count:
-        return np.zeros(0), np.zeros((size, 0))
-    if size <= 600 or 3 * count > size:  # all of them by divide and conquer: sooner than bisection for some
-        values, vectors = linalg.eigh(S, driver="evd", check_finite=False)
-    else:
-        values, vectors = linalg.eigh(S, subset_by_index=(size - count, size - 1), check_finite=False)
-    return values[::-1][:count], vectors[:, ::-1][:, :count]
-
-
-def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
-    """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
-    keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    return values[keep], vectors[:, keep]

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
-from bigkernel.solvers.factors import Factor
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
-from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
+from bigkernel.solvers.ridge import ALL, Columns, Factor, solve_targets
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
 Array = NDArray[Any]
@@ -79,30 +78,21 @@ class Stacked:
 
     def solution(self) -> Array:
         """w (r, c), of least norm."""
-        return self._solve(self.z)
+        return self.solve(self.z)
 
     def inverse(self, X: Array) -> Array:
         """H⁻¹X = S⁻¹S⁻ᵀX."""
         if self.spectrum is None:
-            return self._solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
+            return self.solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
         _, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((Vt @ X) / values[:, None] ** 2))
 
-    def _solve(self, X: Array) -> Array:
+    def solve(self, X: Array) -> Array:
+        """S⁻¹X."""
         if self.spectrum is None:
             return np.asarray(linalg.solve_triangular(self.S, X, check_finite=False))
         U, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((U.T @ X) / values[:, None]))
-
-    def figures(self, F: Array, certificates: Certificates) -> None:
-        """Leave condition and effective degrees of freedom, tr FH⁻¹Fᵀ, with the certificates."""
-        r = F.shape[1]
-        V = np.eye(r) if r <= EXACT_DOF else probes(r, DOF_PROBES)
-        # ‖FS⁻¹V‖²
-        of_F = F @ self._solve(V) if self.spectrum is None else F @ (self.spectrum[2].T / self.spectrum[1])
-        scale = r / max(float((V * V).sum()), 1.0) if self.spectrum is None else 1.0
-        certificates.figures["effective_dof"] = float((of_F**2).sum()) * scale
-        certificates.figures["solved_condition"] = self.condition
 
 
 @dataclass(frozen=True)
@@ -122,47 +112,94 @@ class Roundings:
     n: float
 
 
-def errors_of(
-    F: Array,
-    Y: Array,
-    stacked: Stacked,
-    w: Array,
-    coef: Array,
-    alpha: float,
-    rounds: Roundings,
-    reduce: Callable[[Array], Array],
-    advice: str,
-) -> Errors:
-    """The errors of predictions, relative to their norm.
+@dataclass(frozen=True, eq=False)
+class RowSolution:
+    """Weights w (r, c) and squared errors (c,) of targets Y, by a factorization."""
 
-    `reduce` gives TᵀX of X (p, ·); `coef` is Tw.
+    w: Array
+    squares: Array
+    alpha: float
+    Y: Array
+    stacked: Stacked
+
+
+@dataclass(frozen=True, eq=False)
+class RowSystem:
+    """The system of `ridge.RidgeSystem`, by QR of the rows.
+
+    Attributes
+    ----------
+    F, Y : (k, r), (k, c)
+    rounds : of the columns
+    reduce, expand : give TᵀX of X (p, ·), and Tw
+    advice : for `Errors`
     """
-    left = F @ w - Y
-    predicted = float(((F @ w) ** 2).sum())
-    if not w.any() or not predicted > 0:
-        return Errors(0.0, 0.0, 0.0, advice)
-    k, r, left_squares = len(F), F.shape[1], float((left**2).sum())
 
-    def moved(X: Array) -> float:
-        """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
-        return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
+    F: Array
+    Y: Array
+    rounds: Roundings
+    reduce: Callable[[Array], Array]
+    expand: Callable[[Array], Array]
+    advice: str = Errors.advice
 
-    def along(lengths: Array) -> float:
-        return float(((lengths[:, None] * coef) ** 2).sum())
+    @property
+    def n_targets(self) -> int:
+        """c."""
+        return int(self.Y.shape[1])
 
-    def of_columns(lengths: Array) -> float:
-        return moved(reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
+    def solve(
+        self, alpha: float, columns: Columns = ALL, *, penalty: Array | None = None, noise: float = 0.0
+    ) -> RowSolution:
+        """Weights of some targets; see `Stacked.of`."""
+        Y = self.Y[:, columns]
+        stacked = Stacked.of(self.F, Y, alpha if penalty is None else penalty, noise)
+        w = stacked.solution()
+        return RowSolution(w, ((self.F @ w - Y) ** 2).sum(axis=0), alpha, Y, stacked)
 
-    of_S = np.linalg.norm(stacked.S, axis=0)
-    sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
-    rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
-    solve = moved(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
-    blocks = along(rounds.values)
-    if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
-        met = left_squares / max(rounds.rows, 1.0) + alpha**2 * float((coef**2).sum()) / max(rounds.n, 1e-300)
-        blocks += of_columns(rounds.values) * met
-    sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
-    return Errors(sums, solve, blocks, advice)
+    def effective_dof(self, solution: RowSolution) -> float:
+        """tr FH⁻¹Fᵀ."""
+        # ‖FS⁻¹V‖²
+        S, V = solution.stacked, dof_vectors(self.F.shape[1])
+        if S.spectrum is not None:
+            return float(((self.F @ (S.spectrum[2].T / S.spectrum[1])) ** 2).sum())
+        return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
+
+    def certify(self, solution: RowSolution, certificates: Certificates, coef: Array | None = None) -> None:
+        """Leave condition, effective degrees of freedom and errors; `coef`: Tw, where it was chosen otherwise."""
+        certificates.figures["effective_dof"] = self.effective_dof(solution)
+        certificates.figures["solved_condition"] = solution.stacked.condition
+        certificates.errors = self.error(solution, coef)
+
+    def error(self, solution: RowSolution, coef: Array | None = None) -> Errors:
+        """The errors of predictions, relative to their norm; see the module."""
+        F, Y, w, stacked, rounds = self.F, solution.Y, solution.w, solution.stacked, self.rounds
+        coef = self.expand(w) if coef is None else coef
+        left = F @ w - Y
+        predicted = float(((F @ w) ** 2).sum())
+        if not w.any() or not predicted > 0:
+            return Errors(0.0, 0.0, 0.0, self.advice)
+        k, r, left_squares = len(F), F.shape[1], float((left**2).sum())
+
+        def power(X: Array) -> float:
+            """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
+            return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
+
+        def along(lengths: Array) -> float:
+            return float(((lengths[:, None] * coef) ** 2).sum())
+
+        def of_columns(lengths: Array) -> float:
+            return power(self.reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
+
+        of_S = np.linalg.norm(stacked.S, axis=0)
+        sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
+        rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
+        solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
+        blocks = along(rounds.values)
+        if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
+            penalty = solution.alpha**2 * float((coef**2).sum()) / max(rounds.n, 1e-300)
+            blocks += of_columns(rounds.values) * (left_squares / max(rounds.rows, 1.0) + penalty)
+        sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
+        return Errors(sums, solve, blocks, self.advice)
 
 
 def nystrom_ridge_of(
@@ -188,23 +225,11 @@ def nystrom_ridge_of(
     """
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
-    penalty: Any = alpha
-    if isinstance(alpha, str):
-        penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     rounds = Roundings(part.lengths, values, rows, part.n)
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
-        Y = part.targets[:, columns]
-        stacked = Stacked.of(F, Y, value)
-        w = stacked.solution()
-        if noted is not None:
-            stacked.figures(F, noted)
-            coef = whitening.expand(w)
-            noted.errors = errors_of(F, Y, stacked, w, coef, value, rounds, whitening.reduce, Errors.advice)
-        return w, ((F @ w - Y) ** 2).sum(axis=0)
-
-    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
+    penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
+    system = RowSystem(F, part.targets, rounds, whitening.reduce, whitening.expand)
+    w, error = solve_targets(system, penalty, certificates)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 

@@ -23,7 +23,8 @@ from scipy import linalg
 from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import centre, ridge
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

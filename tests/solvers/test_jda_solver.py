@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.jda import Aligned, components, differences, labeller
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)

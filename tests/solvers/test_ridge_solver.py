@@ -11,9 +11,9 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
-from bigkernel.solvers.exact import exact_krr
-from bigkernel.solvers.indefinite import indefinite_krr
-from bigkernel.solvers.ridge import centre, identity, nystrom_ridge, reduced, ridge, squared_error, top_eigen, whiten
+from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.ridge import nystrom_ridge, ridge, squared_error
+from bigkernel.solvers.whitening import centre, identity, reduced, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
