@@ -50,20 +50,13 @@ def scaled(total: Mapping[str, Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of the errors behind the moments of a fit, in the columns of the map.
+    """What is known of the errors behind the moments of a fit, in the columns of the map."""
 
-    Attributes
-    ----------
-    z : (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
-    rounding : Ev, (p, k)
-    noise : δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
-    widest : the blocks are float64, as `Errors` has it
-    """
-
-    z: Array
-    rounding: Array
+    z: Array  # (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
+    rounding: Array  # Ev, (p, k)
+    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
     noise: Array | None = None
-    widest: bool = False
+    widest: bool = False  # the blocks are float64, as `Errors` has it
 
 
 @dataclass(frozen=True)
@@ -126,16 +119,13 @@ class Variances:
     ----------
     sums, solve : (r,) the a_i of the sums, and of TᵀGT, whose rounding T makes large as it does that of G, or of the
         factor of G + αK where moments are not rotated
-    blocks : (r,) the d_i, or None where the blocks are as good as their rows
-    rows : behind the moments
-    widest : see `Errors`
     """
 
     sums: Array
     solve: Array
-    blocks: Array | None
-    rows: float
-    widest: bool = False
+    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
+    rows: float  # behind the moments
+    widest: bool = False  # see `Errors`
 
     @cached_property
     def changes(self) -> Array:

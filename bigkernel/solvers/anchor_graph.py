@@ -89,10 +89,9 @@ class AnchorMomentStatistic(SidedMomentStatistic):
     Attributes
     ----------
     features : LandmarkMap, whose landmarks are the anchors: p = m
-    neighbours : k
     """
 
-    neighbours: int = 3
+    neighbours: int = 3  # k
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""

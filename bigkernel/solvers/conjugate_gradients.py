@@ -25,28 +25,16 @@ _SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenva
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """The state between two steps.
+    """The state between two steps."""
 
-    Attributes
-    ----------
-    alpha : α, (m, c)
-    residual : C − Aα, (m, c)
-    direction : p, (m, c)
-    descent : ρ = ⟨r, P⁻¹r⟩, (c,)
-    ritz : θ, the smallest Ritz value so far, (c,)
-    stuck : (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
-    fall : by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
-    lengths, turns : η and β of the steps so far, tuples of (c,)
-    """
-
-    alpha: Array
-    residual: Array
-    direction: Array
-    descent: Array
-    ritz: Array
-    stuck: Array
-    fall: Array
-    lengths: tuple[Array, ...] = ()
+    alpha: Array  # α, (m, c)
+    residual: Array  # C − Aα, (m, c)
+    direction: Array  # p, (m, c)
+    descent: Array  # ρ = ⟨r, P⁻¹r⟩, (c,)
+    ritz: Array  # θ, the smallest Ritz value so far, (c,)
+    stuck: Array  # (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
+    fall: Array  # by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
+    lengths: tuple[Array, ...] = ()  # and turns: η and β of the steps so far, tuples of (c,)
     turns: tuple[Array, ...] = ()
 
     def only(self, columns: Array) -> Descent:

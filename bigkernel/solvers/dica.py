@@ -35,41 +35,24 @@ _NULL = 1e-9  # eigenvalues below this share of the largest are rounding
 
 @dataclass(frozen=True)
 class Components:
-    """Components z(x) = φ(x)ᵀW + b, centred by the mean of the training rows.
+    """Components z(x) = φ(x)ᵀW + b, centred by the mean of the training rows."""
 
-    Attributes
-    ----------
-    coef : W (p, c), over the columns of the map (over the rows, where exact)
-    intercept : b (c,)
-    eigenvalues : γ (c,), falling; the variance of each component over the training rows
-    variance : distributional variance tr R in the features and in the components, and what share of the whole
-        variance it is
-    rounding : of the moments; see `principal`
-    """
-
-    coef: Array
-    intercept: Array
-    eigenvalues: Array
+    coef: Array  # W (p, c), over the columns of the map (over the rows, where exact)
+    intercept: Array  # b (c,)
+    eigenvalues: Array  # γ (c,), falling; the variance of each component over the training rows
+    # distributional variance tr R in the features and in the components, and what share of the whole variance it is
     variance: dict[str, float]
-    rounding: float = 0.0
+    rounding: float = 0.0  # of the moments; see `principal`
 
 
 @dataclass(frozen=True)
 class Spread:
-    """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values).
+    """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values)."""
 
-    Attributes
-    ----------
-    n : Σ w
-    values : (p,) at least 0
-    between : (p, G) with R = between·betweenᵀ
-    rounding : how far below 0 eigenvalues of S were found, which has none
-    """
-
-    n: float
-    values: Array
-    between: Array
-    rounding: float = 0.0
+    n: float  # Σ w
+    values: Array  # (p,) at least 0
+    between: Array  # (p, G) with R = between·betweenᵀ
+    rounding: float = 0.0  # how far below 0 eigenvalues of S were found, which has none
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,14 @@ _STEPS = 120  # of the coarse search over log α
 
 @dataclass(frozen=True, eq=False)
 class Spectral:
-    """A ridge problem in the coordinates of its eigenvectors, null directions left out.
+    """A ridge problem in the coordinates of its eigenvectors, null directions left out."""
 
-    Attributes
-    ----------
-    values : (r,) eigenvalues of G, above rounding
-    explained : (r,) Σ over the targets of their squared projection on each direction
-    rest : what no direction explains: the squared error of least squares
-    n : rows
-    fixed : degrees of freedom that α does not shrink: 1 with an intercept, else 0
-    rounding : of the eigenvalues, relative to the largest: below it an α is no different from 0
-    """
-
-    values: Array
-    explained: Array
-    rest: float
-    n: float
-    fixed: float
+    values: Array  # (r,) eigenvalues of G, above rounding
+    explained: Array  # (r,) Σ over the targets of their squared projection on each direction
+    rest: float  # what no direction explains: the squared error of least squares
+    n: float  # rows
+    fixed: float  # degrees of freedom that α does not shrink: 1 with an intercept, else 0
+    # of the eigenvalues, relative to the largest: below it an α is no different from 0
     rounding: float = float(np.finfo(np.float64).eps)
 
     def gcv(self, alpha: float) -> float:

@@ -35,12 +35,10 @@ class SidedMomentStatistic(MomentStatistic):
     Attributes
     ----------
     targets : the classes
-    unlabelled : "keep"
-    sides : which rows are which; None: labelled rows are the source, all others the target
     """
 
     unlabelled: str = "keep"
-    sides: Sides | None = None
+    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         if self.sides is None:

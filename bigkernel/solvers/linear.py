@@ -116,21 +116,13 @@ def _unrelated(small: Reduced, mean: Array, squares: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What is known of the rounding of moments.
+    """What is known of the rounding of moments."""
 
-    Attributes
-    ----------
-    moments : about the point that they were summed about
-    lengths : (d,) of the scaled columns there: 1, or more where that is far from their mean
-    stored : (d,) of the scaled columns about 0, where their values are rounded
-    flat : (d,) whether a column may vary by less than rounding shows, so that it was left out
-    of_mean : (d, c) what C has more of about 0, where directions that count as null are to meet no mean; or None
-    """
-
-    moments: Moments
-    lengths: Array
-    stored: Array
-    flat: Array
+    moments: Moments  # about the point that they were summed about
+    lengths: Array  # (d,) of the scaled columns there: 1, or more where that is far from their mean
+    stored: Array  # (d,) of the scaled columns about 0, where their values are rounded
+    flat: Array  # (d,) whether a column may vary by less than rounding shows, so that it was left out
+    # (d, c) what C has more of about 0, where directions that count as null are to meet no mean; or None
     of_mean: Array | None = None
 
 
@@ -215,16 +207,10 @@ def linear_fit(
 
 @dataclass(frozen=True, eq=False)
 class _Scaled:
-    """The coordinates u of coefficients v = DTu.
+    """The coordinates u of coefficients v = DTu."""
 
-    Attributes
-    ----------
-    scale : (d,) the diagonal of D
-    top : (d,) what the row of the mean is in scaled columns, or None where it needs no care: T = I
-    """
-
-    scale: Array
-    top: Array | None
+    scale: Array  # (d,) the diagonal of D
+    top: Array | None  # (d,) what the row of the mean is in scaled columns, or None where it needs no care: T = I
 
     def reduce(self, X: Array) -> Array:
         """TᵀDX, of X (d, ·)."""

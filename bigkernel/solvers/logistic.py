@@ -43,18 +43,13 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Θ, the objective there and its gradient.
-
-    Attributes
-    ----------
-    excess : Newton's decrement by the curvature that the steps have met: about what the objective is above its least
-    pairs : the last steps and changes of the gradient
-    """
+    """Θ, the objective there and its gradient."""
 
     theta: Array
     objective: float
     gradient: Array
-    pairs: tuple[tuple[Array, Array], ...] = ()
+    pairs: tuple[tuple[Array, Array], ...] = ()  # the last steps and changes of the gradient
+    # Newton's decrement by the curvature that the steps have met: about what the objective is above its least
     excess: float = np.inf
 
 

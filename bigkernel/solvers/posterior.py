@@ -37,20 +37,12 @@ class Posterior(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """Of the exact form, p = n.
+    """Of the exact form, p = n."""
 
-    Attributes
-    ----------
-    factor : of W^{1/2}KW^{1/2} + αI
-    root : (n,) roots of the weights
-    constant : (n,) the half-solve of `root`, where there is an intercept
-    noise : α
-    """
-
-    factor: Factor
-    root: Array
-    constant: Array | None
-    noise: float
+    factor: Factor  # of W^{1/2}KW^{1/2} + αI
+    root: Array  # (n,) roots of the weights
+    constant: Array | None  # (n,) the half-solve of `root`, where there is an intercept
+    noise: float  # α
 
     def variance(self, block: Array, diagonal: Array) -> Array:
         """See `Posterior`."""
@@ -64,22 +56,13 @@ class ExactPosterior:
 
 @dataclass(frozen=True, eq=False)
 class NystromPosterior:
-    """Of the Nyström form, p = m.
+    """Of the Nyström form, p = m."""
 
-    Attributes
-    ----------
-    whitening : φ = Tᵀk(Z, x)
-    factor : of ΦᵀWΦ + αI, centred where there is an intercept
-    mean : (r,) what was taken out
-    noise : α
-    constant : variance of the intercept, α/Σw
-    """
-
-    whitening: Whitening
-    factor: Factor
-    mean: Array
-    noise: float
-    constant: float
+    whitening: Whitening  # φ = Tᵀk(Z, x)
+    factor: Factor  # of ΦᵀWΦ + αI, centred where there is an intercept
+    mean: Array  # (r,) what was taken out
+    noise: float  # α
+    constant: float  # variance of the intercept, α/Σw
 
     def variance(self, block: Array, diagonal: Array) -> Array:
         """See `Posterior`."""

@@ -37,16 +37,14 @@ class SubSample:
 
     Attributes
     ----------
-    lower : (m, m) with L in its lower triangle
     jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is: directions in which A
         is smaller are not solved for
-    rows : how many there are
     """
 
-    lower: Array
+    lower: Array  # (m, m) with L in its lower triangle
     jitter: float
     floor: float
-    rows: int
+    rows: int  # how many there are
 
     @property
     def name(self) -> str:
@@ -65,22 +63,13 @@ class SubSample:
 
 @dataclass(frozen=True, eq=False)
 class Falkon:
-    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
+    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT."""
 
-    Attributes
-    ----------
-    factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
-    diagonal : (m,) of T
-    ratio : n/m
-    jitter : that was added to the diagonal of K, relative to its largest entry
-    floor : nothing, but for the square of that
-    """
-
-    factors: Array
-    diagonal: Array
-    ratio: float
-    jitter: float
-    floor: float = 0.0
+    factors: Array  # (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
+    diagonal: Array  # (m,) of T
+    ratio: float  # n/m
+    jitter: float  # that was added to the diagonal of K, relative to its largest entry
+    floor: float = 0.0  # nothing, but for the square of that
 
     @property
     def name(self) -> str:

@@ -19,20 +19,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class PrincipalAxes:
-    """Axes of rows about their mean.
+    """Axes of rows about their mean."""
 
-    Attributes
-    ----------
-    mean : (d,)
-    axes : (r, d), of unit length, at right angles
-    variances : (r,), falling, above rounding
-    total : the variances of all directions together
-    """
-
-    mean: Array
-    axes: Array
-    variances: Array
-    total: float
+    mean: Array  # (d,)
+    axes: Array  # (r, d), of unit length, at right angles
+    variances: Array  # (r,), falling, above rounding
+    total: float  # the variances of all directions together
 
 
 def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:

@@ -32,16 +32,10 @@ _HARD = 1e100  # a slope that is as good as infinite
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Which rows are the source, which the target.
+    """Which rows are the source, which the target."""
 
-    Attributes
-    ----------
-    cells : of the rows
-    source : (G,) bool, the domains with labels; the others are the target
-    """
-
-    cells: Cells
-    source: Array
+    cells: Cells  # of the rows
+    source: Array  # (G,) bool, the domains with labels; the others are the target
 
     def split(self, chunk: Chunk) -> tuple[Array, Array]:
         """Positions of the target's rows and of the labelled rows of the source, sorted.
@@ -93,21 +87,13 @@ class PseudoLabelStatistic(Sums):
     Accumulates `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights), `entropy` (Σ −w Q log Q, in nats) and
     `changed` (the weight of rows whose largest value is of another class than before, by more than rounding), all of
     the target alone.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    sides : which rows are the target
-    decision : f
-    slope : by which f is multiplied; ∞: hard labels
-    before : f of the round before, or None: every label is new
     """
 
-    features: FeatureMap
-    sides: Sides
-    decision: Decision
-    slope: float
-    before: Decision | None = None
+    features: FeatureMap  # a single map of width p
+    sides: Sides  # which rows are the target
+    decision: Decision  # f
+    slope: float  # by which f is multiplied; ∞: hard labels
+    before: Decision | None = None  # f of the round before, or None: every label is new
 
     @property
     def n_classes(self) -> int:
@@ -188,15 +174,10 @@ class JointPseudoLabels(Sums):
     """The pseudo-labels of several decisions over one map, from one sweep: blocks are made once for all of them.
 
     Accumulates what `PseudoLabelStatistic` does, with an axis of decisions in front, to the bits of a sweep for each.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    asked : at least one
     """
 
-    features: FeatureMap
-    asked: tuple[Asked, ...]
+    features: FeatureMap  # a single map of width p
+    asked: tuple[Asked, ...]  # at least one
 
     @cached_property
     def parts(self) -> list[PseudoLabelStatistic]:
@@ -255,18 +236,12 @@ class JointPseudoLabels(Sums):
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are.
-
-    Attributes
-    ----------
-    entropy : mean of −Σ Q log Q a row, in nats
-    changed : share of the rows whose predicted class is another than the round before
-    """
+    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are."""
 
     sums: Array
     counts: Array
-    entropy: float = 0.0
-    changed: float = 1.0
+    entropy: float = 0.0  # mean of −Σ Q log Q a row, in nats
+    changed: float = 1.0  # share of the rows whose predicted class is another than the round before
 
     @classmethod
     def of(cls, total: Mapping[str, Array], shift: Array | None = None) -> PseudoLabels:

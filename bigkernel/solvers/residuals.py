@@ -147,21 +147,17 @@ class Certificates:
 
     Attributes
     ----------
-    ratios : residual ratios by name
-    figures : condition numbers, effective degrees of freedom, counts
-    notes : what the fit has to be warned of
     rounding : the largest rounding of moments that a solve has met: how far below 0 the eigenvalues of G reach, which
         has none; 0 where it has met none
-    blind : that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
-    errors : `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
     """
 
-    ratios: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)  # residual ratios by name
+    # condition numbers, effective degrees of freedom, counts
     figures: dict[str, float | int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
     rounding: float = 0.0
-    blind: bool = False
-    errors: Any = None
+    blind: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
+    errors: Any = None  # `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
 
     def take_worst(self, other: Certificates) -> None:
         """Take what another solve of the same fit has met, where it is worse."""

@@ -102,22 +102,13 @@ def by_penalty(
 
 
 class Factorization:
-    """H = G + αI factored.
+    """H = G + αI factored."""
 
-    Attributes
-    ----------
-    condition : about that of H, of what is kept
-    rounding : how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
-    hidden : in how many directions rounding hides the eigenvalue, so that another was taken or none
-    dropped : (r, r − k) the directions left out as null
-    basis : Q (r, r) of which these are the coordinates, or None
-    """
-
-    condition: float = 1.0
-    rounding: float = 0.0
-    hidden: int = 0
-    dropped: Array | None = None
-    basis: Array | None = None
+    condition: float = 1.0  # about that of H, of what is kept
+    rounding: float = 0.0  # how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
+    hidden: int = 0  # in how many directions rounding hides the eigenvalue, so that another was taken or none
+    dropped: Array | None = None  # (r, r − k) the directions left out as null
+    basis: Array | None = None  # Q (r, r) of which these are the coordinates, or None
 
     def solve(self, C: Array) -> Array:
         """H⁻¹C, (r, c): of least norm where H is singular."""

@@ -40,17 +40,14 @@ class SplitSides:
 
     Attributes
     ----------
-    cells, folds : of the rows
-    source : (F + 1, G) bool, the domains that are the source
-    group : (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
     targets, sources, tested : (g, F + 1) bool, whether a split has the rows of a group in its target, in its source, or
         tests them
     """
 
-    cells: Cells
+    cells: Cells  # and folds: of the rows
     folds: Folds
-    source: Array
-    group: Array
+    source: Array  # (F + 1, G) bool, the domains that are the source
+    group: Array  # (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
     targets: Array
     sources: Array
     tested: Array

@@ -37,23 +37,15 @@ NULL = 8.0  # times ε√r of the largest singular value, below which one is nul
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """[F; P] = QS, and Qᵀ[Y; 0].
+    """[F; P] = QS, and Qᵀ[Y; 0]."""
 
-    Attributes
-    ----------
-    S, z : (r, r) upper triangular, (r, c)
-    spectrum : U, values, Vᵀ of the singular values above rounding, where S is singular
-    null : (r, ·) the directions of the others, orthonormal
-    condition : of S, about, as far as it is solved
-    left : squared errors that no w takes away
-    """
-
-    S: Array
+    S: Array  # and z: (r, r) upper triangular, (r, c)
     z: Array
+    # U, values, Vᵀ of the singular values above rounding, where S is singular
     spectrum: tuple[Array, Array, Array] | None
-    null: Array
-    condition: float
-    left: float
+    null: Array  # (r, ·) the directions of the others, orthonormal
+    condition: float  # of S, about, as far as it is solved
+    left: float  # squared errors that no w takes away
 
     @classmethod
     def of(cls, F: Array, Y: Array, penalty: float | Array, noise: float = 0.0) -> Stacked:
@@ -97,18 +89,11 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Roundings:
-    """What rounds in columns (p,), of their coefficients, each as a length over all rows.
+    """What rounds in columns (p,), of their coefficients, each as a length over all rows."""
 
-    Attributes
-    ----------
-    factored : of the columns in R
-    values : of their values as the blocks have them
-    rows, n : how many rows there are, and Σw
-    """
-
-    factored: Array
-    values: Array
-    rows: float
+    factored: Array  # of the columns in R
+    values: Array  # of their values as the blocks have them
+    rows: float  # and n: how many rows there are, and Σw
     n: float
 
 
@@ -125,22 +110,14 @@ class RowSolution:
 
 @dataclass(frozen=True, eq=False)
 class RowSystem:
-    """The system of `ridge.RidgeSystem`, by QR of the rows.
+    """The system of `ridge.RidgeSystem`, by QR of the rows."""
 
-    Attributes
-    ----------
-    F, Y : (k, r), (k, c)
-    rounds : of the columns
-    reduce, expand : give TᵀX of X (p, ·), and Tw
-    advice : for `Errors`
-    """
-
-    F: Array
+    F: Array  # and Y: (k, r), (k, c)
     Y: Array
-    rounds: Roundings
-    reduce: Callable[[Array], Array]
+    rounds: Roundings  # of the columns
+    reduce: Callable[[Array], Array]  # and expand: give TᵀX of X (p, ·), and Tw
     expand: Callable[[Array], Array]
-    advice: str = Errors.advice
+    advice: str = Errors.advice  # for `Errors`
 
     @property
     def n_targets(self) -> int:

@@ -26,23 +26,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
+    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular."""
 
-    Attributes
-    ----------
-    width : p
-    rank : r
-    pivots : (r,) the landmarks kept, or None: all, through `basis`
-    factor : (r, r) in column order, L in its lower triangle, or None; what is above the diagonal is no part of L
-    basis : (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
-    core : K_mm, above the diagonal of `factor`; None where landmarks were left out, or there is no factor
-    """
-
-    width: int
-    rank: int
-    pivots: Array | None = None
+    width: int  # p
+    rank: int  # r
+    pivots: Array | None = None  # (r,) the landmarks kept, or None: all, through `basis`
+    # (r, r) in column order, L in its lower triangle, or None; what is above the diagonal is no part of L
     factor: Array | None = None
+    # (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
     basis: Array | None = None
+    # K_mm, above the diagonal of `factor`; None where landmarks were left out, or there is no factor
     core: Upper | None = None
 
     @property

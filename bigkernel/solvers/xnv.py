@@ -33,20 +33,12 @@ _UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/�
 
 @dataclass(frozen=True)
 class Canonical:
-    """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 and variance 1 over all rows.
+    """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 and variance 1 over all rows."""
 
-    Attributes
-    ----------
-    basis : B (p₁, r)
-    offset : o (r,)
-    correlations : ρ (r,) with the coordinates of the second view, falling, in (0, 1]
-    ranks : directions kept of either view
-    """
-
-    basis: Array
-    offset: Array
-    correlations: Array
-    ranks: tuple[int, int]
+    basis: Array  # B (p₁, r)
+    offset: Array  # o (r,)
+    correlations: Array  # ρ (r,) with the coordinates of the second view, falling, in (0, 1]
+    ranks: tuple[int, int]  # directions kept of either view
 
     @property
     def penalty(self) -> Array:
