@@ -24,8 +24,7 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
-from bigkernel.solvers.perturbation import change, moved
+from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, change, directions, moved, scaled
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle

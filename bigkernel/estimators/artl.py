@@ -21,8 +21,7 @@ from bigkernel.estimators.probabilities import PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.artl import Strengths, adapted, slope
-from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.adaptation import Aligned, Strengths, adapted, slope
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates

@@ -16,7 +16,7 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.jda import components, expanded, labeller
+from bigkernel.solvers.adaptation import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import require_alpha

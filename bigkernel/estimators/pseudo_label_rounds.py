@@ -26,7 +26,7 @@ from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
+from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells

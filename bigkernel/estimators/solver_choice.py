@@ -25,15 +25,15 @@ from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.descent_cost import (
+from bigkernel.solvers.preconditioners import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
     direct_flops,
     driver_bytes,
+    named,
     solve_flops,
 )
-from bigkernel.solvers.preconditioners import named
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan

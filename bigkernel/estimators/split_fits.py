@@ -19,9 +19,8 @@ from bigkernel.estimators.arithmetic import drawn, evidence_of
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.label_course import Course
 from bigkernel.estimators.number_range import solving
-from bigkernel.solvers.accuracy import Errors
+from bigkernel.solvers.accuracy import Errors, changes
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
-from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.pseudo_labels import Sides
 from bigkernel.solvers.split_sides import SplitSides
 from bigkernel.solvers.whitening import Whitening

@@ -33,8 +33,8 @@ from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
-from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.preconditioners import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.grid_scores import GridScores

@@ -2,7 +2,7 @@
 
 Least squares in whitened coordinates have a formula for that (`solvers.accuracy`). Eigenfunctions and canonical
 directions have none: their candidates are solved once more, from sums that are moved as rounding moved them
-(`solvers.perturbation`). Shapes: p columns that solutions have coefficients of, r coordinates, k candidates, c targets.
+(`solvers.accuracy`). Shapes: p columns that solutions have coefficients of, r coordinates, k candidates, c targets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bigkernel.estimators.arithmetic import drawn, evidence_of
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import Scoring, Solved, Tested
-from bigkernel.solvers.accuracy import ENOUGH, Evidence, Variances, variances
+from bigkernel.solvers.accuracy import ENOUGH, Evidence, Variances, changes, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -31,7 +31,6 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.whitening import Whitening, identity, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.merge_tree import Accumulator

@@ -20,7 +20,7 @@ from scipy import sparse
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.jda import SidedMomentStatistic
+from bigkernel.solvers.adaptation import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk

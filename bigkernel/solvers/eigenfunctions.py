@@ -1,4 +1,4 @@
-"""Simple semi-supervised learning as a small problem: ridge on the leading eigenfunctions of the kernel.
+"""Leading eigenvectors: semi-supervised ridge on the eigenfunctions of a kernel, and principal axes of rows.
 
 Notation: m landmarks, p columns of the map, s components, c targets; all rows, labelled or not, shape the
 eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
@@ -7,6 +7,7 @@ eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, J
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -103,3 +104,38 @@ def leading(
     if penalty is not None:
         vectors = linalg.solve_triangular(L, vectors, lower=True, trans="T", check_finite=False)
     return values, vectors
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalAxes:
+    """Axes of rows about their mean."""
+
+    mean: Array  # (d,)
+    axes: Array  # (r, d), of unit length, at right angles
+    variances: Array  # (r,), falling, above rounding
+    total: float  # the variances of all directions together
+
+
+def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
+    """The leading axes of the rows whose moments, about a point near their mean, are given.
+
+    The sign of an axis is that which makes its largest coordinate positive.
+
+    Parameters
+    ----------
+    moments : of φ(x) = x
+    count : a whole number of axes; a share below 1 of the variance that they hold together at least; None: all.
+        Never more than have a variance above rounding.
+    """
+    mean = moments.s / moments.n
+    S = moments.G / moments.n - np.outer(mean, mean)
+    total = float(np.trace(S))
+    wanted = len(S) if count is None or count < 1 else int(count)
+    values, vectors = positive_part(*top_eigen(S, wanted))
+    if count is not None and count < 1:
+        kept = int(np.searchsorted(np.cumsum(values), count * total)) + 1
+        values, vectors = values[:kept], vectors[:, :kept]
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.sign(vectors[largest, np.arange(len(values))])
+    shift = 0.0 if moments.shift is None else moments.shift
+    return PrincipalAxes(mean + shift, (vectors * signs).T, values, total)

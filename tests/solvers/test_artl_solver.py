@@ -6,9 +6,8 @@ import reference
 import reference_adaptation as dense
 from numpy.testing import assert_allclose
 
+from bigkernel.solvers.adaptation import Aligned, Strengths, adapted, discrepancy, slope
 from bigkernel.solvers.anchor_graph import laplacian
-from bigkernel.solvers.artl import Strengths, adapted, discrepancy, slope
-from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.pseudo_labels import PseudoLabels, soft_labels
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments

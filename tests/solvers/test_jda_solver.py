@@ -5,8 +5,8 @@ import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.solvers.adaptation import Aligned, components, differences, labeller
 from bigkernel.solvers.eigenfunctions import leading
-from bigkernel.solvers.jda import Aligned, components, differences, labeller
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments

@@ -1,11 +1,15 @@
-"""Transfer components and joint distribution adaptation: components in which source and target rows are alike.
+"""Domain adaptation from moments: components or a classifier for which source and target rows are alike.
 
 With the features whitened, S = Σ (φ − φ̄)(φ − φ̄)ᵀ over the n rows of both sides, e_0 the difference of the sides' means
 and e_c that of the means of class c (the target's by pseudo-labels), the components are the leading solutions of
     S w = γ [n Σ_j e_j e_jᵀ + μI] w.
 Without classes these are transfer components (Pan, Tsang, Kwok & Yang, IEEE TNN 2011); with them, joint distribution
-adaptation (Long, Wang, Ding, Sun & Yu, ICCV 2013), here in r dimensions from the moments of one sweep and, a round, the
-pseudo-labelled sums of another. Shapes: p columns of the map, r of it whitened, s components, c classes.
+adaptation (Long, Wang, Ding, Sun & Yu, ICCV 2013).
+
+Adaptation regularization (Long, Wang, Ding, Pan & Yu, IEEE TKDE 2014) is ridge on the labelled source, with the moments
+G_s and C (by class), and the Laplacian L of the anchor graph,
+    W = (G_s + λ(n/2)M + γL + σI)⁻¹ C,   M = (1 − μ)e_0e_0ᵀ + μ Σ_c e_c e_cᵀ.
+Shapes: p columns of the map, r of it whitened, s components, c classes.
 """
 
 from __future__ import annotations
@@ -149,3 +153,49 @@ def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
 def expanded(decision: Decision, whitening: Whitening) -> Decision:
     """The decision over the columns of the map, from that over the whitened ones."""
     return Decision(whitening.expand(decision.coef), decision.intercept)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """λ (`mmd`), γ (`manifold`), σ (`alpha`) and μ (`balance`, from 0: domains alone, to 1: classes alone)."""
+
+    mmd: float
+    manifold: float
+    alpha: float
+    balance: float
+
+
+def discrepancy(aligned: Aligned, labels: PseudoLabels | None, balance: float) -> Array:
+    """M (r, r): (1 − μ)v₀v₀ᵀ, with pseudo-labels + μ Σ_c v_c v_cᵀ."""
+    M: Array = (1 - balance) * np.outer(aligned.apart, aligned.apart)
+    if labels is not None:
+        v = aligned.classes_apart(labels)
+        M += balance * (v @ v.T)
+    return M
+
+
+def adapted(
+    aligned: Aligned,
+    laplacian: Array | None,
+    labels: PseudoLabels | None,
+    strengths: Strengths,
+    *,
+    certificates: Certificates | None = None,
+) -> Array:
+    """W (r, c), over the whitened columns; `labels` in whitened coordinates, None: those of the first round."""
+    M = discrepancy(aligned, labels, strengths.balance)
+    H = aligned.source.G + strengths.mmd * aligned.n / 2 * M
+    if laplacian is not None:
+        H = H + strengths.manifold * laplacian
+    rows = float(aligned.source.rows + aligned.target.rows)
+    return ridge(H, aligned.source.C, strengths.alpha, n_rows=rows, certificates=certificates)
+
+
+def slope(aligned: Aligned, W: Array, sharpness: float) -> float:
+    """β/τ, by which f is multiplied before the softmax: τ² = tr(WᵀS_tW)/n_t, how far f spreads over the target.
+
+    0 where f does not vary there: nothing is known of a class.
+    """
+    variance = float(np.einsum("rc,rc->", W, aligned.spread @ W)) / float(aligned.target.n)
+    scale = float(np.abs(W).max(initial=0.0)) ** 2 * float(np.trace(aligned.target.G)) / float(aligned.target.n)
+    return sharpness / variance**0.5 if variance > 1e-14 * scale else 0.0
