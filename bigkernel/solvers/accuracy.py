@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ from bigkernel.solvers.residuals import probes
 from bigkernel.solvers.whitening import Reduced, Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
+
+if TYPE_CHECKING:
+    from bigkernel.solvers.ridge import Factor
 
 Array = NDArray[Any]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
@@ -172,22 +175,8 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitenin
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
-class Solver(Protocol):
-    """H⁻¹ in the coordinates of a factorization; see `solvers.ridge.Factorization`."""
-
-    hidden: int
-    dropped: Array | None
-    basis: Array | None
-
-    def quadratic(self, G: Any, C: Array) -> Array:
-        """xᵀGx of every column x of H⁻¹C, (c,)."""
-
-    def image(self, G: Any, C: Array) -> Array:
-        """GH⁻¹C, (r, c)."""
-
-
 def prediction_errors(
-    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Solver, changes: Array
+    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Factor, changes: Array
 ) -> Errors:
     """The errors of predictions of a fit; see the module.
 
@@ -329,12 +318,7 @@ def change(
 
 
 def changes(
-    moments: Moments,
-    fits: tuple[Array, Array],
-    others: tuple[Array, Array],
-    count: int,
-    *,
-    seen: Array | None = None,
+    moments: Moments, fits: tuple[Array, Array], others: tuple[Array, Array], count: int, *, seen: Array | None = None
 ) -> Array:
     """As `change`, of `count` fits side by side: (p, count·c) and (count·c,)."""
     W, V = (_lifted(moments, *one) for one in (fits, others))

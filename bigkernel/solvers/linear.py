@@ -233,13 +233,7 @@ class _Scaled:
 
 
 def linear_ridge_of(
-    R: Array,
-    shift: Array,
-    alpha: float | Array | str,
-    *,
-    fit_intercept: bool,
-    rows: float,
-    certificates: Certificates,
+    R: Array, shift: Array, alpha: float | Array | str, *, fit_intercept: bool, rows: float, certificates: Certificates
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
 

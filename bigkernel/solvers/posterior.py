@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.ridge import Factor, factorize
+from bigkernel.solvers.ridge import DenseFactor, factorize
 from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
@@ -39,7 +39,7 @@ class Posterior(Protocol):
 class ExactPosterior:
     """Of the exact form, p = n."""
 
-    factor: Factor  # of W^{1/2}KW^{1/2} + αI
+    factor: DenseFactor  # of W^{1/2}KW^{1/2} + αI
     root: Array  # (n,) roots of the weights
     constant: Array | None  # (n,) the half-solve of `root`, where there is an intercept
     noise: float  # α
@@ -59,7 +59,7 @@ class NystromPosterior:
     """Of the Nyström form, p = m."""
 
     whitening: Whitening  # φ = Tᵀk(Z, x)
-    factor: Factor  # of ΦᵀWΦ + αI, centred where there is an intercept
+    factor: DenseFactor  # of ΦᵀWΦ + αI, centred where there is an intercept
     mean: Array  # (r,) what was taken out
     noise: float  # α
     constant: float  # variance of the intercept, α/Σw

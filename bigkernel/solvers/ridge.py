@@ -38,7 +38,7 @@ from bigkernel.solvers.accuracy import (
     variances_of,
 )
 from bigkernel.solvers.residuals import Certificates, frobenius, probes
-from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower, times_triangle
+from bigkernel.solvers.triangles import Upper, clear_upper, regularised, solve_factored, solve_lower, times_triangle
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
@@ -71,18 +71,10 @@ def by_penalty(
     certificates: Certificates | None,
     solve: Callable[[float, Columns, Certificates | None], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
-    """Solve for the targets of each penalty together.
+    """Solve for the targets of each penalty together, and keep the worst of each figure.
 
-    Parameters
-    ----------
-    alpha : a number, or one for each of the `count` targets
-    certificates : take the worst of each figure
-    solve : from a penalty and the places of its targets to arrays whose last axis these are
-
-    Raises
-    ------
-    DataError
-        Not as many penalties as targets.
+    `alpha` is a number, or one for each of the `count` targets, else `DataError`. `solve` goes from a penalty and the
+    places of its targets to arrays whose last axis these are.
     """
     if np.ndim(alpha) == 0:
         return solve(float(alpha), ALL, certificates)
@@ -101,14 +93,15 @@ def by_penalty(
     return tuple(joined)
 
 
-class Factorization:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Factor:
     """H = G + αI factored."""
 
     condition: float = 1.0  # about that of H, of what is kept
     rounding: float = 0.0  # how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
     hidden: int = 0  # in how many directions rounding hides the eigenvalue, so that another was taken or none
     dropped: Array | None = None  # (r, r − k) the directions left out as null
-    basis: Array | None = None  # Q (r, r) of which these are the coordinates, or None
+    basis: Array | None = None  # Q (r, r) of which these are the coordinates
 
     def solve(self, C: Array) -> Array:
         """H⁻¹C, (r, c): of least norm where H is singular."""
@@ -116,84 +109,79 @@ class Factorization:
 
     def quadratic(self, G: Any, C: Array) -> Array:
         """xᵀGx of every column x of H⁻¹C, (c,)."""
-        x = self.solve(C)
-        return np.asarray((x * (G @ x)).sum(axis=0))
+        return quadratic(G, self.solve(C))
 
     def image(self, G: Any, C: Array) -> Array:
         """GH⁻¹C, (r, c)."""
         return np.asarray(G @ self.solve(C))
 
     def effective_dof(self, G: Any, alpha: float) -> float:
-        """tr GH⁻¹."""
+        """tr GH⁻¹: how many parameters the data determine."""
         return residuals.effective_dof(len(G), alpha, self.solve)
-
-
-@dataclass(frozen=True)
-class Factor(Factorization):
-    """By Cholesky, `lower` (r, r), or where H is singular by its eigenvectors.
-
-    `values`, `vectors` (k,), (r, k) are the eigenpairs kept, and `plain` (k,) those values of G alone.
-    """
-
-    lower: Array | None = None
-    values: Array | None = None
-    vectors: Array | None = None
-    dropped: Array | None = None
-    condition: float = 1.0
-    plain: Array | None = None
-    rounding: float = 0.0
-    hidden: int = 0
-
-    def solve(self, C: Array) -> Array:
-        """See `Factorization`."""
-        if self.lower is not None:
-            return solve_factored(self.lower, C, lower=True)
-        assert self.vectors is not None
-        assert self.values is not None
-        return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
-
-    def quadratic(self, G: Array, C: Array) -> Array:
-        """See `Factorization`."""
-        if self.vectors is None or self.values is None or self.plain is None:
-            return super().quadratic(G, C)
-        return np.asarray(((self.vectors.T @ C) ** 2 * (self.plain / self.values**2)[:, None]).sum(axis=0))
-
-    def effective_dof(self, G: Array, alpha: float) -> float:
-        """See `Factorization`."""
-        if self.plain is None:
-            return super().effective_dof(G, alpha)
-        return float((np.maximum(self.plain, 0) / self.values).sum())
-
-    def half(self, C: Array) -> Array:
-        """HC with HᵀH = (G + αI)⁻¹ (or its pseudo-inverse), (·, c)."""
-        if self.lower is not None:
-            return solve_lower(self.lower, C)
-        assert self.vectors is not None
-        assert self.values is not None
-        return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
 
     def unseen(self, C: Array) -> Array:
         """C along the directions that were dropped as null, (r − k, c)."""
         return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
 
-    def certify(self, G: Array, C: Array, alpha: float, w: Array, certificates: Certificates) -> None:
+    def certify(self, G: Any, C: Array, alpha: float, w: Array, certificates: Certificates) -> None:
         """Say how well w solves (G + αI)w = C."""
-        if self.values is not None and self.vectors is not None and self.plain is not None and len(G):
-            w, right = self.vectors.T @ w, self.vectors.T @ C
-            certificates.ratios["solution"] = residuals.solution(self.values, 0.0, w, right)
-            eigen = residuals.eigen(G, self.plain, self.vectors)
-            certificates.ratios["eigen"], certificates.ratios["orthogonality"] = eigen
-        elif self.lower is not None:
-            certificates.ratios["solution"] = residuals.solution(G, alpha, w, C)
         if len(G):
+            certificates.ratios.update(self._ratios(G, C, alpha, w))
             certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
         certificates.figures["solved_condition"] = self.condition
         certificates.meet(self.rounding, alpha)
 
+    def _ratios(self, G: Any, C: Array, alpha: float, w: Array) -> dict[str, float]:
+        return {"solution": residuals.solution(G, alpha, w, C)}
+
+
+@dataclass(frozen=True, eq=False)
+class CholeskyFactor(Factor):
+    """H = LLᵀ, `lower` L (r, r)."""
+
+    lower: Array
+
+    def solve(self, C: Array) -> Array:
+        return solve_factored(self.lower, C, lower=True)
+
+    def half(self, C: Array) -> Array:
+        """H^−½C, up to a rotation, (r, c)."""
+        return solve_lower(self.lower, C)
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralFactor(Factor):
+    """H by eigenvectors: its eigenpairs that are kept, (k,) and (r, k), and those values of G alone, (k,)."""
+
+    values: Array
+    vectors: Array
+    plain: Array
+
+    def solve(self, C: Array) -> Array:
+        return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
+
+    def half(self, C: Array) -> Array:
+        """H^−½C, up to a rotation, (k, c)."""
+        return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
+
+    def quadratic(self, G: Array, C: Array) -> Array:
+        return np.asarray(((self.vectors.T @ C) ** 2 * (self.plain / self.values**2)[:, None]).sum(axis=0))
+
+    def effective_dof(self, G: Array, alpha: float) -> float:
+        return float((np.maximum(self.plain, 0) / self.values).sum())
+
+    def _ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
+        solution = residuals.solution(self.values, 0.0, self.vectors.T @ w, self.vectors.T @ C)
+        eigen, orthogonality = residuals.eigen(G, self.plain, self.vectors)
+        return {"solution": solution, "eigen": eigen, "orthogonality": orthogonality}
+
+
+DenseFactor = CholeskyFactor | SpectralFactor
+
 
 def factorize(
     G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0, spectrum: Callable[[], Any] | None = None
-) -> Factor:
+) -> DenseFactor:
     """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
 
     A G with eigenvalues below −α/2, down to −ν, is one whose rounding exceeds the penalty: little is known of what its
@@ -202,7 +190,7 @@ def factorize(
     """
     require_alpha(alpha)
     if not len(G):
-        return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)), plain=np.zeros(0))
+        return SpectralFactor(np.zeros(0), np.zeros((0, 0)), np.zeros(0), dropped=np.zeros((0, 0)))
     regular = regularised(G, alpha)
     scale, norm = float(np.abs(np.diagonal(regular)).max()), float(linalg.lapack.dlange("1", regular))
     relative = _relative_rounding(len(G), n_rows)
@@ -215,13 +203,13 @@ def factorize(
         if info == 0 and penalised:
             least = residuals.smallest_eigenvalue(lower)
             if least > alpha / 2:
-                return Factor(lower=lower, condition=norm / least, rounding=max(alpha - least, 0.0))
+                return CholeskyFactor(lower, condition=norm / least, rounding=max(alpha - least, 0.0))
         elif info == 0:
             reciprocal = float(linalg.lapack.dpocon(lower, norm, uplo="L")[0])
             if reciprocal <= relative and alpha > 0:
                 reciprocal = _graded(G, alpha, lower)
             if reciprocal > relative:
-                return Factor(lower=lower, condition=1 / reciprocal)
+                return CholeskyFactor(lower, condition=1 / reciprocal)
     plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
     largest = max(float(np.abs(plain + alpha).max(initial=0.0)), 1e-300)
     rounding, null, values = max(-float(plain[0]), 0.0), relative * largest, plain + alpha
@@ -230,9 +218,15 @@ def factorize(
     elif rounding <= _COARSE * largest:
         null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding / 4) + alpha)
     keep = values > null
-    hidden = int((plain < rounding).sum()) if rounding > alpha else 0
-    kept, condition = values[keep], float(values[-1] / values[keep][0]) if keep.any() else 1.0
-    return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding, hidden)
+    return SpectralFactor(
+        values[keep],
+        vectors[:, keep],
+        plain[keep],
+        dropped=vectors[:, ~keep],
+        condition=float(values[-1] / values[keep][0]) if keep.any() else 1.0,
+        rounding=rounding,
+        hidden=int((plain < rounding).sum()) if rounding > alpha else 0,
+    )
 
 
 def _relative_rounding(size: int, rows: float) -> float:
@@ -246,9 +240,33 @@ def _graded(G: Array, alpha: float, lower: Array) -> float:
     return float(linalg.lapack.dpocon(lower * scale[:, None], norm, uplo="L")[0])
 
 
+def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates: Certificates | None = None) -> Array:
+    """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
+
+    `n_rows` are behind G, for what counts as null; the certificates take the residual, the condition, the effective
+    degrees of freedom and the rounding of G.
+    """
+    factor = factorize(G, alpha, n_rows=n_rows)
+    w = factor.solve(C)
+    if certificates is not None:
+        factor.certify(G, C, alpha, w, certificates)
+    return w
+
+
+def quadratic(G: Any, w: Array) -> Array:
+    """wᵀGw of every column of w (r, c), (c,)."""
+    return np.asarray((w * (G @ w)).sum(axis=0))
+
+
+def squared_error(small: Reduced, w: Array, predicted: Array | None = None) -> Array:
+    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `predicted` where it is known."""
+    predicted = quadratic(small.G, w) if predicted is None else predicted
+    return np.asarray(np.maximum(small.q - 2 * (w * small.C).sum(axis=0) + predicted, 0))
+
+
 @dataclass(frozen=True, eq=False)
 class Tridiagonal:
-    """T = QᵀGQ, of its diagonal (r,) and what is beside it (r − 1,), and Q (r, r)."""
+    """T = QᵀGQ: its diagonal (r,), what is beside it (r − 1,), and Q (r, r)."""
 
     diagonal: Array
     beside: Array
@@ -260,54 +278,42 @@ class Tridiagonal:
         out[1:] += self.beside[:, None] * x[:-1]
         return out
 
-    def factorize(self, alpha: float) -> TridiagonalFactor | None:
+    def factorize(self, alpha: float) -> Factor | None:
         """T + αI = LDLᵀ; None where it is not positive definite."""
         d, e = self.diagonal + alpha, self.beside
         pivots, below, info = linalg.lapack.dpttrf(d, e) if e.size else (d, e, not d[0] > 0)
-        return None if info else TridiagonalFactor(pivots, below, self.basis)
+        return None if info else _TridiagonalFactor(pivots, below, basis=self.basis)
 
 
 @dataclass(frozen=True, eq=False)
-class TridiagonalFactor(Factorization):
-    """T + αI = LDLᵀ: the diagonal of D (r,), and what is below that of L (r − 1,)."""
-
+class _TridiagonalFactor(Factor):
     pivots: Array
     below: Array
-    basis: Array
 
     def solve(self, C: Array) -> Array:
-        """(T + αI)⁻¹C."""
         below = self.below
         return np.asarray(linalg.lapack.dpttrs(self.pivots, below, C)[0]) if below.size else C / self.pivots
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Weights w (r, c), training squared errors (c,) and ‖predictions‖² wᵀGw (c,), by a factorization of `system`.
-
-    `system` is what was solved, of these targets, in the coordinates of the factorization.
-    """
+    """Weights w (r, c) and training squared errors (c,) of some targets."""
 
     w: Array
     squares: Array
-    predicted: Array
     alpha: float
-    system: Reduced
-    factor: Factorization
+    predicted: Array  # wᵀGw (c,)
+    system: Reduced  # what was solved, in the coordinates of the factor
+    factor: Factor
 
 
 class System(Protocol):
-    """A ridge problem of some targets, however it is factored."""
+    """A linear system of ridge regression, however it is factored."""
 
     @property
-    def n_targets(self) -> int:
-        """c."""
-
-    def solve(self, alpha: float, columns: Columns = ALL) -> Any:
-        """Weights `w` (r, c) and squared errors `squares` (c,) of some targets."""
-
-    def certify(self, solution: Any, certificates: Certificates) -> None:
-        """Leave residual, condition, effective degrees of freedom and errors of predictions."""
+    def n_targets(self) -> int: ...
+    def solve(self, alpha: float, columns: Columns = ALL) -> Any: ...
+    def certify(self, solution: Any, certificates: Certificates) -> None: ...
 
 
 def solve_targets(system: System, alpha: float | Array, certificates: Certificates | None) -> tuple[Array, Array]:
@@ -324,15 +330,11 @@ def solve_targets(system: System, alpha: float | Array, certificates: Certificat
 
 
 class RidgeSystem:
-    """(G + αI)w = C for any α and some of the targets.
+    """(G + αI)w = C for any α and some of the targets, from moments in the coordinates of the ridge.
 
-    Parameters
-    ----------
-    small : moments in the coordinates of the ridge
-    rows : behind them
-    condition : of the whitening; see `factorize`
-    known : of the errors behind them; None: those of predictions are not estimated
-    shared : by the tridiagonal form wherever rounding leaves α alone; pays from `SHARED` penalties on
+    `rows` are behind the moments, `condition` is that of the whitening (see `factorize`), `known` what is known of the
+    errors behind them, without which those of predictions are not estimated. `shared`: by the tridiagonal form wherever
+    rounding leaves α alone, which pays from `SHARED` penalties on.
     """
 
     def __init__(
@@ -345,48 +347,39 @@ class RidgeSystem:
         shared: bool = False,
     ) -> None:
         self._small, self._rows, self._condition, self._known = small, rows, condition, known
-        self._shared = shared
-
-    @property
-    def n_targets(self) -> int:
-        """c."""
-        return int(self._small.C.shape[1])
+        self._shared, self.n_targets = shared, int(small.C.shape[1])
 
     def solve(self, alpha: float, columns: Columns = ALL) -> Solution:
         """Weights of some targets."""
         part = self._small.of_targets(columns)
-        if self._shared and self._stands_out(alpha):
-            T = self._tridiagonal
-            factor, C = T.factorize(alpha), self._turned[0][:, columns]
-            assert factor is not None
+        if self._shared and (factor := self._tridiagonal_factor(alpha)):
+            T, C = self._tridiagonal, self._turned[0][:, columns]
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(part.q - (x * (C + alpha * x)).sum(axis=0), 0)
-            return Solution(T.basis @ x, squares, (x * (T @ x)).sum(axis=0), alpha, replace(part, G=T), factor)
-        spectrum = lambda: self._spectrum  # noqa: E731
-        plain = factorize(part.G, alpha, n_rows=self._rows, condition=self._condition, spectrum=spectrum)
-        w = plain.solve(part.C)
+            return Solution(T.basis @ x, squares, alpha, quadratic(T, x), replace(part, G=T), factor)
+        # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
+        dense = factorize(part.G, alpha, n_rows=self._rows, condition=self._condition, spectrum=lambda: self._spectrum)
+        w = dense.solve(part.C)
         predicted = quadratic(part.G, w)
-        return Solution(w, squared_error(part, w, predicted), predicted, alpha, part, plain)
+        return Solution(w, squared_error(part, w, predicted), alpha, predicted, part, dense)
 
     def error(self, solution: Solution) -> Errors | None:
         """The error of predictions, where something is known of what is behind the moments."""
-        known = self._known
-        if known is None:
+        if self._known is None:
             return None
+        changes = self._known.changes if solution.factor.basis is None else self._turned[1]
         fit = solution.w, solution.squares, solution.predicted
-        changes = known.changes if solution.factor.basis is None else self._turned[1]
-        return prediction_errors(known, solution.system, fit, solution.factor, changes)
+        return prediction_errors(self._known, solution.system, fit, solution.factor, changes)
 
     def effective_dof(self, solution: Solution) -> float:
-        """tr G(G + αI)⁻¹: how many parameters the data determine."""
+        """tr G(G + αI)⁻¹."""
         return solution.factor.effective_dof(solution.system.G, solution.alpha)
 
     def certify(self, solution: Solution, certificates: Certificates) -> None:
-        """Leave residual, condition, effective degrees of freedom and errors of predictions by a `Factor`."""
-        part, factor = solution.system, solution.factor
-        assert isinstance(factor, Factor)
-        factor.certify(part.G, part.C, solution.alpha, solution.w, certificates)
+        """Leave residual, condition, effective degrees of freedom and errors of predictions."""
+        part = solution.system
+        solution.factor.certify(part.G, part.C, solution.alpha, solution.w, certificates)
         if self._known is not None:
             certificates.errors = self.error(solution)
 
@@ -407,17 +400,15 @@ class RidgeSystem:
         turned = self._tridiagonal.basis.T @ np.hstack([self._small.C, *([self._known.changes] if self._known else [])])
         return turned[:, :c], turned[:, c:]
 
-    def _stands_out(self, alpha: float) -> bool:
-        """Tell if a penalty stands out from rounding: where `factorize` would take a Cholesky factor of G + αI."""
+    def _tridiagonal_factor(self, alpha: float) -> Factor | None:
+        """T + αI factored where α stands out from rounding, so that `factorize` would take a Cholesky factor."""
         G = self._small.G
         if not len(G):
-            return False
-        scale = float(np.abs(np.diagonal(G) + alpha).max())
+            return None
+        scale, relative = float(np.abs(np.diagonal(G) + alpha).max()), _relative_rounding(len(G), self._rows)
         # the least eigenvalue of G is above −α/2
-        return bool(
-            alpha > _relative_rounding(len(G), self._rows) * scale > 0
-            and self._tridiagonal.factorize(alpha / 2) is not None
-        )
+        stands_out = alpha > relative * scale > 0 and self._tridiagonal.factorize(alpha / 2) is not None
+        return self._tridiagonal.factorize(alpha) if stands_out else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,17 +434,34 @@ class WhitenedGram:
         out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; so, BLAS is twice as fast
         return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
 
+    def penalised(self, alpha: float) -> Array:
+        """The lower triangle of M, in row order; above it may stand anything."""
+        G, s, n, core = self.moments.G, self.moments.s, self.moments.n, self.core
+        K, M, means = core.array.T, np.empty(G.shape), s / n
+        for i in range(0, len(G), _STRIP):
+            j = min(i + _STRIP, len(G))
+            # G − ssᵀ/n + αK
+            strip = np.multiply(K[i:j, :j], alpha, out=M[i:j, :j])
+            strip += G[i:j, :j]
+            strip -= np.outer(means[i:j], s[:j])
+        M[np.diag_indices(len(M))] = np.diagonal(G) - means * s + alpha * core.diagonal
+        return M
+
+    @property
+    def core(self) -> Upper:
+        """K."""
+        assert self.whitening.core is not None
+        return self.whitening.core
+
 
 @dataclass(frozen=True, eq=False)
-class UnrotatedFactor(Factorization):
+class UnrotatedFactor(Factor):
     """H by M = RᵀR: R in the triangle `upper` (p, p), in column order, and g (p,), None: moments are centred."""
 
     gram: WhitenedGram
     alpha: float
     upper: Array
     along: Array | None = None
-    condition: float = 1.0
-    rounding: float = 0.0
 
     def fit(self, C: Array, target_mean: Array) -> tuple[Array, Array]:
         """B (p, c) over the landmarks and the right side (p, c) of MB, of C centred and the means of the targets."""
@@ -465,16 +473,13 @@ class UnrotatedFactor(Factorization):
         return B + np.outer(self.along, t), C + np.outer(self.gram.mean, t)
 
     def solve(self, C: Array) -> Array:
-        """See `Factorization`."""
         return self.gram.whitening.weights(self._landmarks(C))
 
     def quadratic(self, G: WhitenedGram, C: Array) -> Array:
-        """See `Factorization`."""
         B = self._landmarks(C)
         return np.asarray((B * G.of_landmarks(B)).sum(axis=0))
 
     def image(self, G: WhitenedGram, C: Array) -> Array:
-        """See `Factorization`."""
         return np.asarray(G.whitening.reduce(G.of_landmarks(self._landmarks(C))))
 
     def rounding_of(self, B: Array) -> Array:
@@ -482,21 +487,14 @@ class UnrotatedFactor(Factorization):
         product = times_triangle(self.upper, times_triangle(self.upper, B, lower=False), lower=False, transposed=True)
         return np.asarray(product - self._times(B))
 
-    def certify(self, B: Array, C: Array, certificates: Certificates) -> None:
-        """Say how well B (p, c) solves MB = C."""
-        core = self.gram.whitening.core
-        assert core is not None
-        size = frobenius(self.gram.moments.G) + self.alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
-        certificates.ratios["solution"] = residuals.of_residual(self._times(B) - C, size, B, C)
-        certificates.figures["effective_dof"] = self.effective_dof(self.gram, self.alpha)
-        certificates.figures["solved_condition"] = self.condition
-        certificates.meet(self.rounding, self.alpha)
+    def _ratios(self, G: WhitenedGram, C: Array, alpha: float, w: Array) -> dict[str, float]:
+        """Of w over the landmarks as the solution of Mw = C."""
+        size = frobenius(G.moments.G) + alpha * frobenius(G.core.diagonal)  # at most ‖G‖ + α‖K‖
+        return {"solution": residuals.of_residual(self._times(w) - C, size, w, C)}
 
     def _times(self, B: Array) -> Array:
         """MB."""
-        core = self.gram.whitening.core
-        assert core is not None
-        return np.asarray(replace(self.gram, mean=None).of_landmarks(B) + self.alpha * (core @ B))
+        return np.asarray(replace(self.gram, mean=None).of_landmarks(B) + self.alpha * (self.gram.core @ B))
 
     @property
     def _pivot(self) -> float:
@@ -505,7 +503,8 @@ class UnrotatedFactor(Factorization):
 
     def _landmarks(self, C: Array) -> Array:
         """H⁻¹C as coefficients over the landmarks."""
-        out = solve_factored(self.upper, right := self.gram.whitening.restore(C), lower=False)
+        right = self.gram.whitening.restore(C)
+        out = solve_factored(self.upper, right, lower=False)
         if self.along is not None:
             out -= np.outer(self.along, (self.along @ right) / self._pivot)
         return out
@@ -522,7 +521,7 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
         largest = frobenius(v)
     if not alpha > _relative_rounding(size, gram.moments.rows) * (_MARGIN * largest + alpha) > 0:
         return None
-    M = _penalised(gram, alpha)
+    M = gram.penalised(alpha)
     if panels.cholesky(M, lower=True):
         return None
     factor = UnrotatedFactor(gram, alpha, M.T)
@@ -532,48 +531,6 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
     if not least > alpha / 2:
         return None
     return replace(factor, condition=(largest + alpha) / least, rounding=max(alpha - least, 0.0))
-
-
-def _penalised(gram: WhitenedGram, alpha: float) -> Array:
-    """The lower triangle of M, in row order; above it may stand anything."""
-    G, s, n, core = gram.moments.G, gram.moments.s, gram.moments.n, gram.whitening.core
-    assert core is not None
-    K, M, means = core.array.T, np.empty(G.shape), s / n
-    for i in range(0, len(G), _STRIP):
-        j = min(i + _STRIP, len(G))
-        # G − ssᵀ/n + αK
-        strip = np.multiply(K[i:j, :j], alpha, out=M[i:j, :j])
-        strip += G[i:j, :j]
-        strip -= np.outer(means[i:j], s[:j])
-    M[np.diag_indices(len(M))] = np.diagonal(G) - means * s + alpha * core.diagonal
-    return M
-
-
-def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates: Certificates | None = None) -> Array:
-    """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
-
-    Parameters
-    ----------
-    G : (r, r), C : (r, c), alpha ≥ 0
-    n_rows : rows behind G, for what counts as null
-    certificates : take the residual, the condition, the effective degrees of freedom and the rounding of G
-    """
-    factor = factorize(G, alpha, n_rows=n_rows)
-    w = factor.solve(C)
-    if certificates is not None:
-        factor.certify(G, C, alpha, w, certificates)
-    return w
-
-
-def quadratic(G: Any, w: Array) -> Array:
-    """wᵀGw of every column of w (r, c), (c,)."""
-    return np.asarray((w * (G @ w)).sum(axis=0))
-
-
-def squared_error(small: Reduced, w: Array, predicted: Array | None = None) -> Array:
-    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `predicted` where it is known."""
-    predicted = quadratic(small.G, w) if predicted is None else predicted
-    return np.asarray(np.maximum(small.q - 2 * (w * small.C).sum(axis=0) + predicted, 0))
 
 
 def nystrom_ridge(
@@ -621,8 +578,7 @@ def _unrotated_ridge(
     coef, right = factor.fit(C, target_mean)
     C, of_mean = whitening.reduce(C), whitening.reduce(mean)
     if fit_intercept:
-        q = np.maximum(moments.q - n * target_mean**2, 0)
-        small = Reduced(n, gram, C, q, of_mean, target_mean)
+        small = Reduced(n, gram, C, np.maximum(moments.q - n * target_mean**2, 0), of_mean, target_mean)
     else:
         small = Reduced(n, gram, C + np.outer(n * of_mean, target_mean), moments.q, np.zeros_like(of_mean), none)
     w = whitening.weights(coef)
@@ -635,6 +591,6 @@ def _unrotated_ridge(
     if not errors.solve <= _SOLVED:
         return None
     if certificates is not None:
-        factor.certify(coef, right, certificates)
+        factor.certify(gram, right, alpha, coef, certificates)
         certificates.errors = None if evidence is None else errors
     return coef, small.target_mean - small.mean @ w, error

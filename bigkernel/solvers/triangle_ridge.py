@@ -26,7 +26,7 @@ from bigkernel.solvers.accuracy import VECTORS, Errors
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
 from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
-from bigkernel.solvers.ridge import ALL, Columns, Factor, solve_targets
+from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, SpectralFactor, solve_targets
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -219,9 +219,9 @@ def triangle_posterior(
     F = whitening.reduce(part.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
     # ΦᵀWΦ + αI = SᵀS
-    factor = Factor(lower=np.asfortranarray(stacked.S.T))
+    factor: DenseFactor = CholeskyFactor(np.asfortranarray(stacked.S.T))
     if stacked.spectrum is not None:
         _, values, Vt = stacked.spectrum
-        factor = Factor(values=values**2, vectors=Vt.T, dropped=stacked.null)
+        factor = SpectralFactor(values**2, Vt.T, values**2, dropped=stacked.null)
     mean = whitening.reduce(part.mean) if fit_intercept else np.zeros(whitening.rank)
     return NystromPosterior(whitening, factor, mean, alpha, alpha / part.n if fit_intercept else 0.0)
