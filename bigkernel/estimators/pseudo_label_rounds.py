@@ -27,7 +27,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
-from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
+from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, PseudoLabels, Sides
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
@@ -186,9 +186,9 @@ class SidedEstimator(EveryRowALandmark, DomainedEstimator):
         fit = self._settle(solved, **kept)
         course, features = Course(self, solved, count), fit.basis.centred()
         while not course.ended:
-            statistic = PseudoLabelStatistic(features, **vars(course.asked(features, sides)))
+            statistic = JointPseudoLabels(features, (course.asked(features, sides),))
             total = sweep(rows, statistic, what=f"round-{course.number}").total
-            course.take(PseudoLabels.of(total, features.shift))
+            course.take(*statistic.labels(total, features.shift))
         solved = course.solved
         if course.rounds:
             assert solved.whitening is not None

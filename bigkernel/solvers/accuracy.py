@@ -27,24 +27,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.residuals import probes
-from bigkernel.solvers.whitening import Reduced, Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
-
-if TYPE_CHECKING:
-    from bigkernel.solvers.ridge import Factor
 
 Array = NDArray[Any]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
 ENOUGH = PROMISE / 3  # errors are told to about a factor of three
-_CLEAR = 10.0  # times its rounding, that an eigenvalue must be to be known
 VECTORS = 8  # of the witness
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
 _CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
@@ -92,12 +88,8 @@ class Errors:
 
     def figures(self) -> dict[str, float]:
         """As figures of a fit report."""
-        return {
-            "prediction_error": self.total,
-            "error_of_sums": self.sums,
-            "error_of_solve": self.solve,
-            "error_of_blocks": self.blocks,
-        }
+        causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
+        return {"prediction_error": self.total, **causes}
 
     @property
     def total(self) -> float:
@@ -112,31 +104,19 @@ class Errors:
         causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
         worst = max(causes, key=lambda name: causes[name])
         far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
         return (
             f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}"
-            + (
-                ""
-                if worst != "kernel values"
-                else ", or values nearer to zero"
-                if self.widest
-                else ", or dtype='float64'"
-            )
+            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Variances:
-    """Of the errors behind moments, in whitened coordinates.
+    """Of the errors behind moments, in whitened coordinates."""
 
-    Attributes
-    ----------
-    sums, solve : (r,) the a_i of the sums, and of TᵀGT, whose rounding T makes large as it does that of G, or of the
-        factor of G + αK where moments are not rotated
-    """
-
-    sums: Array
-    solve: Array
+    sums: Array  # (r,) the a_i of the sums
+    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
     blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
     rows: float  # behind the moments
     widest: bool = False  # see `Errors`
@@ -175,60 +155,6 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitenin
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
-def prediction_errors(
-    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Factor, changes: Array
-) -> Errors:
-    """The errors of predictions of a fit; see the module.
-
-    Parameters
-    ----------
-    small : moments centred as for the fit, G in the coordinates of the solver; of it products are asked alone
-    fit : w (r, c), the squared errors of training (c,), and wᵀGw (c,)
-    changes : those of `known`, in the coordinates of the solver
-    """
-    w, squares, predicted, n, d = fit[0], float(fit[1].sum()), float(fit[2].sum()), small.n, known.blocks
-    if not w.any() or predicted == 0:
-        # columns that do not vary although they are rounded may hide all that there is to fit
-        hidden = d is not None and bool(d.any()) and squares > 0
-        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
-    if not predicted > 0:  # G is all rounding
-        return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
-    # all at once: a solve and a product with G are dear
-    moved, signs = changes[:, : 2 * VECTORS], changes[:, :0]
-    if d is not None:
-        own = n * d[:, None] * w
-        own = own if solver.basis is None else solver.basis.T @ own
-        moved, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
-    # ‖predictions‖² of the changes H⁻¹x; where rounding has made G negative, its size
-    power = np.abs(solver.quadratic(small.G, moved))
-    of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
-
-    def of_matrix(a: Array, changed: float) -> float:
-        total = float(a.sum())
-        # a may be near the end of the range
-        return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
-
-    blocks = 0.0
-    if d is not None:
-        seen, of_rows = float((d @ w**2).sum()), float((solver.image(small.G, signs) ** 2).sum())
-        blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver.dropped)
-    parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
-    sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
-    return Errors(sums, solve, of_blocks, widest=known.widest)
-
-
-def _dropped(known: Variances, small: Reduced, V: Array | None) -> float:
-    """‖predictions‖² that least squares would have along directions V which were dropped although sums resolve them."""
-    if V is None or not V.size:
-        return 0.0
-    values = (V * (small.G @ V)).sum(axis=0)
-    blur = np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
-    clear = values > _CLEAR * blur
-    return float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
-
-
 def roundings(total: Mapping[str, Array]) -> list[Array]:
     """Ev (p, k) of each group, from what was seen of some rows; a group without any is taken to be like the others."""
     E, seen, rows = total["E"], total["seen"], total["rows"]
@@ -242,10 +168,7 @@ def roundings(total: Mapping[str, Array]) -> list[Array]:
 def moved(
     total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
-    """The sums with a rounding, and with the noise of blocks where there is any; without `sums` with the latter alone.
-
-    `total` is about any point, which the shift of the map makes one for G, C and s alike.
-    """
+    """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
     d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
     spread = float((whitening.expand(evidence.z) ** 2).sum()) / max(float((evidence.z**2).sum()), 1.0)
@@ -274,8 +197,7 @@ def _rounding(a: Array, rng: np.random.Generator) -> Array:
     """A symmetric matrix (r, r) whose entries have the variances a_i a_j / Σa."""
     upper = np.triu(rng.standard_normal((len(a), len(a))))
     half = np.sqrt(a / max(float(np.sqrt(a.sum())), 1e-300))
-    symmetric: Array = (upper + np.triu(upper, 1).T) * np.outer(half, half)
-    return symmetric
+    return np.asarray((upper + np.triu(upper, 1).T) * np.outer(half, half))
 
 
 def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -301,20 +223,16 @@ def change(
 ) -> float:
     """How far the predictions of another solution are from those of a fit, on its rows, relative to their norm.
 
-    Parameters
-    ----------
-    moments : of all rows, about any point
-    fit, other : coefficients (p, c) and intercepts (c,); columns that one lacks are zero
-    turned : compare up to a rotation of the columns, of components that are used together
-    seen : φ at points like those rows, (k, p)
+    `fit` and `other` are coefficients (p, c) and intercepts (c,), columns that one lacks being zero; `turned`: up to a
+    rotation of the columns, of components that are used together. `seen` is φ at points like those rows, (k, p).
     """
-    G, wide = _with_ones(moments), max(fit[0].shape[1], other[0].shape[1])
     W, V = (_lifted(moments, *one) for one in (fit, other))
+    wide = max(W.shape[1], V.shape[1])
     W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
     if turned:
-        left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
+        left, _, right = linalg.svd(W.T @ _with_ones(moments) @ V, full_matrices=False)
         V = V @ (left @ right).T
-    return float(_changes(moments, G, W, V, np.array([np.any(fit[1])]), seen)[0])
+    return float(_changes(moments, W, V, np.array([np.any(fit[1])]), seen)[0])
 
 
 def changes(
@@ -322,7 +240,7 @@ def changes(
 ) -> Array:
     """As `change`, of `count` fits side by side: (p, count·c) and (count·c,)."""
     W, V = (_lifted(moments, *one) for one in (fits, others))
-    return _changes(moments, _with_ones(moments), W, V, np.any(fits[1].reshape(count, -1), axis=1), seen)
+    return _changes(moments, W, V, np.any(fits[1].reshape(count, -1), axis=1), seen)
 
 
 def _with_ones(moments: Moments) -> Array:
@@ -335,12 +253,9 @@ def _lifted(moments: Moments, coef: Array, intercept: Array) -> Array:
     return np.vstack([coef, intercept if moments.shift is None else intercept + moments.shift @ coef])
 
 
-def _changes(moments: Moments, G: Array, W: Array, V: Array, with_intercept: Array, seen: Array | None) -> Array:
-    """Of k fits W and others V, (p + 1, k·c); in directions where the moments are rounding, they say too much.
-
-    There counts what is seen at a few points.
-    """
-    k, n, U = len(with_intercept), max(float(moments.n), 1e-300), W - V
+def _changes(moments: Moments, W: Array, V: Array, with_intercept: Array, seen: Array | None) -> Array:
+    """Of k fits W and others V, (p + 1, k·c); where the moments are rounding, what is seen at a few points counts."""
+    G, k, n, U = _with_ones(moments), len(with_intercept), max(float(moments.n), 1e-300), W - V
 
     def summed(columns: Array) -> Array:
         return np.asarray(columns.reshape(k, -1).sum(axis=1))

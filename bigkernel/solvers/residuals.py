@@ -53,10 +53,7 @@ def frobenius(array: Array) -> float:
 def factorization(
     A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
 ) -> float:
-    """The ratio of L as the Cholesky factor of A, or of its rows and columns `kept` (r,).
-
-    `norm` is that of A where it is known. What is above the diagonal of L is not read.
-    """
+    """The ratio of L, of which the lower triangle is read, as the Cholesky factor of A or of its part `kept` (r,)."""
     V = _vectors(len(lower), exact)
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
@@ -86,10 +83,8 @@ def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
 def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
     """The ratios of k eigenpairs, values (k,) and vectors (m, k): of their residual, and of their orthogonality."""
     V = _vectors(len(values), exact)
-    of_Z = vectors @ V
-    ulp = _ulp(vectors)
-    residual = _norm(A @ of_Z - vectors @ (values[:, None] * V), V)
-    skew = _norm(vectors.T @ of_Z - V, V)
+    of_Z, ulp = vectors @ V, _ulp(vectors)
+    residual, skew = _norm(A @ of_Z - vectors @ (values[:, None] * V), V), _norm(vectors.T @ of_Z - V, V)
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
 
@@ -116,17 +111,17 @@ def condition(lower: Array, norm: float) -> float:
 
 
 def effective_dof(size: int, alpha: float, solve: Callable[[Array], Array]) -> float:
-    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C.
-
-    Exact up to r = 512; beyond, the mean over 8 fixed vectors, whose relative error is about 1/√(4·dof).
-    """
+    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C; see `dof_vectors`."""
     V = dof_vectors(size)
     squares = float((V * V).sum())
     return max(float(size * (squares - alpha * (V * solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
 
 def dof_vectors(size: int) -> Array:
-    """V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to `EXACT_DOF`, beyond it a few of ±1."""
+    """V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to r = 512; beyond, 8 of ±1.
+
+    Their relative error of degrees of freedom is about 1/√(4·dof).
+    """
     return _vectors(size, size <= EXACT_DOF, DOF_PROBES)
 
 
@@ -174,14 +169,7 @@ class Certificates:
         self.blind |= rounding > BLIND * alpha
 
     def warn(self) -> None:
-        """Warn of all notes, of every ratio above 30, and of errors beyond what is promised.
-
-        Warns
-        -----
-        RankDeficient
-        Inaccurate
-            Predictions may be off by more than a thousandth.
-        """
+        """Warn of notes and ratios above 30 (`RankDeficient`), and of errors beyond a thousandth (`Inaccurate`)."""
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
             self.notes.append(

@@ -29,11 +29,11 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import lapack, panels
 from bigkernel.solvers import residuals
 from bigkernel.solvers.accuracy import (
+    VECTORS,
     Errors,
     Evidence,
     Variances,
     directions,
-    prediction_errors,
     variances,
     variances_of,
 )
@@ -48,6 +48,7 @@ ALL = slice(None)
 SHARED = 8  # penalties from which on a tridiagonal form costs less than their Cholesky factors
 _COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
 _SOLVED = 1e-8  # of predictions, that rounding may move before moments are rotated, if the other errors allow it
+_CLEAR = 10.0  # times its rounding, that an eigenvalue must be to be known
 _STRIP = 128  # rows of M that are made at a time
 _POWERS = 4  # steps towards the largest eigenvalue
 _MARGIN = 2.0  # by which they may stay below it
@@ -305,6 +306,56 @@ class Solution:
     predicted: Array  # wᵀGw (c,)
     system: Reduced  # what was solved, in the coordinates of the factor
     factor: Factor
+
+
+def prediction_errors(
+    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Factor, changes: Array
+) -> Errors:
+    """The errors of predictions of a fit (w, squared errors, wᵀGw); see `solvers.accuracy`.
+
+    G of `small` and the changes that are `known` are in the coordinates of the solver.
+    """
+    w, squares, predicted, n, d = fit[0], float(fit[1].sum()), float(fit[2].sum()), small.n, known.blocks
+    if not w.any() or predicted == 0:
+        # columns that do not vary although they are rounded may hide all that there is to fit
+        hidden = d is not None and bool(d.any()) and squares > 0
+        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
+    if not predicted > 0:  # G is all rounding
+        return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
+    # all at once: a solve and a product with G are dear
+    moved, signs = changes[:, : 2 * VECTORS], changes[:, :0]
+    if d is not None:
+        own = n * d[:, None] * w
+        own = own if solver.basis is None else solver.basis.T @ own
+        moved, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
+    # ‖predictions‖² of the changes H⁻¹x; where rounding has made G negative, its size
+    power = np.abs(solver.quadratic(small.G, moved))
+    of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
+
+    def of_matrix(a: Array, changed: float) -> float:
+        total = float(a.sum())
+        # a may be near the end of the range
+        return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
+
+    blocks = 0.0
+    if d is not None:
+        seen, of_rows = float((d @ w**2).sum()), float((solver.image(small.G, signs) ** 2).sum())
+        blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
+    # in directions that are hidden, least squares would fit as much of the residual as chance would
+    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver.dropped)
+    parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
+    sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
+    return Errors(sums, solve, of_blocks, widest=known.widest)
+
+
+def _dropped(known: Variances, small: Reduced, V: Array | None) -> float:
+    """‖predictions‖² that least squares would have along directions V which were dropped although sums resolve them."""
+    if V is None or not V.size:
+        return 0.0
+    values = (V * (small.G @ V)).sum(axis=0)
+    blur = np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
+    clear = values > _CLEAR * blur
+    return float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
 
 
 class System(Protocol):

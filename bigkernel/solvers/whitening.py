@@ -104,21 +104,11 @@ def whiten(
     certificates: Certificates | None = None,
     overwrite: bool = False,
 ) -> Whitening:
-    """Whiten the m×m core, keeping what exceeds m·eps of its largest part.
+    """Whiten the m×m core, keeping what exceeds m·eps of its largest part, and warn of what is dropped.
 
-    Parameters
-    ----------
-    core : K_mm, symmetric, float64
-    eps : relative precision of the blocks that the moments were made from
-    kernel : its name, for the warnings
-    warn : False where the core is one that was warned of before
-    certificates : take the residual, the condition and, in place of warnings, notes
-    overwrite : the core may be lost: its memory becomes that of the factor
-
-    Warns
-    -----
-    RankDeficient
-        Fewer than m directions are kept, or a negative part was dropped; with rank, m and what was dropped.
+    `eps` is the relative precision of the blocks that the moments were made from, `kernel` its name for the warnings
+    (`RankDeficient`), in place of which certificates take notes, with the residual and the condition. `overwrite`: the
+    core may be lost, and its memory becomes that of the factor.
     """
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:
@@ -192,8 +182,7 @@ class Reduced:
 def reduced(moments: Moments, whitening: Whitening) -> Moments:
     """Moments of the whitened features, about 0.
 
-    Those about a shift are whitened as they are: their entries are the smaller, and so is the rounding that whitening
-    makes larger by the condition of the core (on wide kernels a thousand times).
+    Those about a shift are whitened as they are: with smaller entries rounding is smaller, which whitening amplifies.
     """
     G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
     if moments.shift is not None:
@@ -219,8 +208,7 @@ def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
 def centred(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Moments, Reduced]:
     """Return the moments that are whitened, the whitened ones, and these centred.
 
-    For an intercept they stay about the shift until their means are taken out: about 0 they may be so large that what
-    varies is lost in their rounding.
+    For an intercept they stay about the shift until their means are taken out: about 0 they may be too large.
     """
     raw = replace(moments, shift=None) if fit_intercept else moments
     rotated = reduced(raw, whitening)
