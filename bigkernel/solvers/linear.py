@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,8 @@ def linear_ridge(
 ) -> tuple[Array, Array, Array]:
     """Coefficients (d, c), level at `shift` (c,) and training squared errors (c,) of min ‖XW + 1b − Y‖² + α‖W‖².
 
-    The solution of least norm where columns are dependent and α = 0.
-
-    Parameters
-    ----------
-    moments : of the rows less `shift` (d,), a point near their mean
-    certificates : take the residual, the condition, the effective degrees of freedom and the errors of predictions
+    The solution of least norm where columns are dependent and α = 0. Moments are of the rows less `shift` (d,), a point
+    near their mean.
     """
     small = centre(moments, fit_intercept=True)
     mean = small.mean + shift
@@ -60,19 +57,9 @@ def linear_ridge(
     flat = squares <= FLAT * EPS * small.n * small.mean**2
     small.G[flat], small.G[:, flat], small.C[flat] = 0, 0, 0
     scale = scale_of(np.where(flat, 0, squares), np.sqrt(small.n) * np.abs(mean), alpha)
-    scaled = Reduced(
-        small.n,
-        G=scale[:, None] * small.G * scale,
-        C=scale[:, None] * small.C,
-        q=small.q,
-        mean=small.mean,
-        target_mean=small.target_mean,
-    )
+    scaled = replace(small, G=scale[:, None] * small.G * scale, C=scale[:, None] * small.C)
     lengths, stored = np.sqrt(np.diagonal(moments.G)), np.sqrt(small.n) * np.abs(mean)
     known = _Sums(moments, scale * lengths, scale * stored, flat & (lengths > FLAT * EPS * stored))
-
-    def squares_of(w: Array) -> float:
-        return float(quadratic(scaled.G, w).sum())
 
     whole = scaled.G + np.diag(alpha * scale**2)
     factor = factorize(whole, 0.0)
@@ -82,6 +69,7 @@ def linear_ridge(
     dof = float((V * factor.solve(scaled.G @ V)).sum()) * len(w) / max(float((V * V).sum()), 1.0)
     certificates.figures["effective_dof"] = dof
     null = np.linalg.qr(scale[:, None] * factor.dropped)[0] if factor.dropped is not None else np.zeros((len(w), 0))
+    squares_of = lambda w: float(quadratic(scaled.G, w).sum())  # noqa: E731
     v = least_norm(null, w, scale, squares_of)
     if fit_intercept:
         error = squared_error(small, v)
@@ -127,20 +115,17 @@ class _Sums:
 
 
 def scale_of(squares: Array, about_zero: Array, alpha: float) -> Array:
-    """What makes columns, of `squares` (d,) about their mean, and their penalty of length one together, (d,).
-
-    Columns that have neither: by their length about 0.
-    """
+    """What makes columns, of `squares` (d,) about their mean or else 0, and their penalty of length one together."""
     lengths = np.sqrt(squares + alpha)
     lengths = np.where(lengths > 0, lengths, about_zero)
     return 1 / np.where(lengths > 0, lengths, 1)
 
 
 def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], float]) -> Array:
-    """Of the coefficients of scaled columns, those of the columns themselves outside the null space: of least norm.
+    """Coefficients of the columns, outside the null space and so of least norm, from those of scaled columns.
 
-    Where their units are so unlike that rounding would move predictions, of least norm for scaled columns. `squares`
-    gives ‖predictions‖² of coefficients of scaled columns.
+    Where their units are so unlike that rounding would move predictions, whose ‖·‖² `squares` gives, of least norm for
+    scaled columns.
     """
     v = scale[:, None] * w
     least = v - null @ (null.T @ v)
@@ -175,9 +160,8 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Arra
 def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int:
     """Along how many directions that were dropped as null targets vary: then they are none, and rounding hides them.
 
-    Of columns that depend on each other the sums with targets, C, are rounding along such directions: of the sums, and
-    of the values, `stored` (d,). No more is known of a direction that is hidden, even from values, than that it may
-    hold all that is left of the targets.
+    Of columns that depend on each other C is rounding along such directions: of the sums, and of the values, `stored`
+    (d,). A hidden direction may hold all that is left of the targets.
     """
     if factor.dropped is None:
         return 0
@@ -237,32 +221,26 @@ def linear_ridge_of(
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
 
-    Parameters
-    ----------
-    R : (1 + d + c, 1 + d + c), about `shift` (d,) in the columns and, without an intercept, about 0 in the targets
-    alpha : "gcv": chosen from the same rows
-    rows : that weigh something
-    certificates : take the condition, the effective degrees of freedom and the errors of predictions
+    R (1 + d + c, 1 + d + c) is about `shift` (d,) in the columns and, without an intercept, about 0 in the targets, of
+    `rows` that weigh something; "gcv" chooses α from the same rows.
     """
     part, penalty = TriangularRows.of(R, None, len(shift), centred=True), alpha
     if isinstance(penalty, str):
         about = part if fit_intercept else TriangularRows.of(R, shift, len(shift), centred=False)
         penalty = gcv.best_of_rows(about.columns, about.targets, rows, fit_intercept=fit_intercept)
 
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-        return _solve_rows(part, columns, shift, value, fit_intercept, rows, noted)
-
+    solve = partial(_solve_rows, part, shift, fit_intercept, rows)
     v, level, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
     return v, level, error, penalty
 
 
 def _solve_rows(
     part: TriangularRows,
-    chosen: Columns,
     shift: Array,
-    alpha: float,
     fit_intercept: bool,
     rows: float,
+    alpha: float,
+    chosen: Columns,
     noted: Certificates | None,
 ) -> tuple[Array, Array, Array]:
     """Coefficients, level and squared errors of the targets that are chosen."""
@@ -290,12 +268,8 @@ def _solve_rows(
     level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
     if noted is not None:
         system.certify(solution, noted, v)
-        noted.errors = noted.errors if fit_intercept else _about_the_mean(noted.errors, F @ u)
+        if not fit_intercept:  # relative to the norm of predictions about their mean, which the first row is
+            rest, found = float(np.linalg.norm((F @ u)[1:])), noted.errors
+            ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
+            noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
     return v, level - part.mean @ v, solution.squares
-
-
-def _about_the_mean(found: Errors, predicted: Array) -> Errors:
-    """Errors relative to the norm of predictions (1 + k, c) about their mean, which the first row is."""
-    rest = float(np.linalg.norm(predicted[1:]))
-    ratio = float(np.linalg.norm(predicted)) / rest if rest else 0.0
-    return replace(found, sums=ratio * found.sums, solve=ratio * found.solve)

@@ -51,7 +51,7 @@ class Stacked:
     def of(cls, F: Array, Y: Array, penalty: float | Array, noise: float = 0.0) -> Stacked:
         """Of F (k, r), Y (k, c) and α, or rows P (·, r) in the place of √α I.
 
-        `noise`: the length of the rounding of F in units of ε times its norm, where it is more than √r.
+        `noise` is the length of the rounding of F in units of ε times its norm, where it is more than √r.
         """
         r = F.shape[1]
         below = np.sqrt(penalty) * np.eye(r) if np.ndim(penalty) == 0 else np.asarray(penalty)
@@ -192,13 +192,8 @@ def nystrom_ridge_of(
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
-    Parameters
-    ----------
-    R : (q, q), about `shift` (p,) or 0 in the columns, and 0 in the targets
-    alpha : "gcv": chosen from the same rows
-    rows : labelled, that weigh something
-    noise : of a value of a block, its standard deviation
-    certificates : take the condition, the effective degrees of freedom and the errors of predictions
+    R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
+    "gcv" chooses α from the same rows. `noise` is the standard deviation of a value of a block.
     """
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
