@@ -34,12 +34,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class SidedMomentStatistic(MomentStatistic):
-    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
-
-    Attributes
-    ----------
-    targets : the classes
-    """
+    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class)."""
 
     unlabelled: str = "keep"
     sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
@@ -76,39 +71,28 @@ class Aligned:
     @property
     def mean(self) -> Array:
         """φ̄ (r,)."""
-        mean: Array = (self.target.s + self.source.s) / self.n
-        return mean
+        return np.asarray((self.target.s + self.source.s) / self.n)
 
     @property
     def scatter(self) -> Array:
         """S (r, r)."""
         G, mean = self.target.G + self.source.G, self.mean
-        S: Array = G - self.n * np.outer(mean, mean)
-        return S
+        return np.asarray(G - self.n * np.outer(mean, mean))
 
     @property
     def spread(self) -> Array:
         """S_t (r, r), the scatter of the target about its own mean."""
-        S: Array = self.target.G - np.outer(self.target.s, self.target.s) / self.target.n
-        return S
+        return np.asarray(self.target.G - np.outer(self.target.s, self.target.s) / self.target.n)
 
     @property
     def apart(self) -> Array:
         """e_0 (r,), the mean of the source less that of the target."""
-        e: Array = self.source.s / self.source.n - self.target.s / self.target.n
-        return e
+        return np.asarray(self.source.s / self.source.n - self.target.s / self.target.n)
 
     def classes_apart(self, labels: PseudoLabels) -> Array:
         """e_c (r, ≤ c), of every class that both sides have a row of; `labels` in whitened coordinates."""
         both = (self.source.t > 0) & (labels.counts > 0)
-        e: Array = self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both]
-        return e
-
-
-def differences(aligned: Aligned, labels: PseudoLabels | None) -> Array:
-    """e_0 and, where there are pseudo-labels, all e_c, as columns (r, j)."""
-    first = aligned.apart[:, None]
-    return first if labels is None else np.hstack([first, aligned.classes_apart(labels)])
+        return np.asarray(self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both])
 
 
 def components(
@@ -124,19 +108,15 @@ def components(
     Scaled so, a component counts by how much it varies for what it keeps the sides apart. (With unit variance instead,
     nearest neighbours in 100 components fall from 59 and 71 % to 30 and 44 % on the digit pair.)
     """
-    penalty = distance_penalty(aligned, labels, 1.0, alpha)
+    # n Σ_j e_j e_jᵀ + μI over e_0 and, where there are pseudo-labels, all e_c
+    E = aligned.apart[:, None]
+    E = E if labels is None else np.hstack([E, aligned.classes_apart(labels)])
+    penalty = aligned.n * (E @ E.T)
+    penalty[np.diag_indices(len(penalty))] += alpha
     values, W = leading(aligned.scatter, n_components, certificates, penalty=penalty)
     # the sign of an eigenvector is anyone's: the largest entry is positive
     largest = np.take_along_axis(W, np.abs(W).argmax(axis=0)[None], axis=0)
     return values, W * np.where(largest < 0, -1.0, 1.0)
-
-
-def distance_penalty(aligned: Aligned, labels: PseudoLabels | None, weight: float, alpha: float) -> Array:
-    """weight·n Σ_j e_j e_jᵀ + αI (r, r), over e_0 and, where there are pseudo-labels, all e_c."""
-    E = differences(aligned, labels)
-    penalty: Array = weight * aligned.n * (E @ E.T)
-    penalty[np.diag_indices(len(penalty))] += alpha
-    return penalty
 
 
 def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
@@ -166,11 +146,11 @@ class Strengths:
 
 
 def discrepancy(aligned: Aligned, labels: PseudoLabels | None, balance: float) -> Array:
-    """M (r, r): (1 − μ)v₀v₀ᵀ, with pseudo-labels + μ Σ_c v_c v_cᵀ."""
+    """M (r, r), with the pseudo-labels of a round after the first."""
     M: Array = (1 - balance) * np.outer(aligned.apart, aligned.apart)
     if labels is not None:
-        v = aligned.classes_apart(labels)
-        M += balance * (v @ v.T)
+        e = aligned.classes_apart(labels)
+        M += balance * (e @ e.T)
     return M
 
 
@@ -192,10 +172,7 @@ def adapted(
 
 
 def slope(aligned: Aligned, W: Array, sharpness: float) -> float:
-    """β/τ, by which f is multiplied before the softmax: τ² = tr(WᵀS_tW)/n_t, how far f spreads over the target.
-
-    0 where f does not vary there: nothing is known of a class.
-    """
+    """β/τ, by which f is multiplied before the softmax: τ² = tr(WᵀS_tW)/n_t is its variance on the target, if any."""
     variance = float(np.einsum("rc,rc->", W, aligned.spread @ W)) / float(aligned.target.n)
     scale = float(np.abs(W).max(initial=0.0)) ** 2 * float(np.trace(aligned.target.G)) / float(aligned.target.n)
     return sharpness / variance**0.5 if variance > 1e-14 * scale else 0.0

@@ -94,12 +94,10 @@ class AnchorMomentStatistic(SidedMomentStatistic):
     neighbours: int = 3  # k
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         p = self.features.width
         return {**super().zero(), "anchors": np.zeros((p, p)), "degrees": np.zeros(p)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
         # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 
 Array = NDArray[Any]
+_ARRAYS = ("alpha", "residual", "direction", "descent", "ritz", "stuck", "fall")
 _SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
 
 
@@ -39,17 +40,9 @@ class Descent:
 
     def only(self, columns: Array) -> Descent:
         """The state of some columns."""
-        return Descent(
-            self.alpha[:, columns],
-            self.residual[:, columns],
-            self.direction[:, columns],
-            self.descent[columns],
-            self.ritz[columns],
-            self.stuck[columns],
-            self.fall[columns],
-            tuple(length[columns] for length in self.lengths),
-            tuple(turn[columns] for turn in self.turns),
-        )
+        some = {name: getattr(self, name)[..., columns] for name in _ARRAYS}
+        some |= {name: tuple(one[columns] for one in getattr(self, name)) for name in ("lengths", "turns")}
+        return Descent(**some)
 
     @property
     def excess(self) -> Array:
@@ -58,13 +51,9 @@ class Descent:
 
 
 def begin(alpha: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> Descent:
-    """The state before the first step from α.
+    """The state before the first step from α with the residual C − Aα; `solve` gives P⁻¹R of R (m, c).
 
-    Parameters
-    ----------
-    alpha, residual : (m, c), C − Aα
-    solve : gives P⁻¹R of R (m, c)
-    ritz : (c,) that the smallest eigenvalue of P⁻¹A is not expected to exceed
+    The smallest eigenvalues of P⁻¹A are not expected to exceed `ritz` (c,).
     """
     z, none = solve(residual), np.zeros(alpha.shape[1])
     # ρ of an exact P⁻¹ is never below 0, but rounding can make it so

@@ -68,8 +68,7 @@ class Labels:
         values, vectors = linalg.eigh(self.YY)
         total = values + self.n * epsilon
         kept = total > _NULL * max(float(total[-1]), 1e-300)
-        half: Array = self.C @ (vectors[:, kept] / np.sqrt(total[kept]))
-        return half
+        return np.asarray(self.C @ (vectors[:, kept] / np.sqrt(total[kept])))
 
 
 def one_hot_labels(sums: Array, weights: Array) -> Labels:
@@ -85,8 +84,7 @@ def between_domains(sums: Array, weights: Array) -> Array:
     """(p, G) (μ_g − μ̄)/√G from Σ w φ (p, G) and Σ w (G,); domains without weight are left out."""
     there = weights > 0
     centres = means(sums[:, there], weights[there])
-    between: Array = (centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum())
-    return between
+    return np.asarray((centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum()))
 
 
 def principal(n: float, S: Array, between: Array) -> tuple[Spread, Array]:

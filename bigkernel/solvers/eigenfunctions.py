@@ -38,8 +38,7 @@ def sssl_all(
     """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three (Ji et al. 2012). With a `penalty` P (r, r) in whitened coordinates they are those of
-    ΦᵀΦ w = λ P w, which avoid what P makes dear: the difference of labelled and unlabelled rows, say (`alignment`).
+    same in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
     """
     values, W = leading(reduced(everything, whitening).G, n_components, certificates, penalty=penalty)
     basis, of_labelled = W * np.sqrt(values), reduced(labelled, whitening)
@@ -117,15 +116,10 @@ class PrincipalAxes:
 
 
 def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
-    """The leading axes of the rows whose moments, about a point near their mean, are given.
+    """The leading axes of rows, from their moments about a point near their mean; their largest coordinate is positive.
 
-    The sign of an axis is that which makes its largest coordinate positive.
-
-    Parameters
-    ----------
-    moments : of φ(x) = x
-    count : a whole number of axes; a share below 1 of the variance that they hold together at least; None: all.
-        Never more than have a variance above rounding.
+    `count` is a whole number of axes, or a share below 1 of the variance that they hold together at least; None: all
+    that have a variance above rounding.
     """
     mean = moments.s / moments.n
     S = moments.G / moments.n - np.outer(mean, mean)

@@ -122,11 +122,6 @@ def _product(here: Point, bound: Bound) -> Array:
 def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
     """The calibration of held-out values (n, c), whose classes are at the positions `truth` (n,), by Newton's method.
 
-    Raises
-    ------
-    DataError
-        There is no row.
-
     Examples
     --------
     >>> from bigkernel.statistics.calibration import softmax
@@ -168,7 +163,7 @@ class _Problem:
         self.basis = np.eye(2 * c) if c > 2 else np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
 
     def logarithms(self, theta: Array) -> Array:
-        """Log p (n, c)."""
+        """log p (n, c)."""
         c = self.z.shape[1]
         return log_softmax(theta[:c] * self.z + (self.shares + theta[c:]))
 

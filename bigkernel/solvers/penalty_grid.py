@@ -88,18 +88,13 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 
 @dataclass(frozen=True)
 class Penalty:
-    """α, the intercept, and s (None: all): the candidates that share all moments differ in no more.
+    """In what candidates that share all moments differ."""
 
-    α is a number, one for each target, or "gcv", which chooses one. `weighting` tells how their classes are weighed, in
-    which they may not differ. `by_direction`: directions have penalties of their own
-    beside α, so that there is no GCV.
-    """
-
-    alpha: Any
+    alpha: Any  # a number, one for each target, or "gcv", which chooses one
     fit_intercept: bool = False
-    n_components: int | None = None
-    weighting: str = ""
-    by_direction: bool = False
+    n_components: int | None = None  # s; None: all
+    weighting: str = ""  # how classes are weighed, in which they may not differ
+    by_direction: bool = False  # directions have penalties of their own beside α, so that there is no GCV
 
 
 def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
@@ -130,9 +125,8 @@ def candidates(
 ) -> Fits:
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
 
-    And, where something is known of the errors behind the moments, those of their predictions. `shared`: by one
-    decomposition of moments for all penalties that it serves, which pays from `ridge.SHARED` on; the bits of a
-    candidate depend on it, and not on its neighbours.
+    And, where something is known of the errors behind the moments, those of their predictions. The bits of a candidate
+    depend on `shared` (see `RidgeSystem`), and not on its neighbours.
     """
     if len({penalty.weighting for penalty in penalties}) > 1:
         raise ConfigError(
@@ -147,7 +141,6 @@ def candidates(
         moments = centred[penalty.fit_intercept]
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
-        # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
         if (key := (penalty.fit_intercept, s)) not in systems:
             systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
         noted = Certificates()

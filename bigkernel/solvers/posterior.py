@@ -45,7 +45,6 @@ class ExactPosterior:
     noise: float  # α
 
     def variance(self, block: Array, diagonal: Array) -> Array:
-        """See `Posterior`."""
         half = self.factor.half((block * self.root).T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", half, half), 0)
         if self.constant is not None:
@@ -65,7 +64,6 @@ class NystromPosterior:
     constant: float  # variance of the intercept, α/Σw
 
     def variance(self, block: Array, diagonal: Array) -> Array:
-        """See `Posterior`."""
         phi = self.whitening.reduce(block.T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", phi, phi), 0)
         phi = phi - self.mean[:, None]

@@ -51,17 +51,11 @@ def named(rows: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class SubSample:
-    """P = LLᵀ of the normal matrix of some rows.
-
-    Attributes
-    ----------
-    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is: directions in which A
-        is smaller are not solved for
-    """
+    """P = LLᵀ of the normal matrix of some rows."""
 
     lower: Array  # (m, m) with L in its lower triangle
-    jitter: float
-    floor: float
+    jitter: float  # that was added to the diagonal, relative to its largest entry
+    floor: float  # and as it is: directions in which A is smaller are not solved for
     rows: int  # how many there are
 
     @property
@@ -91,7 +85,6 @@ class Falkon:
 
     @property
     def name(self) -> str:
-        """See `SubSample`."""
         return named(0)
 
     @property
@@ -100,7 +93,6 @@ class Falkon:
         return 0.25
 
     def solve(self, R: Array) -> Array:
-        """See `SubSample`."""
         x = self._by_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
         return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
@@ -117,9 +109,7 @@ class Falkon:
         lent = self.factors[places]
         self.factors[places] = self.diagonal
         try:
-            return np.asarray(
-                linalg.solve_triangular(self.factors, R, lower=False, trans=int(transposed), check_finite=False)
-            )
+            return np.asarray(linalg.solve_triangular(self.factors, R, trans=int(transposed), check_finite=False))
         finally:
             self.factors[places] = lent
 
@@ -129,8 +119,7 @@ Preconditioner = SubSample | Falkon
 
 def sub_sample(A: Array, rows: int) -> SubSample:
     """The preconditioner of a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
-    largest = float(A.diagonal().max())
-    jitter = _factor_in_place(A, lower=True)
+    largest, jitter = float(A.diagonal().max()), _factor_in_place(A, lower=True)
     return SubSample(A, jitter, jitter * largest, rows)
 
 
@@ -219,11 +208,6 @@ def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) 
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
 
-def sample_fits(rows: int, n: int, d: int) -> bool:
-    """True where a sub-sample of so many rows is not most of them, and has room on the driver."""
-    return rows <= MOST_OF_ROWS * n and 8 * rows * d <= SAMPLE_BYTES
-
-
 def sweep_flops(n: float, d: int, m: int, c: int) -> float:
     """Of one product of the normal matrix with c vectors."""
     return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
@@ -249,18 +233,19 @@ def choose_preconditioner(
 ) -> PreconditionerChoice:
     """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
 
-    `trained` : rows of each of several training sets that it serves, which differ from it as draws of so many rows do.
+    Training sets of `trained` rows that it serves differ from it as draws of so many rows do.
     """
     each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)
 
     def sweeps(pace: float) -> int:
-        """Steps, and a look at the residual before and after them."""
+        # steps, and a look at the residual before and after them
         return 2 + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
 
     factors = _WIDE * (made + float(m) ** 3)
     options = [PreconditionerChoice(0, sweeps(FALKON_PACE), factors)]
     for share in SHARES:
-        if sample_fits(share * m, n, d):
+        # a sub-sample is not most of the rows, and has room on the driver
+        if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
             apart = 0.0 if trained is None else m / trained
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
             # one sweep more draws the rows by leverage, which the factors of the core tell

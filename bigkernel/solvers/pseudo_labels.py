@@ -149,13 +149,11 @@ class JointPseudoLabels(Sums):
         return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_alike")}
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
         single: Accumulator = {name: np.zeros(k) for name in ("rows", "n", "entropy", "changed")}
         return {"T": np.zeros((k, p, c)), "q": np.zeros((k, c)), **single}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         features = self.features
         p, c, itemsize = features.width, self.asked[0].n_classes, features.dtype.itemsize
         columns = [c if one.before is None else 2 * c for one in self.asked]
@@ -168,7 +166,6 @@ class JointPseudoLabels(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         for places in self._alike:
             target, _ = self.asked[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)

@@ -61,8 +61,7 @@ def _means(X: Array, nearest: Array, similarity: Array, Z: Array) -> Array:
     lost = np.flatnonzero(lengths <= len(X) * np.finfo(np.float64).eps)
     means[lost] = X[np.argsort(similarity, kind="stable")[: len(lost)]]
     lengths[lost] = 1
-    centres: Array = means / lengths[:, None]
-    return centres
+    return np.asarray(means / lengths[:, None])
 
 
 def inverse_root(K: Array, floor: float) -> Array:

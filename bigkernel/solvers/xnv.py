@@ -43,8 +43,7 @@ class Canonical:
     @property
     def penalty(self) -> Array:
         """(1 − ρ)/ρ (r,): what the canonical norm of the paper charges for each direction."""
-        charged: Array = (1 - self.correlations) / self.correlations
-        return charged
+        return np.asarray((1 - self.correlations) / self.correlations)
 
     def reduce(self, moments: Moments) -> Moments:
         """Moments of z from those of φ¹, (p₁) columns."""
@@ -82,8 +81,7 @@ def _inverse_root(C: Array) -> Array:
     # a covariance has no negative eigenvalues: those found tell the rounding of the moments
     rounding = max(-float(values[0]), len(C) * float(np.finfo(np.float64).eps) * float(values[-1]), 1e-300)
     kept = values > 10 * rounding
-    inverse: Array = vectors[:, kept] / np.sqrt(values[kept])
-    return inverse
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
 
 
 def canonical_ridge(
@@ -144,24 +142,19 @@ class CanonicalCoordinates(Coordinates):
         return cls(views=views, about=about)
 
     def reduce(self, moments: Moments) -> Moments:
-        """See `Coordinates`."""
         return self.views.reduce(replace(first_view(moments, len(self.views.basis)), shift=None))
 
     def expand(self, w: Array) -> Array:
-        """See `Coordinates`."""
         return np.asarray(self.views.basis @ w)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        """See `Coordinates`."""
         moved = self.views.offset if self.about is None else self.views.offset + self.views.basis.T @ self.about
         return np.asarray(b - moved @ w)
 
     @property
     def hidden(self) -> bool:
-        """See `Coordinates`."""
         return min(self.views.ranks) < len(self.views.basis)
 
     def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
-        """See `Coordinates`."""
         found = [_ridge(train, self.views, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
         return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
