@@ -35,18 +35,11 @@ def anchor_weights(
 ) -> tuple[Array, Array]:
     """Return the `count` nearest landmarks of every row (b, k), nearest first, and its weights on them, of sum 1.
 
-    Distances are those of the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z), which any kernel has and which for a
-    kernel of the distance order the landmarks as the distance does. The weights are e^{−2d²/d²_max}, d²_max that of the
-    farthest of the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same
-    accuracies on digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is
-    nearest: rounding, which differs between processors, does not choose among them.
-
-    Parameters
-    ----------
-    values : (b, m) k(x, Z), float64: what is near to rounding in float32 has other neighbours there
-    of_landmarks : (m,) k(z, z)
-    count : k, from 1 to m
-    of_rows : (b,) k(x, x), or a number
+    From `values` k(x, Z) (b, m) in float64, k(z, z) `of_landmarks` (m,) and k(x, x) `of_rows`. Distances are those of
+    the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z); the weights are e^{−2d²/d²_max}, d²_max that of the farthest of
+    the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same accuracies on
+    digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is nearest:
+    rounding, which differs between processors, does not choose among them.
 
     Examples
     --------
@@ -81,10 +74,9 @@ def constant_diagonal(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AnchorMomentStatistic(SidedMomentStatistic):
-    """The moments of source and target, with the anchors of all their rows: one sweep.
+    """The moments of source and target, with `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p of all rows.
 
-    Accumulates `anchors`, A (m, p) = Σ w p φᵀ, and `degrees`, δ (m,) = Σ w p, beside the moments. Where the map is
-    shifted, A is of φ − shift, as G is: the Laplacian does not see a shift, for its rows sum to 0.
+    Where the map is shifted, A is of φ − shift, as G is: the Laplacian does not see a shift, for its rows sum to 0.
 
     Attributes
     ----------
@@ -158,10 +150,7 @@ def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatist
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:
-    """Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), of G (r, r) of all rows, A (m, r) and δ (m,).
-
-    Landmarks that are nobody's anchor leave nothing.
-    """
+    """Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), of G (r, r) of all rows, A (m, r) and δ (m,)."""
     used = degrees > 0
     half = A[used] / np.sqrt(degrees[used])[:, None]
     L: Array = G - half.T @ half

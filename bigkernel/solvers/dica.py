@@ -90,8 +90,8 @@ def between_domains(sums: Array, weights: Array) -> Array:
 def principal(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
     """The principal axes (p, p) of centred rows, and the rows in their coordinates.
 
-    Eigenvalues of S that are less than the rounding ν of the moments, which the negative ones tell, count as ν/4 at
-    least, as those of a ridge do (`solve.factorize`).
+    Eigenvalues of S below the rounding ν of the moments, which the negative ones show, count as ν/4 at least, as those
+    of a ridge do (`ridge.factorize`).
     """
     values, V = linalg.eigh(S, driver="evd")
     rounding = max(-float(values.min(initial=0.0)), 0.0)
@@ -129,17 +129,10 @@ def landmark_components(
     invariance: float = 1.0,
     shift: Array | None = None,
 ) -> Components:
-    """Components from the moments of a `CellMomentStatistic`.
+    """At most `count` components from the moments of a `CellMomentStatistic`, about `shift` (p,) or 0.
 
-    Parameters
-    ----------
-    total : moments of the landmark block, about `shift` (p,) or 0
-    whitening, core : of the landmarks; the core (m, m) tells the sign of a component: at the landmark where its
-        magnitude is largest it is positive
-    alpha : λ > 0
-    epsilon : ε ≥ 0 of DICA, or None: UDICA
-    count : most components
-    invariance : δ ≥ 0 by which R is multiplied; 1: the paper
+    `alpha` is λ > 0, `epsilon` ε ≥ 0 of DICA, or None: UDICA, and `invariance` δ ≥ 0. A component is positive at the
+    landmark where its magnitude is largest, which the core (m, m) shows.
     """
     # differences of means do not see what the sums are about
     everything = reduced(Moments.of(dict(total), shift=shift), whitening)
@@ -175,12 +168,7 @@ def exact_components(
 ) -> Components:
     """Components from the n×n kernel matrix of all rows, the form of the paper (its Algorithm 1).
 
-    Parameters
-    ----------
-    K : (n, n)
-    cell : (n,) the cell of each row
-    alpha, epsilon, count, invariance : as in `landmark_components`
-    weight : (n,) or None. The rows of Φ are then those of the centred features times √w.
+    `cell` (n,) is the cell of each row; with weights (n,) the rows of Φ are those of the centred features times √w.
     """
     w = np.ones(len(K)) if weight is None else np.asarray(weight, np.float64)
     n, root, of_mean = float(w.sum()), np.sqrt(w), K @ w / float(w.sum())
@@ -233,8 +221,7 @@ def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
 def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Array, Array]:
     """Real vectors of the leading eigenvalues with positive real parts, and those parts, falling.
 
-    Of a conjugate pair, the real and the imaginary part of its vector w, turned so that they are uncorrelated: their
-    `squares` wᵀSw become positive.
+    Of a conjugate pair: the real and imaginary parts of its vector w, turned to be uncorrelated, `squares` wᵀSw > 0.
     """
     order = np.lexsort((-values.imag, -values.real))
     order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]

@@ -42,15 +42,20 @@ def exact_krr(
         return root[:, None] * dual, np.zeros(Y.shape[1])
     # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
     # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
-    unit = root / np.linalg.norm(root)
-    half = scaled - np.outer(unit, unit @ scaled)
-    projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
+    projected, target_, unit = without_constant(scaled, target, root)
     if np.abs(projected).max() <= 10 * np.finfo(np.float64).eps * np.abs(scaled).max():
         projected[:] = 0  # rows that are one to the kernel: what is left of them is rounding
     u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
     u -= np.outer(unit, unit @ u)
     intercept = (root @ (target - scaled @ u)) / (root @ root)
     return root[:, None] * u, intercept
+
+
+def without_constant(scaled: Array, target: Array, root: Array) -> tuple[Array, Array, Array]:
+    """PSP and Py, P the projection along the direction of the constant, `root` (n,), and that of length 1."""
+    unit = root / np.linalg.norm(root)
+    half = scaled - np.outer(unit, unit @ scaled)
+    return half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target), unit
 
 
 def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.optimize import minimize_scalar
 
-from bigkernel.solvers.exact import weigh
+from bigkernel.solvers.exact import weigh, without_constant
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
@@ -67,15 +67,10 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
 
 def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
     """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
-    values, explained = _projected(small)
-    return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
-
-
-def _projected(small: Reduced) -> tuple[Array, Array]:
-    """Eigenvalues (r,) and squared projections of the targets on their directions, (r, c)."""
     values, vectors = linalg.eigh(small.G, driver="evd")
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
-    return values, (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
+    explained = (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
+    return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
 
 
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
@@ -105,11 +100,8 @@ def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array |
     """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
-    if fit_intercept:  # without the direction of the constant
-        unit = root / np.linalg.norm(root)
-        half = scaled - np.outer(unit, unit @ scaled)
-        scaled = half - np.outer(half @ unit, unit)
-        target = target - np.outer(unit, unit @ target)
+    if fit_intercept:
+        scaled, target, _ = without_constant(scaled, target, root)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
     explained, count = ((vectors.T @ target) ** 2).sum(axis=1), float(np.count_nonzero(root))
     return _spectral(values, explained, float((target**2).sum(axis=0).sum()), count, float(fit_intercept)).best()

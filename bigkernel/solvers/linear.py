@@ -64,7 +64,7 @@ def linear_ridge(
     whole = scaled.G + np.diag(alpha * scale**2)
     factor = factorize(whole, 0.0)
     w = factor.solve(scaled.C)
-    factor.certify(whole, scaled.C, 0.0, w, certificates)
+    factor.certify(whole, factor.ratios(whole, scaled.C, 0.0, w), 0.0, certificates)
     V = dof_vectors(len(w))  # tr G(G + αI)⁻¹
     dof = float((V * factor.solve(scaled.G @ V)).sum()) * len(w) / max(float((V * V).sum()), 1.0)
     certificates.figures["effective_dof"] = dof

@@ -74,7 +74,12 @@ class Coordinates:
         """Every candidate on moments in these coordinates; see `candidates`."""
         if self.origin is None:
             return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
-        return linear_candidates(train, self.origin, penalties)
+        fits, errors = [], []
+        for penalty in penalties:
+            flag, noted = penalty.fit_intercept, Certificates()
+            fits.append(linear_fit(train, self.origin, penalty.alpha, fit_intercept=flag, certificates=noted))
+            errors.append(noted.errors)
+        return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
 
 
 def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
@@ -99,14 +104,12 @@ class Penalty:
 
 def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
     """The same with a number, or one for each target, in the place of "gcv", on moments in their coordinates."""
-    found = []
-    for penalty in penalties:
-        alpha, flag = penalty.alpha, penalty.fit_intercept
-        if isinstance(alpha, str):
-            part = _leading(centre(train, fit_intercept=flag), penalty.n_components)
-            alpha = gcv.of_moments(part, float(train.rows), fit_intercept=flag).best()
-        found.append(replace(penalty, alpha=alpha))
-    return found
+    return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in penalties]
+
+
+def _spectral(train: Moments, penalty: Penalty) -> gcv.Spectral:
+    small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
+    return gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
 
 
 def _leading(small: Reduced, count: int | None) -> Reduced:
@@ -157,28 +160,13 @@ def _solve(system: RidgeSystem, alpha: float, columns: Columns, noted: Certifica
     return (solution.w,)
 
 
-def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty]) -> Fits:
-    """As `candidates`, of the rows themselves: weights, and intercepts about `origin`."""
-    r, c = train.C.shape
-    weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
-    errors: list[Errors | None] = []
-    for place, penalty in enumerate(penalties):
-        flag, certificates = penalty.fit_intercept, Certificates()
-        w, b, *_ = linear_fit(train, origin, penalty.alpha, fit_intercept=flag, certificates=certificates)
-        weights[place], intercepts[place] = w, b
-        errors.append(certificates.errors)
-    return weights, intercepts, errors
-
-
 def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
     """GCV of every candidate on moments in their coordinates, a mean over the targets."""
     spectra: dict[tuple[bool, int | None], gcv.Spectral] = {}
     scores = []
     for penalty in penalties:
         key = (penalty.fit_intercept, penalty.n_components)
-        if key not in spectra:
-            small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
-            spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
+        spectra[key] = spectra.get(key) or _spectral(train, penalty)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")

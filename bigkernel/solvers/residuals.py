@@ -54,14 +54,14 @@ def factorization(
     A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
 ) -> float:
     """The ratio of L, of which the lower triangle is read, as the Cholesky factor of A or of its part `kept` (r,)."""
-    V = _vectors(len(lower), exact)
+    V = np.eye(len(lower)) if exact else probes(len(lower))
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
         spread[kept] = V
     of_A = A @ spread if kept is None else (A @ spread)[kept]
     left = of_A - times_triangle(lower, times_triangle(lower, V, lower=True, transposed=True), lower=True)
     size = frobenius(np.asarray(A)) if norm is None else norm
-    return _ratio(_norm(left, V), len(lower) * _ulp(lower) * size)
+    return _ratio(_norm(left, V), len(lower) * float(np.finfo(lower.dtype).eps) * size)
 
 
 def solution(A: Array, shift: float, w: Array, C: Array) -> float:
@@ -77,13 +77,13 @@ def solution(A: Array, shift: float, w: Array, C: Array) -> float:
 
 def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
     """The ratio of w (m, c) as the solution of Aw = C, of left = Aw − C and the norm of A."""
-    return _ratio(frobenius(left), len(w) * _ulp(w) * (size * frobenius(w) + frobenius(C)))
+    return _ratio(frobenius(left), len(w) * float(np.finfo(w.dtype).eps) * (size * frobenius(w) + frobenius(C)))
 
 
 def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
     """The ratios of k eigenpairs, values (k,) and vectors (m, k): of their residual, and of their orthogonality."""
-    V = _vectors(len(values), exact)
-    of_Z, ulp = vectors @ V, _ulp(vectors)
+    V = np.eye(len(values)) if exact else probes(len(values))
+    of_Z, ulp = vectors @ V, float(np.finfo(vectors.dtype).eps)
     residual, skew = _norm(A @ of_Z - vectors @ (values[:, None] * V), V), _norm(vectors.T @ of_Z - V, V)
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
@@ -122,7 +122,7 @@ def dof_vectors(size: int) -> Array:
 
     Their relative error of degrees of freedom is about 1/√(4·dof).
     """
-    return _vectors(size, size <= EXACT_DOF, DOF_PROBES)
+    return np.eye(size) if size <= EXACT_DOF else probes(size, DOF_PROBES)
 
 
 def duplicates(Z: Array) -> int:
@@ -195,10 +195,6 @@ def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> No
         warnings.warn(note, RankDeficient, 4)
 
 
-def _vectors(size: int, exact: bool, count: int = PROBES) -> Array:
-    return np.eye(size) if exact else probes(size, count)
-
-
 def _norm(seen: Array, V: Array) -> float:
     # ‖R‖² from RV: the mean of ‖Rv‖²/‖v‖² over the columns, times their length
     return frobenius(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
@@ -207,10 +203,6 @@ def _norm(seen: Array, V: Array) -> float:
 def _times(A: Array, V: Array) -> Array:
     # products with single vectors read A once; those with a few copy it first
     return np.stack([A @ v for v in V.T], axis=1) if V.shape[1] <= PROBES else A @ V
-
-
-def _ulp(array: Array) -> float:
-    return float(np.finfo(array.dtype if array.dtype.kind == "f" else np.float64).eps)
 
 
 def _ratio(error: float, unit: float) -> float:

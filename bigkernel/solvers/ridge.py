@@ -38,7 +38,7 @@ from bigkernel.solvers.accuracy import (
     variances_of,
 )
 from bigkernel.solvers.residuals import Certificates, frobenius, probes
-from bigkernel.solvers.triangles import Upper, clear_upper, regularised, solve_factored, solve_lower, times_triangle
+from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower, times_triangle
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
@@ -124,16 +124,13 @@ class Factor:
         """C along the directions that were dropped as null, (r − k, c)."""
         return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
 
-    def certify(self, G: Any, C: Array, alpha: float, w: Array, certificates: Certificates) -> None:
-        """Say how well w solves (G + αI)w = C."""
+    def certify(self, G: Any, ratios: dict[str, float], alpha: float, certificates: Certificates) -> None:
+        """Leave the ratios of a solution, the condition and the effective degrees of freedom."""
         if len(G):
-            certificates.ratios.update(self._ratios(G, C, alpha, w))
+            certificates.ratios.update(ratios)
             certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
         certificates.figures["solved_condition"] = self.condition
         certificates.meet(self.rounding, alpha)
-
-    def _ratios(self, G: Any, C: Array, alpha: float, w: Array) -> dict[str, float]:
-        return {"solution": residuals.solution(G, alpha, w, C)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +145,10 @@ class CholeskyFactor(Factor):
     def half(self, C: Array) -> Array:
         """H^−½C, up to a rotation, (r, c)."""
         return solve_lower(self.lower, C)
+
+    def ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
+        """How well w solves (G + αI)w = C."""
+        return {"solution": residuals.solution(G, alpha, w, C)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,10 @@ class SpectralFactor(Factor):
     def effective_dof(self, G: Array, alpha: float) -> float:
         return float((np.maximum(self.plain, 0) / self.values).sum())
 
-    def _ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
+    def ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
+        """How well w solves (G + αI)w = C, and the eigenpairs."""
+        if not len(G):
+            return {}
         solution = residuals.solution(self.values, 0.0, self.vectors.T @ w, self.vectors.T @ C)
         eigen, orthogonality = residuals.eigen(G, self.plain, self.vectors)
         return {"solution": solution, "eigen": eigen, "orthogonality": orthogonality}
@@ -250,7 +254,7 @@ def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates
     factor = factorize(G, alpha, n_rows=n_rows)
     w = factor.solve(C)
     if certificates is not None:
-        factor.certify(G, C, alpha, w, certificates)
+        factor.certify(G, factor.ratios(G, C, alpha, w), alpha, certificates)
     return w
 
 
@@ -342,16 +346,16 @@ def prediction_errors(
         seen, of_rows = float((d @ w**2).sum()), float((solver.image(small.G, signs) ** 2).sum())
         blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver.dropped)
+    lost = solver.hidden * squares / max(known.rows, 1.0)
+    if solver.dropped is not None:
+        lost += _dropped(known, small, solver.dropped)
     parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
     sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve, of_blocks, widest=known.widest)
 
 
-def _dropped(known: Variances, small: Reduced, V: Array | None) -> float:
+def _dropped(known: Variances, small: Reduced, V: Array) -> float:
     """‖predictions‖² that least squares would have along directions V which were dropped although sums resolve them."""
-    if V is None or not V.size:
-        return 0.0
     values = (V * (small.G @ V)).sum(axis=0)
     blur = np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
     clear = values > _CLEAR * blur
@@ -429,8 +433,9 @@ class RidgeSystem:
 
     def certify(self, solution: Solution, certificates: Certificates) -> None:
         """Leave residual, condition, effective degrees of freedom and errors of predictions."""
-        part = solution.system
-        solution.factor.certify(part.G, part.C, solution.alpha, solution.w, certificates)
+        part, factor, alpha = solution.system, solution.factor, solution.alpha
+        ratios = factor.ratios(part.G, part.C, alpha, solution.w) if isinstance(factor, DenseFactor) else {}
+        factor.certify(part.G, ratios, alpha, certificates)
         if self._known is not None:
             certificates.errors = self.error(solution)
 
@@ -485,43 +490,20 @@ class WhitenedGram:
         out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; so, BLAS is twice as fast
         return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
 
-    def penalised(self, alpha: float) -> Array:
-        """The lower triangle of M, in row order; above it may stand anything."""
-        G, s, n, core = self.moments.G, self.moments.s, self.moments.n, self.core
-        K, M, means = core.array.T, np.empty(G.shape), s / n
-        for i in range(0, len(G), _STRIP):
-            j = min(i + _STRIP, len(G))
-            # G − ssᵀ/n + αK
-            strip = np.multiply(K[i:j, :j], alpha, out=M[i:j, :j])
-            strip += G[i:j, :j]
-            strip -= np.outer(means[i:j], s[:j])
-        M[np.diag_indices(len(M))] = np.diagonal(G) - means * s + alpha * core.diagonal
-        return M
-
-    @property
-    def core(self) -> Upper:
-        """K."""
+    def penalised_times(self, alpha: float, B: Array) -> Array:
+        """MB, about the mean."""
         assert self.whitening.core is not None
-        return self.whitening.core
+        return np.asarray(replace(self, mean=None).of_landmarks(B) + alpha * (self.whitening.core @ B))
 
 
 @dataclass(frozen=True, eq=False)
 class UnrotatedFactor(Factor):
-    """H by M = RᵀR: R in the triangle `upper` (p, p), in column order, and g (p,), None: moments are centred."""
+    """H by M = RᵀR, R in the triangle `upper` (p, p) in column order."""
 
     gram: WhitenedGram
-    alpha: float
     upper: Array
-    along: Array | None = None
-
-    def fit(self, C: Array, target_mean: Array) -> tuple[Array, Array]:
-        """B (p, c) over the landmarks and the right side (p, c) of MB, of C centred and the means of the targets."""
-        B = solve_factored(self.upper, C, lower=False)
-        if self.along is None or self.gram.mean is None:
-            return B, C
-        # MₒB = C + n μȳᵀ is MB = C + μtᵀ: no sums about 0, which are large
-        t = (target_mean - self.along @ C) / self._pivot
-        return B + np.outer(self.along, t), C + np.outer(self.gram.mean, t)
+    along: Array | None = None  # g (p,); None: moments are centred
+    pivot: float = 0.0  # 1/n + μᵀg
 
     def solve(self, C: Array) -> Array:
         return self.gram.whitening.weights(self._landmarks(C))
@@ -533,31 +515,12 @@ class UnrotatedFactor(Factor):
     def image(self, G: WhitenedGram, C: Array) -> Array:
         return np.asarray(G.whitening.reduce(G.of_landmarks(self._landmarks(C))))
 
-    def rounding_of(self, B: Array) -> Array:
-        """(RᵀR − M)B, (p, c)."""
-        product = times_triangle(self.upper, times_triangle(self.upper, B, lower=False), lower=False, transposed=True)
-        return np.asarray(product - self._times(B))
-
-    def _ratios(self, G: WhitenedGram, C: Array, alpha: float, w: Array) -> dict[str, float]:
-        """Of w over the landmarks as the solution of Mw = C."""
-        size = frobenius(G.moments.G) + alpha * frobenius(G.core.diagonal)  # at most ‖G‖ + α‖K‖
-        return {"solution": residuals.of_residual(self._times(w) - C, size, w, C)}
-
-    def _times(self, B: Array) -> Array:
-        """MB."""
-        return np.asarray(replace(self.gram, mean=None).of_landmarks(B) + self.alpha * (self.gram.core @ B))
-
-    @property
-    def _pivot(self) -> float:
-        """1/n + μᵀg."""
-        return float(1 / self.gram.moments.n + self.gram.mean @ self.along)  # type: ignore[operator]
-
     def _landmarks(self, C: Array) -> Array:
         """H⁻¹C as coefficients over the landmarks."""
         right = self.gram.whitening.restore(C)
         out = solve_factored(self.upper, right, lower=False)
         if self.along is not None:
-            out -= np.outer(self.along, (self.along @ right) / self._pivot)
+            out -= np.outer(self.along, (self.along @ right) / self.pivot)
         return out
 
 
@@ -566,19 +529,30 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
 
     That is where the penalty does not stand out from the rounding of moments, or these have eigenvalues below −α/2.
     """
-    size, v, largest = len(gram), probes(len(gram), 1), 0.0
+    G, s, n, core = gram.moments.G, gram.moments.s, gram.moments.n, gram.whitening.core
+    assert core is not None
+    v, largest = probes(len(G), 1), 0.0
     for _ in range(_POWERS):  # about the largest eigenvalue, never above it
         v = gram @ (v / max(frobenius(v), 1e-300))
         largest = frobenius(v)
-    if not alpha > _relative_rounding(size, gram.moments.rows) * (_MARGIN * largest + alpha) > 0:
+    if not alpha > _relative_rounding(len(G), gram.moments.rows) * (_MARGIN * largest + alpha) > 0:
         return None
-    M = gram.penalised(alpha)
+    # the lower triangle of M, in row order; above it may stand anything
+    K, M, means = core.array.T, np.empty(G.shape), s / n
+    for i in range(0, len(G), _STRIP):
+        j = min(i + _STRIP, len(G))
+        # G − ssᵀ/n + αK
+        strip = np.multiply(K[i:j, :j], alpha, out=M[i:j, :j])
+        strip += G[i:j, :j]
+        strip -= np.outer(means[i:j], s[:j])
+    M[np.diag_indices(len(M))] = np.diagonal(G) - means * s + alpha * core.diagonal
     if panels.cholesky(M, lower=True):
         return None
-    factor = UnrotatedFactor(gram, alpha, M.T)
+    factor = UnrotatedFactor(gram, M.T)
     if gram.mean is not None:
-        factor = replace(factor, along=solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0])
-    least = residuals.smallest_of(factor.solve, size)
+        along = solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0]
+        factor = replace(factor, along=along, pivot=float(1 / n + gram.mean @ along))
+    least = residuals.smallest_of(factor.solve, len(G))
     if not least > alpha / 2:
         return None
     return replace(factor, condition=(largest + alpha) / least, rounding=max(alpha - least, 0.0))
@@ -626,7 +600,11 @@ def _unrotated_ridge(
     if factor is None:
         return None
     C = moments.C - np.outer(moments.s, target_mean)
-    coef, right = factor.fit(C, target_mean)
+    coef, right, upper = solve_factored(factor.upper, C, lower=False), C, factor.upper
+    if factor.along is not None:
+        # MₒB = C + n μȳᵀ is MB = C + μtᵀ: no sums about 0, which are large
+        t = (target_mean - factor.along @ C) / factor.pivot
+        coef, right = coef + np.outer(factor.along, t), C + np.outer(mean, t)
     C, of_mean = whitening.reduce(C), whitening.reduce(mean)
     if fit_intercept:
         small = Reduced(n, gram, C, np.maximum(moments.q - n * target_mean**2, 0), of_mean, target_mean)
@@ -636,12 +614,17 @@ def _unrotated_ridge(
     predicted = (coef * gram.of_landmarks(coef)).sum(axis=0)
     error = squared_error(small, w, predicted)
     # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a witness
-    seen = whitening.reduce(factor.rounding_of(whitening.expand(directions(whitening.rank))))
+    v = whitening.expand(directions(whitening.rank))
+    product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
+    seen = whitening.reduce(product - gram.penalised_times(alpha, v))
     known = variances_of(evidence, seen, whitening, moments.rows)
     errors = prediction_errors(known, small, (w, error, predicted), factor, known.changes)
     if not errors.solve <= _SOLVED:
         return None
     if certificates is not None:
-        factor.certify(gram, right, alpha, coef, certificates)
+        assert whitening.core is not None
+        size = frobenius(moments.G) + alpha * frobenius(whitening.core.diagonal)  # at most ‖G‖ + α‖K‖
+        left = gram.penalised_times(alpha, coef) - right
+        factor.certify(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, certificates)
         certificates.errors = None if evidence is None else errors
     return coef, small.target_mean - small.mean @ w, error

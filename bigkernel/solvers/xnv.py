@@ -55,12 +55,7 @@ class Canonical:
 
 
 def canonical_views(everything: Moments, width: int) -> Canonical:
-    """Canonical correlations of two views from the moments of all rows.
-
-    Parameters
-    ----------
-    everything : moments of [φ¹, φ²] over all rows, labelled or not
-    width : p₁, columns of the first view, which come first
+    """Canonical correlations from the moments of [φ¹, φ²] over all rows; φ¹ has `width` columns.
 
     Directions of a view whose variance is rounding are left out, and so are those without correlation.
     """
@@ -94,14 +89,8 @@ def canonical_ridge(
 ) -> tuple[Array, Array]:
     """Coefficients over the first view (p₁, c) and intercept (c,) of ridge with the canonical norm.
 
-    min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows (Algorithm 1 of the
-    paper, whose γ is α; it has no b).
-
-    Parameters
-    ----------
-    labelled : moments of φ¹ over the labelled rows, (p₁) columns
-    alpha : ≥ 0
-    fit_intercept : b, without penalty; False: b = 0
+    min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows, whose moments of φ¹ are
+    given (Algorithm 1 of the paper, whose γ is α; it has no b).
     """
     z = views.reduce(labelled)
     beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, certificates=certificates)
