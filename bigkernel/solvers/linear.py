@@ -29,7 +29,7 @@ from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import VECTORS, Errors
 from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
 from bigkernel.solvers.ridge import Columns, Factor, by_penalty, factorize, quadratic, squared_error
-from bigkernel.solvers.triangle_ridge import EPS, Roundings, RowSystem
+from bigkernel.solvers.triangle_ridge import EPS, RowSystem
 from bigkernel.solvers.whitening import Reduced, centre, identity
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.triangle import TriangularRows
@@ -258,9 +258,9 @@ def _solve_rows(
         if taken:
             first[:], first[0, np.abs(top).argmax()] = 0, 1
         F, Y = np.vstack([first, F]), np.vstack([root * part.target_mean[None, chosen], Y])
-    rounds = Roundings(np.where(flat, 0, part.lengths), np.zeros(len(scale)), rows, part.n)
-    system = RowSystem(F, Y, rounds, to.reduce, to.expand, ADVICE)
-    solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounds.factored * scale)))
+    rounded = np.where(flat, 0, part.lengths)
+    system = RowSystem(F, Y, rounded, np.zeros(len(scale)), rows, part.n, to.reduce, to.expand, ADVICE)
+    solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))
     u = solution.w
     w, whole = to.expand(u) / scale[:, None], np.vstack([top * (not fit_intercept), columns * scale])
     null = np.linalg.qr(to.expand(solution.stacked.null))[0]

@@ -80,21 +80,11 @@ class Stacked:
         return np.asarray(Vt.T @ ((Vt @ X) / values[:, None] ** 2))
 
     def solve(self, X: Array) -> Array:
-        """S⁻¹X."""
+        """S⁻¹X, of least norm."""
         if self.spectrum is None:
             return np.asarray(linalg.solve_triangular(self.S, X, check_finite=False))
         U, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((U.T @ X) / values[:, None]))
-
-
-@dataclass(frozen=True)
-class Roundings:
-    """What rounds in columns (p,), of their coefficients, each as a length over all rows."""
-
-    factored: Array  # of the columns in R
-    values: Array  # of their values as the blocks have them
-    rows: float  # and n: how many rows there are, and Σw
-    n: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +104,10 @@ class RowSystem:
 
     F: Array  # and Y: (k, r), (k, c)
     Y: Array
-    rounds: Roundings  # of the columns
+    factored: Array  # (p,) the rounding of the columns in R, of their coefficients, as a length over all rows
+    values: Array  # (p,) that of their values as the blocks have them
+    rows: float  # how many there are
+    n: float  # Σw
     reduce: Callable[[Array], Array]  # and expand: give TᵀX of X (p, ·), and Tw
     expand: Callable[[Array], Array]
     advice: str = Errors.advice  # for `Errors`
@@ -149,13 +142,12 @@ class RowSystem:
 
     def error(self, solution: RowSolution, coef: Array | None = None) -> Errors:
         """The errors of predictions, relative to their norm; see the module."""
-        F, Y, w, stacked, rounds = self.F, solution.Y, solution.w, solution.stacked, self.rounds
+        F, Y, w, stacked = self.F, solution.Y, solution.w, solution.stacked
         coef = self.expand(w) if coef is None else coef
-        left = F @ w - Y
         predicted = float(((F @ w) ** 2).sum())
         if not w.any() or not predicted > 0:
             return Errors(0.0, 0.0, 0.0, self.advice)
-        k, r, left_squares = len(F), F.shape[1], float((left**2).sum())
+        k, r, left_squares = len(F), F.shape[1], float(solution.squares.sum())
 
         def power(X: Array) -> float:
             """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
@@ -168,13 +160,13 @@ class RowSystem:
             return power(self.reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
 
         of_S = np.linalg.norm(stacked.S, axis=0)
-        sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
+        sums = of_columns(self.factored) * left_squares / k + along(self.factored) + float((Y**2).sum())
         rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
         solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
-        blocks = along(rounds.values)
-        if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
-            penalty = solution.alpha**2 * float((coef**2).sum()) / max(rounds.n, 1e-300)
-            blocks += of_columns(rounds.values) * (left_squares / max(rounds.rows, 1.0) + penalty)
+        blocks = along(self.values)
+        if self.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
+            penalty = solution.alpha**2 * float((coef**2).sum()) / max(self.n, 1e-300)
+            blocks += of_columns(self.values) * (left_squares / max(self.rows, 1.0) + penalty)
         sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
         return Errors(sums, solve, blocks, self.advice)
 
@@ -198,9 +190,8 @@ def nystrom_ridge_of(
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
-    rounds = Roundings(part.lengths, values, rows, part.n)
     penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
-    system = RowSystem(F, part.targets, rounds, whitening.reduce, whitening.expand)
+    system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
     w, error = solve_targets(system, penalty, certificates)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
