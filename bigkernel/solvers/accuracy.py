@@ -155,16 +155,6 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitenin
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
-def roundings(total: Mapping[str, Array]) -> list[Array]:
-    """Ev (p, k) of each group, from what was seen of some rows; a group without any is taken to be like the others."""
-    E, seen, rows = total["E"], total["seen"], total["rows"]
-    pooled, among = E.sum(axis=0), max(float(seen.sum()), 1.0)
-    return [
-        E[g] * np.sqrt(max(rows[g] / seen[g], 1.0)) if seen[g] else pooled * np.sqrt(rows[g] / among)
-        for g in range(len(rows))
-    ]
-
-
 def moved(
     total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
@@ -172,13 +162,18 @@ def moved(
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
     d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
     spread = float((whitening.expand(evidence.z) ** 2).sum()) / max(float((evidence.z**2).sum()), 1.0)
-    for g, seen in enumerate(roundings(total)):
+    rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    for g in range(len(rows)):
+        # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
+        share = rows[g] / seen[g] if seen[g] else rows[g] / max(float(seen.sum()), 1.0)
+        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if seen[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
         sizes = np.append(moments.q, moments.n)
         E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
         if sums:
-            a = (whitening.reduce(seen) ** 2).mean(axis=1)
-            E += _rounding(a, rng)
+            a = (whitening.reduce(of_sums) ** 2).mean(axis=1)
+            upper, half = np.triu(rng.standard_normal(E.shape)), np.sqrt(a / max(float(np.sqrt(a.sum())), 1e-300))
+            E += (upper + np.triu(upper, 1).T) * np.outer(half, half)
             relative = sizes / max(float(np.diagonal(moments.G).mean()), 1e-300)
             own = a / max(spread * whitening.rank, 1e-300)
             others += np.sqrt(np.outer(own, np.maximum(relative, 0))) * rng.standard_normal(others.shape)
@@ -191,13 +186,6 @@ def moved(
         out["s"][g] += further[:, -1]
         out["G"][g] += whitening.restore(whitening.restore(E).T)
     return out
-
-
-def _rounding(a: Array, rng: np.random.Generator) -> Array:
-    """A symmetric matrix (r, r) whose entries have the variances a_i a_j / Σa."""
-    upper = np.triu(rng.standard_normal((len(a), len(a))))
-    half = np.sqrt(a / max(float(np.sqrt(a.sum())), 1e-300))
-    return np.asarray((upper + np.triu(upper, 1).T) * np.outer(half, half))
 
 
 def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -88,18 +88,14 @@ def linear_ridge(
         met = ((mean @ v) / size + pull * small.target_mean) / (1 / size + pull)
         v += np.outer(u, missed) * (small.n / (1 / size + pull))
         known = replace(known, of_mean=np.outer(scale * mean, small.n * small.target_mean))
-    none = _unrelated(small, mean, squares)
+    # targets that have nothing in common with any column, but for rounding, where both are about 0
+    of_mean = small.n * np.outer(mean, small.target_mean)
+    sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
+    none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
     v[:, none], met = 0, np.where(none, 0, met)
     error = squared_error(small, v) + small.n * (small.target_mean - met) ** 2
     certificates.errors = _errors(scaled, factor, v / scale[:, None], known, error)
     return v, met - small.mean @ v, error
-
-
-def _unrelated(small: Reduced, mean: Array, squares: Array) -> Array:
-    """Which targets have nothing in common with any column, but for rounding, where both are about 0: (c,) bool."""
-    of_mean = small.n * np.outer(mean, small.target_mean)
-    sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
-    return np.asarray((np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -212,7 +212,10 @@ def factorize(
         elif info == 0:
             reciprocal = float(linalg.lapack.dpocon(lower, norm, uplo="L")[0])
             if reciprocal <= relative and alpha > 0:
-                reciprocal = _graded(G, alpha, lower)
+                # of G + αI scaled to a diagonal of ones: Cholesky loses no more, however its directions differ in size
+                unit = 1 / np.sqrt(np.diagonal(G) + alpha)
+                norm_ = float(linalg.lapack.dlange("1", regularised(G, alpha) * np.outer(unit, unit)))
+                reciprocal = float(linalg.lapack.dpocon(lower * unit[:, None], norm_, uplo="L")[0])
             if reciprocal > relative:
                 return CholeskyFactor(lower, condition=1 / reciprocal)
     plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
@@ -236,13 +239,6 @@ def factorize(
 
 def _relative_rounding(size: int, rows: float) -> float:
     return 10 * max(size, rows) * float(np.finfo(np.float64).eps)
-
-
-def _graded(G: Array, alpha: float, lower: Array) -> float:
-    """1/κ of G + αI scaled to a diagonal of ones: Cholesky loses no more, however its directions differ in size."""
-    scale = 1 / np.sqrt(np.diagonal(G) + alpha)
-    norm = float(linalg.lapack.dlange("1", regularised(G, alpha) * np.outer(scale, scale)))
-    return float(linalg.lapack.dpocon(lower * scale[:, None], norm, uplo="L")[0])
 
 
 def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates: Certificates | None = None) -> Array:
@@ -347,19 +343,14 @@ def prediction_errors(
         blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
     lost = solver.hidden * squares / max(known.rows, 1.0)
-    if solver.dropped is not None:
-        lost += _dropped(known, small, solver.dropped)
+    if (V := solver.dropped) is not None:
+        # and along those that were dropped although sums resolve them, what it would have
+        values = (V * (small.G @ V)).sum(axis=0)
+        clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
+        lost += float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
     parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
     sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve, of_blocks, widest=known.widest)
-
-
-def _dropped(known: Variances, small: Reduced, V: Array) -> float:
-    """‖predictions‖² that least squares would have along directions V which were dropped although sums resolve them."""
-    values = (V * (small.G @ V)).sum(axis=0)
-    blur = np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
-    clear = values > _CLEAR * blur
-    return float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
 
 
 class System(Protocol):

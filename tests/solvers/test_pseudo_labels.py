@@ -14,14 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.solvers.pseudo_labels import (
-    Asked,
-    Decision,
-    JointPseudoLabels,
-    PseudoLabels,
-    Sides,
-    soft_labels,
-)
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, soft_labels
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk
 
