@@ -31,7 +31,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.solvers.xnv import Canonical, CanonicalCoordinates, canonical_ridge, canonical_views, first_view
+from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -126,7 +126,7 @@ class _XNV(LandmarkEstimator):
         """The first view: predictions need no other."""
         return replace(features, landmarks=features.landmarks[: features.width // 2])
 
-    def _reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
+    def _reduce(self, problem: Problem, whitening: Whitening) -> CanonicalCoordinates:
         return canonical_views(problem.moments, problem.basis.width // 2)
 
     def hides(self, solution: ViewSolution) -> bool:
@@ -137,7 +137,7 @@ class _XNV(LandmarkEstimator):
         """The first view's."""
         return first_view(problem.moments, problem.basis.width // 2)
 
-    def _solve(self, problem: Problem, views: Canonical, certificates: Certificates) -> ViewSolution:
+    def _solve(self, problem: Problem, views: CanonicalCoordinates, certificates: Certificates) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
         labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
@@ -160,7 +160,7 @@ class _XNV(LandmarkEstimator):
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the canonical coordinates of the views."""
-        return CanonicalCoordinates.of(everything, basis.width // 2)
+        return canonical_views(everything, basis.width // 2)
 
     def with_landmarks(self, count: int) -> Self:
         """A model on `count` landmarks a view, from the statistics that are kept: no sweep.
