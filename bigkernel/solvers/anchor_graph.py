@@ -76,11 +76,8 @@ def constant_diagonal(kernel: Kernel) -> bool:
 class AnchorMomentStatistic(SidedMomentStatistic):
     """The moments of source and target, with `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p of all rows.
 
-    Where the map is shifted, A is of φ − shift, as G is: the Laplacian does not see a shift, for its rows sum to 0.
-
-    Attributes
-    ----------
-    features : LandmarkMap, whose landmarks are the anchors: p = m
+    The landmarks of its map are the anchors: p = m. Where the map is shifted, A is of φ − shift, as G is: the Laplacian
+    does not see a shift, for its rows sum to 0.
     """
 
     neighbours: int = 3  # k

@@ -35,8 +35,8 @@ class Descent:
     ritz: Array  # θ, the smallest Ritz value so far, (c,)
     stuck: Array  # (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
     fall: Array  # by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
-    lengths: tuple[Array, ...] = ()  # and turns: η and β of the steps so far, tuples of (c,)
-    turns: tuple[Array, ...] = ()
+    lengths: tuple[Array, ...] = ()  # η of the steps so far, (c,) each
+    turns: tuple[Array, ...] = ()  # β of these
 
     def only(self, columns: Array) -> Descent:
         """The state of some columns."""

@@ -55,7 +55,7 @@ class SubSample:
 
     lower: Array  # (m, m) with L in its lower triangle
     jitter: float  # that was added to the diagonal, relative to its largest entry
-    floor: float  # and as it is: directions in which A is smaller are not solved for
+    floor: float  # the same as it is: directions in which A is smaller are not solved for
     rows: int  # how many there are
 
     @property

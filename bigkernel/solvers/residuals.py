@@ -138,19 +138,13 @@ def constant_features(Z: Array) -> int:
 
 @dataclass
 class Certificates:
-    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it.
-
-    Attributes
-    ----------
-    rounding : the largest rounding of moments that a solve has met: how far below 0 the eigenvalues of G reach, which
-        has none; 0 where it has met none
-    """
+    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it."""
 
     ratios: dict[str, float] = field(default_factory=dict)  # residual ratios by name
     # condition numbers, effective degrees of freedom, counts
     figures: dict[str, float | int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
-    rounding: float = 0.0
+    rounding: float = 0.0  # of moments, the largest that was met: how far below 0 eigenvalues of G reach
     blind: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
     errors: Any = None  # `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
 

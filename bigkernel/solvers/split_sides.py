@@ -38,7 +38,7 @@ def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
 class SplitSides:
     """What each split makes of the rows; the last, number F, is of all labels and tests nothing."""
 
-    cells: Cells  # and folds: of the rows
+    cells: Cells  # of the rows
     folds: Folds
     source: Array  # (F + 1, G) bool, the domains that are the source
     group: Array  # (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows

@@ -39,8 +39,8 @@ NULL = 8.0  # times ε√r of the largest singular value, below which one is nul
 class Stacked:
     """[F; P] = QS, and Qᵀ[Y; 0]."""
 
-    S: Array  # and z: (r, r) upper triangular, (r, c)
-    z: Array
+    S: Array  # (r, r) upper triangular
+    z: Array  # (r, c), the first rows of Qᵀ[Y; 0]
     # U, values, Vᵀ of the singular values above rounding, where S is singular
     spectrum: tuple[Array, Array, Array] | None
     null: Array  # (r, ·) the directions of the others, orthonormal
@@ -102,14 +102,14 @@ class RowSolution:
 class RowSystem:
     """The system of `ridge.RidgeSystem`, by QR of the rows."""
 
-    F: Array  # and Y: (k, r), (k, c)
-    Y: Array
+    F: Array  # (k, r)
+    Y: Array  # (k, c)
     factored: Array  # (p,) the rounding of the columns in R, of their coefficients, as a length over all rows
     values: Array  # (p,) that of their values as the blocks have them
     rows: float  # how many there are
     n: float  # Σw
-    reduce: Callable[[Array], Array]  # and expand: give TᵀX of X (p, ·), and Tw
-    expand: Callable[[Array], Array]
+    reduce: Callable[[Array], Array]  # TᵀX of X (p, ·)
+    expand: Callable[[Array], Array]  # Tw
     advice: str = Errors.advice  # for `Errors`
 
     @property
