@@ -1,6 +1,7 @@
 """Transfer components and joint distribution adaptation against their n×n forms."""
 
 import numpy as np
+import pytest
 import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
@@ -40,17 +41,10 @@ def up_to_sign(Z, other):
     return Z * np.sign((Z * other).sum(axis=0))
 
 
-def test_transfer_components_are_those_of_the_dense_form():
-    values, W = components(ALIGNED, None, S, MU)
-    expected, Z = dense.components(K, LABEL, S, MU)
-    mine = (PHI - ALIGNED.mean) @ W
-    assert_allclose(values, expected, rtol=1e-8)
-    assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
-
-
-def test_components_with_classes_are_those_of_the_dense_form():
-    values, W = components(ALIGNED, told(TOLD), S, MU)
-    expected, Z = dense.components(K, LABEL, S, MU, TOLD)
+@pytest.mark.parametrize("labels", [None, TOLD], ids=["transfer", "with classes"])
+def test_components_are_those_of_the_dense_form(labels):
+    values, W = components(ALIGNED, None if labels is None else told(labels), S, MU)
+    expected, Z = dense.components(K, LABEL, S, MU, *([] if labels is None else [labels]))
     mine = (PHI - ALIGNED.mean) @ W
     assert_allclose(values, expected, rtol=1e-8)
     assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
