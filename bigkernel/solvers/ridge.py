@@ -273,6 +273,9 @@ class Tridiagonal:
     beside: Array
     basis: Array
 
+    def __len__(self) -> int:
+        return len(self.diagonal)
+
     def __matmul__(self, x: Array) -> Array:
         out = self.diagonal[:, None] * x
         out[:-1] += self.beside[:, None] * x[1:]
