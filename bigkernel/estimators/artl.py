@@ -32,11 +32,11 @@ from bigkernel.estimators.self_training import (
 )
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.artl import Strengths, adapted, slope
+from bigkernel.solvers.adaptation import Strengths, adapted, slope
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
 Array = NDArray[Any]

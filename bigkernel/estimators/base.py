@@ -61,7 +61,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
 from bigkernel.estimators.number_range import require_targets
 from bigkernel.estimators.parameter_checks import keeps_statistics
 from bigkernel.events.scope import part_of_job
-from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor

@@ -2,7 +2,7 @@
 
 The sweep of a fit keeps the moments of five folds apart; those of all rows less a fold give, by a small solve, the f
 that was fitted without it. One more sweep takes the values of these f at the rows of their fold
-(`statistics.held_out`), and a softmax of them is fitted (`solvers.calibration`). Where moments of five folds would not
+(`statistics.held_out`), and a softmax of them is fitted (`solvers.logistic`). Where moments of five folds would not
 fit a worker, one fold is held out. Shapes: m landmarks, c classes, g folds.
 """
 
@@ -24,7 +24,7 @@ from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFi
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.number_range import solving
 from bigkernel.events.scope import spent
-from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS

@@ -13,11 +13,10 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, rounding_of_rotation
-from bigkernel.solvers.perturbation import moved
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE, moved, rounding_of_rotation
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
-from bigkernel.solvers.ridge import Whitening, centred
 from bigkernel.solvers.triangle_ridge import triangle_posterior
+from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
 
 _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2

@@ -18,7 +18,7 @@ from bigkernel.estimators.parameter_checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.calibration import Calibration
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator

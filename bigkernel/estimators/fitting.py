@@ -47,11 +47,10 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.accuracy import ENOUGH, Errors, change
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.perturbation import change
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets

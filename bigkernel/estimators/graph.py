@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
 from bigkernel.solvers.anchor_graph import anchored, laplacian
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
 Array = NDArray[Any]

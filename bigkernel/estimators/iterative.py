@@ -26,7 +26,7 @@ from bigkernel.estimators.sub_samples import ByPenalty, Core, Drawn, draw_by_lev
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.solvers.descent_cost import PreconditionerChoice
+from bigkernel.solvers.preconditioners import PreconditionerChoice
 from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic

@@ -25,10 +25,10 @@ from bigkernel.estimators.self_training import (
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.jda import components, expanded, labeller
+from bigkernel.solvers.adaptation import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.solvers.ridge import require_alpha
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

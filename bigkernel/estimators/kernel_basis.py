@@ -30,7 +30,7 @@ from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, identity, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, identity, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 

@@ -20,10 +20,10 @@ from bigkernel.estimators.number_range import require_row_squares, require_sums
 from bigkernel.estimators.parameter_checks import PENALTIES, penalty_of
 from bigkernel.estimators.precision import triangle_of
 from bigkernel.estimators.reports import FitReport
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty, linear_fit
+from bigkernel.solvers.linear import linear_fit, linear_ridge_of
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.triangle_linear import linear_ridge_of
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
 Array = NDArray[Any]

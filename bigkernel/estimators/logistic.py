@@ -29,10 +29,10 @@ from bigkernel.estimators.precision import whitened
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.ridge import Reduced, Whitening, centred
+from bigkernel.solvers.ridge import factorize
+from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan

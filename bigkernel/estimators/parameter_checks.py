@@ -13,7 +13,7 @@ from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
-from bigkernel.solvers.target_penalties import require_alpha
+from bigkernel.solvers.ridge import require_alpha
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[Any]] = {

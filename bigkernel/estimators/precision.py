@@ -24,11 +24,10 @@ from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
-from bigkernel.solvers.perturbation import moved
+from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, moved, scaled
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic

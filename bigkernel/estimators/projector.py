@@ -16,7 +16,7 @@ from bigkernel.estimators.inputs import input_rows, near_mean
 from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.principal_axes import principal_axes
+from bigkernel.solvers.eigenfunctions import principal_axes
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.row_maps import LinearMap
 

@@ -23,9 +23,8 @@ from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, PENALTIES
 from bigkernel.estimators.ridge_method import IterativeSettings, RidgeMethod, choose_solver
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.descent_cost import driver_bytes
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.preconditioners import named
+from bigkernel.solvers.preconditioners import driver_bytes, named
 
 Array = NDArray[Any]
 _CONSTRAINTS: dict[str, list[Any]] = {

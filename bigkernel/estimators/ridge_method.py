@@ -35,7 +35,10 @@ from bigkernel.estimators.precision import evidence_of, solve_triangle
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.descent_cost import (
+from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.preconditioners import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
@@ -43,13 +46,9 @@ from bigkernel.solvers.descent_cost import (
     driver_bytes,
     solve_flops,
 )
-from bigkernel.solvers.exact import exact_krr
-from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
-from bigkernel.solvers.indefinite import indefinite_krr
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, nystrom_ridge
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan

@@ -25,9 +25,9 @@ from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
-from bigkernel.solvers.pseudo_labels import Asked, Decision, PseudoLabels, PseudoLabelStatistic, Sides
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
@@ -200,9 +200,9 @@ def self_train(method: AdaptingMethod, solved: Solved, data: Training, **kept: A
     fit = finish(method, solved, **kept)
     rounds, features = SelfTraining(method, solved, method.n_rounds), fit.basis.centred()
     while not rounds.ended:
-        statistic = PseudoLabelStatistic(features, **vars(rounds.asked(features, data.targets)))
+        statistic = JointPseudoLabels(features, (rounds.asked(features, data.targets),))
         total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
-        rounds.take(PseudoLabels.of(total, features.shift))
+        rounds.take(*statistic.labels(total, features.shift))
     solved = rounds.solved
     if rounds.rounds:
         solved.certificates.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)

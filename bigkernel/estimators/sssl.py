@@ -31,7 +31,7 @@ from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.solvers.residuals import Certificates, warn_or_note
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
 Array = NDArray[Any]

@@ -18,8 +18,15 @@ from bigkernel.engine.rows import Rows
 from bigkernel.estimators.descents import Goal
 from bigkernel.events.kinds import Step
 from bigkernel.events.scope import emit
-from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
-from bigkernel.solvers.preconditioners import Preconditioner, estimate_trace, falkon, sub_sample
+from bigkernel.solvers.preconditioners import (
+    CORE_BYTES,
+    Preconditioner,
+    decades,
+    estimate_trace,
+    falkon,
+    preconditioner_itemsize,
+    sub_sample,
+)
 from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts

@@ -29,8 +29,8 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.xnv import Canonical, CanonicalCoordinates, canonical_ridge, canonical_views, first_view
+from bigkernel.solvers.whitening import Whitening
+from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -101,7 +101,7 @@ class XNVMethod(Method):
         """Return the moments of the first view."""
         return first_view(problem.moments, problem.basis.width // 2)
 
-    def reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
+    def reduce(self, problem: Problem, whitening: Whitening) -> CanonicalCoordinates:
         """Return the canonical directions."""
         return canonical_views(problem.moments, problem.basis.width // 2)
 
@@ -109,7 +109,7 @@ class XNVMethod(Method):
         """Return whether a view has fewer directions above rounding than landmarks."""
         return min(solution.view_ranks) < len(solution.coef)
 
-    def solve(self, problem: Problem, reduced: Canonical, certificates: Certificates) -> ViewSolution:
+    def solve(self, problem: Problem, reduced: CanonicalCoordinates, certificates: Certificates) -> ViewSolution:
         """See `Method`."""
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
@@ -152,7 +152,7 @@ class XNVMethod(Method):
         self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return the canonical coordinates of the views."""
-        return CanonicalCoordinates.of(everything, basis.width // 2)
+        return canonical_views(everything, basis.width // 2)
 
 
 def _method(estimator: Any) -> XNVMethod:

@@ -34,12 +34,11 @@ from bigkernel.events.scope import emit, spent
 from bigkernel.search.candidates import SidedSweep, Sweep, limit_bytes
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.accuracy import ENOUGH, Errors, changes
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors, total_spread
-from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import SplitSides
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.streaming.merge_tree import Accumulator

@@ -32,10 +32,10 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, gather
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
-from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.preconditioners import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.split_sides import SplitMomentStatistic
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts

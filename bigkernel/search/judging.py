@@ -3,7 +3,7 @@
 Candidates that share a kernel share its moments; what is left, α, the number of components and the intercept, costs a
 small solve each, on every fold. Each solve knows how far the rounding of the moments has moved it: least squares in
 whitened coordinates have a formula for that (`solvers.accuracy`), eigenfunctions and canonical directions are solved
-once more from perturbed sums (`solvers.perturbation`). Kernels of candidates that are moved too far are swept again in
+once more from perturbed sums (`solvers.accuracy`). Kernels of candidates that are moved too far are swept again in
 the next precision. Scores that need predictions take one sweep more, or as many as memory asks for.
 Shapes: p columns that solutions have coefficients of, r coordinates, k candidates, c targets, K kernels, F folds.
 """
@@ -46,7 +46,7 @@ from bigkernel.search.candidates import (
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.scoring import Scoring, Solved, Tested, TestedRows
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, variances
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, changes, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -56,9 +56,8 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.perturbation import changes
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, identity, reduced
+from bigkernel.solvers.whitening import Whitening, identity, reduced
 from bigkernel.statistics.grid_scores import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator

@@ -1,19 +1,25 @@
-"""How far predictions are from least squares in float64, told from what a witness saw.
+"""How far predictions are from least squares in float64: by a formula, or by a second solve from perturbed sums.
 
 In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E in the place of G move it by −H⁻¹Ew.
-`statistics.witness` has Ez for k random vectors z, of which entry i tells the size of row i of E,
+`statistics.witness` has Ez for k random vectors z, of which entry i estimates the size of row i of E,
     a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
 Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
     Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
 and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
 whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
 (H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work beside the
-factor. All is told relative to wᵀGw.
+factor. All is relative to wᵀGw. Measured on generated and public tables, cores of condition 1 to 1e10, float32 and
+float64: estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side
+of a warning, up to a thousandfold.
 
-Measured on generated and public tables, cores of condition 1 to 1e10, float32 and float64: told and true error differ
-by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side of a warning, up to a thousandfold.
+Eigenfunctions, canonical directions and components are no linear functions of the sums and have no such formula. For
+them one rounding E of those sizes is drawn for each group of rows, and noise of float32 blocks as a few points show it:
+    G + E,            Var E_ij = a_i a_j / Σa in whitened coordinates,
+    Σ φy, Σ φ         of variances a_i / tr TᵀT, as E has them in the columns of the map, by the sizes of those columns,
+    Σ δφᵀ, Σ δyᵀ, Σ δ  with Var δ_i = d_i: D^½ Ξ M^½ for M = Σ [φ, y, 1]ᵀ[φ, y, 1], alike for all three.
+A solve from these differs from the fit by about as much as the fit from that of exact sums.
 
-Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the witness.
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the witness, g groups of rows.
 """
 
 from __future__ import annotations
@@ -25,15 +31,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from bigkernel.solvers.residuals import probes
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
 ENOUGH = PROMISE / 3  # errors are told to about a factor of three
-_CLEAR = 10.0  # times its rounding, that an eigenvalue must be to be known
 VECTORS = 8  # of the witness
+_JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
+_CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
+_CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
 def directions(rank: int) -> Array:
@@ -49,20 +60,13 @@ def scaled(total: Mapping[str, Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of the errors behind the moments of a fit, in the columns of the map.
+    """What is known of the errors behind the moments of a fit, in the columns of the map."""
 
-    Attributes
-    ----------
-    z : (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
-    rounding : Ev, (p, k)
-    noise : δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
-    widest : the blocks are float64, as `Errors` has it
-    """
-
-    z: Array
-    rounding: Array
+    z: Array  # (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
+    rounding: Array  # Ev, (p, k)
+    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
     noise: Array | None = None
-    widest: bool = False
+    widest: bool = False  # the blocks are float64, as `Errors` has it
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,8 @@ class Errors:
 
     def figures(self) -> dict[str, float]:
         """As figures of a fit report."""
-        return {
-            "prediction_error": self.total,
-            "error_of_sums": self.sums,
-            "error_of_solve": self.solve,
-            "error_of_blocks": self.blocks,
-        }
+        causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
+        return {"prediction_error": self.total, **causes}
 
     @property
     def total(self) -> float:
@@ -104,51 +104,38 @@ class Errors:
         causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
         worst = max(causes, key=lambda name: causes[name])
         far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
         return (
             f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}"
-            + (
-                ""
-                if worst != "kernel values"
-                else ", or values nearer to zero"
-                if self.widest
-                else ", or dtype='float64'"
-            )
+            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Variances:
-    """Of the errors behind moments, in whitened coordinates.
+    """Of the errors behind moments, in whitened coordinates."""
 
-    Attributes
-    ----------
-    sums, solve : (r,) the a_i of the sums, and of TᵀGT, whose rounding T makes large as it does that of G, or of the
-        factor of G + αK where moments are not rotated
-    blocks : (r,) the d_i, or None where the blocks are as good as their rows
-    rows : behind the moments
-    widest : see `Errors`
-    """
-
-    sums: Array
-    solve: Array
-    blocks: Array | None
-    rows: float
-    widest: bool = False
+    sums: Array  # (r,) the a_i of the sums
+    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
+    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
+    rows: float  # behind the moments
+    widest: bool = False  # see `Errors`
 
     @cached_property
-    def changes(self) -> list[Array]:
-        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, (r, k) each."""
-        given = [one for one in (self.sums, self.solve, self.blocks) if one is not None]
-        return [np.sqrt(one)[:, None] * probes(len(one), VECTORS) for one in given]
+    def changes(self) -> Array:
+        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
+        signs = probes(len(self.sums), VECTORS)
+        given = [self.sums, self.solve] if self.blocks is None else [self.sums, self.solve, self.blocks]
+        changes = [np.sqrt(one)[:, None] * signs for one in given]
+        return np.hstack(changes if self.blocks is None else [*changes, signs])
 
 
-def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
+def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Whitening) -> Variances:
     """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
     return variances_of(evidence, rounding_of_rotation(evidence.z, raw, rotated, whitening), whitening, raw.rows)
 
 
-def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Any) -> Array:
+def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
     """What rounding does to TᵀGT, seen by the vectors z (r, k) of a witness: (r, k)."""
     reduce = whitening.reduce
     seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
@@ -158,7 +145,7 @@ def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: An
     return seen
 
 
-def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, rows: float) -> Variances:
+def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
     """The same from what was seen of the rounding of the solve, (r, k); without evidence of that alone."""
     solve = (of_solve**2).mean(axis=1)
     if evidence is None:
@@ -168,85 +155,109 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, row
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """‖predictions‖² of a fit, and of what moves it: of the changes H⁻¹x that `Variances.changes` gives, together.
+def moved(
+    total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
+) -> Accumulator:
+    """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
+    out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
+    d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
+    spread = float((whitening.expand(evidence.z) ** 2).sum()) / max(float((evidence.z**2).sum()), 1.0)
+    rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    for g in range(len(rows)):
+        # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
+        share = rows[g] / seen[g] if seen[g] else rows[g] / max(float(seen.sum()), 1.0)
+        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if seen[g] else pooled * np.sqrt(share)
+        moments = Moments.of(total, g)
+        sizes = np.append(moments.q, moments.n)
+        E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
+        if sums:
+            a = (whitening.reduce(of_sums) ** 2).mean(axis=1)
+            upper, half = np.triu(rng.standard_normal(E.shape)), np.sqrt(a / max(float(np.sqrt(a.sum())), 1e-300))
+            E += (upper + np.triu(upper, 1).T) * np.outer(half, half)
+            relative = sizes / max(float(np.diagonal(moments.G).mean()), 1e-300)
+            own = a / max(spread * whitening.rank, 1e-300)
+            others += np.sqrt(np.outer(own, np.maximum(relative, 0))) * rng.standard_normal(others.shape)
+        if d is not None:
+            of_features, of_others = _noise(moments, whitening, d, rng)
+            E += of_features + of_features.T
+            others += of_others
+        further = whitening.restore(others)
+        out["C"][g] += further[:, :-1]
+        out["s"][g] += further[:, -1]
+        out["G"][g] += whitening.restore(whitening.restore(E).T)
+    return out
 
-    Attributes
-    ----------
-    fit, squares : of the fit itself, wᵀGw, and its squared errors of training, over all targets
-    lost : of directions that are hidden or dropped
-    rows : ‖GH⁻¹ξ‖² of the vectors of signs ξ; 0 where there is no d_i
-    sums, solve : of the changes that a_i of the sums, and of the solve, make
-    values : of the changes that d_i makes, for squared errors of 1
-    own : of n d_i w_i
+
+def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Σ δφᵀ (r, r), and Σ δ[y, 1]ᵀ (r, c + 1), of rows whose whitened features have these moments."""
+    G = whitening.rotate(moments.G)
+    # what rounding has made negative, and what is as small, is left out
+    least = _JITTER * max(float(np.diagonal(G).max(initial=0.0)), 1e-300)
+    factor, pivots, rank, _ = linalg.lapack.dpstrf(G.T, tol=least, lower=1, overwrite_a=1)
+    kept, L = pivots - 1, np.tril(factor)[:, :rank]
+    others = np.column_stack([whitening.reduce(moments.C), whitening.reduce(moments.s)])
+    # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
+    B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
+    rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
+    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
+    apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
+    of_features = np.empty(G.shape)
+    of_features[:, kept] = drawn @ L.T
+    return of_features, drawn @ B + apart * rest
+
+
+def change(
+    moments: Moments, fit: tuple[Array, Array], other: tuple[Array, Array], *, turned: bool, seen: Array | None = None
+) -> float:
+    """How far the predictions of another solution are from those of a fit, on its rows, relative to their norm.
+
+    `fit` and `other` are coefficients (p, c) and intercepts (c,), columns that one lacks being zero; `turned`: up to a
+    rotation of the columns, of components that are used together. `seen` is φ at points like those rows, (k, p).
     """
-
-    fit: float
-    squares: float
-    lost: float
-    rows: float
-    sums: float
-    solve: float
-    values: float = 0.0
-    own: float = 0.0
+    W, V = (_lifted(moments, *one) for one in (fit, other))
+    wide = max(W.shape[1], V.shape[1])
+    W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
+    if turned:
+        left, _, right = linalg.svd(W.T @ _with_ones(moments) @ V, full_matrices=False)
+        V = V @ (left @ right).T
+    return float(_changes(moments, W, V, np.array([np.any(fit[1])]), seen)[0])
 
 
-def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array, Array], solver: Any) -> Errors:
-    """The errors of predictions of a fit.
-
-    Parameters
-    ----------
-    small : `Reduced` moments in whitened coordinates, centred as for the fit; of G products are asked alone
-    fit : w (r, c), the squared errors of training (c,), and wᵀGw (c,)
-    solver : its `bent` gives what changes of Hw do to predictions, `image` is GH⁻¹, and `hidden` the number of
-        directions that rounding hides
-    """
-    w, squares, predicted = fit[0], float(fit[1].sum()), float(fit[2].sum())
-    G, d = small.G, known.blocks
-    if not w.any() or not predicted > 0:
-        return told_errors(known, small.n, w, Moved(predicted, squares, 0.0, 0.0, 0.0, 0.0))
-    # all at once: a solve and a product with G are dear
-    changes = known.changes if d is None else [*known.changes, small.n * d[:, None] * w]
-    bent = np.split(np.abs(solver.bent(G, np.hstack(changes))), np.cumsum([one.shape[1] for one in changes])[:-1])
-    # where rounding has made G negative, its size
-    of_changes = [float(one.sum()) for one in bent]
-    of_rows = 0.0 if d is None else float((solver.image(G, probes(len(w), VECTORS)) ** 2).sum())
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver)
-    return told_errors(known, small.n, w, Moved(predicted, squares, lost, of_rows, *of_changes))
+def changes(
+    moments: Moments, fits: tuple[Array, Array], others: tuple[Array, Array], count: int, *, seen: Array | None = None
+) -> Array:
+    """As `change`, of `count` fits side by side: (p, count·c) and (count·c,)."""
+    W, V = (_lifted(moments, *one) for one in (fits, others))
+    return _changes(moments, W, V, np.any(fits[1].reshape(count, -1), axis=1), seen)
 
 
-def told_errors(known: Variances, n: float, w: Array, moved: Moved) -> Errors:
-    """The errors of predictions of w (r, c) on rows of the weight n, from what moves them; see the module."""
-    d = known.blocks
-    if not w.any() or moved.fit == 0:
-        # columns that do not vary although they are rounded may hide all that there is to fit
-        hidden = d is not None and bool(d.any()) and moved.squares > 0
-        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
-    if not moved.fit > 0:  # G is all rounding
-        return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
-
-    def of_matrix(a: Array, changed: float) -> float:
-        total = float(a.sum())
-        # a may be near the end of the range
-        return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
-
-    blocks = 0.0
-    if d is not None:
-        seen = float((d @ w**2).sum())
-        blocks = (moved.values * moved.squares + seen * moved.rows) / VECTORS + moved.own + n * seen
-    parts = of_matrix(known.sums, moved.sums), of_matrix(known.solve, moved.solve) + moved.lost, blocks
-    sums, solve, of_blocks = (float(np.sqrt(part / moved.fit)) for part in parts)
-    return Errors(sums, solve, of_blocks, widest=known.widest)
+def _with_ones(moments: Moments) -> Array:
+    """Σ [φ, 1][φ, 1]ᵀ."""
+    return np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
 
 
-def _dropped(known: Variances, small: Any, solver: Any) -> float:
-    """‖predictions‖² that least squares would have along directions which were dropped although sums resolve them."""
-    V = getattr(solver, "dropped", None)
-    if V is None or not V.size:
-        return 0.0
-    values = (V * (small.G @ V)).sum(axis=0)
-    blur = np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
-    clear = values > _CLEAR * blur
-    return float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
+def _lifted(moments: Moments, coef: Array, intercept: Array) -> Array:
+    """Coefficients of [φ − a, 1], about the shift a of the moments, (p + 1, c)."""
+    return np.vstack([coef, intercept if moments.shift is None else intercept + moments.shift @ coef])
+
+
+def _changes(moments: Moments, W: Array, V: Array, with_intercept: Array, seen: Array | None) -> Array:
+    """Of k fits W and others V, (p + 1, k·c); where the moments are rounding, what is seen at a few points counts."""
+    G, k, n, U = _with_ones(moments), len(with_intercept), max(float(moments.n), 1e-300), W - V
+
+    def summed(columns: Array) -> Array:
+        return np.asarray(columns.reshape(k, -1).sum(axis=1))
+
+    bent = G @ W
+    whole = summed((W * bent).sum(axis=0))
+    # what an intercept stands for is no merit
+    size = np.where(with_intercept, whole - summed(bent[-1] ** 2) / n, whole)
+    far = np.abs(summed((U * (G @ U)).sum(axis=0)))
+    nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # what varies is nothing but rounding
+    nothing |= ~W.reshape(len(W), k, -1).any(axis=(0, 2))
+    if seen is not None:
+        a = 0 if moments.shift is None else moments.shift
+        values = np.column_stack([seen - a, np.ones(len(seen))]) @ U
+        far = np.minimum(far, _CAUTION * float(moments.n) * summed((values**2).mean(axis=0)))
+    found = np.sqrt(np.divide(far, size, out=np.full(k, np.inf), where=size > 0))
+    return np.where(nothing, 0.0, found)

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.jda import SidedMomentStatistic
+from bigkernel.solvers.adaptation import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
@@ -34,18 +34,11 @@ def anchor_weights(
 ) -> tuple[Array, Array]:
     """Return the `count` nearest landmarks of every row (b, k), nearest first, and its weights on them, of sum 1.
 
-    Distances are those of the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z), which any kernel has and which for a
-    kernel of the distance order the landmarks as the distance does. The weights are e^{−2d²/d²_max}, d²_max that of the
-    farthest of the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same
-    accuracies on digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is
-    nearest: rounding, which differs between processors, does not choose among them.
-
-    Parameters
-    ----------
-    values : (b, m) k(x, Z), float64: what is near to rounding in float32 has other neighbours there
-    of_landmarks : (m,) k(z, z)
-    count : k, from 1 to m
-    of_rows : (b,) k(x, x), or a number
+    From `values` k(x, Z) (b, m) in float64, k(z, z) `of_landmarks` (m,) and k(x, x) `of_rows`. Distances are those of
+    the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z); the weights are e^{−2d²/d²_max}, d²_max that of the farthest of
+    the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same accuracies on
+    digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is nearest:
+    rounding, which differs between processors, does not choose among them.
 
     Examples
     --------
@@ -80,26 +73,19 @@ def constant_diagonal(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AnchorMomentStatistic(SidedMomentStatistic):
-    """The moments of source and target, with the anchors of all their rows: one sweep.
+    """The moments of source and target, with `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p of all rows.
 
-    Accumulates `anchors`, A (m, p) = Σ w p φᵀ, and `degrees`, δ (m,) = Σ w p, beside the moments. Where the map is
-    shifted, A is of φ − shift, as G is: the Laplacian does not see a shift, for its rows sum to 0.
-
-    Attributes
-    ----------
-    features : LandmarkMap, whose landmarks are the anchors: p = m
-    neighbours : k
+    The landmarks of its map are the anchors: p = m. Where the map is shifted, A is of φ − shift, as G is: the Laplacian
+    does not see a shift, for its rows sum to 0.
     """
 
-    neighbours: int = 3
+    neighbours: int = 3  # k
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         p = self.features.width
         return {**super().zero(), "anchors": np.zeros((p, p)), "degrees": np.zeros(p)}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
         # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
@@ -160,10 +146,7 @@ def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatist
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:
-    """Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), of G (r, r) of all rows, A (m, r) and δ (m,).
-
-    Landmarks that are nobody's anchor leave nothing.
-    """
+    """Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), of G (r, r) of all rows, A (m, r) and δ (m,)."""
     used = degrees > 0
     half = A[used] / np.sqrt(degrees[used])[:, None]
     L: Array = G - half.T @ half

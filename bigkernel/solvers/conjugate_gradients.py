@@ -20,48 +20,29 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 
 Array = NDArray[Any]
+_ARRAYS = ("alpha", "residual", "direction", "descent", "ritz", "stuck", "fall")
 _SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
 
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """The state between two steps.
+    """The state between two steps."""
 
-    Attributes
-    ----------
-    alpha : α, (m, c)
-    residual : C − Aα, (m, c)
-    direction : p, (m, c)
-    descent : ρ = ⟨r, P⁻¹r⟩, (c,)
-    ritz : θ, the smallest Ritz value so far, (c,)
-    stuck : (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
-    fall : by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
-    lengths, turns : η and β of the steps so far, tuples of (c,)
-    """
-
-    alpha: Array
-    residual: Array
-    direction: Array
-    descent: Array
-    ritz: Array
-    stuck: Array
-    fall: Array
-    lengths: tuple[Array, ...] = ()
-    turns: tuple[Array, ...] = ()
+    alpha: Array  # α, (m, c)
+    residual: Array  # C − Aα, (m, c)
+    direction: Array  # p, (m, c)
+    descent: Array  # ρ = ⟨r, P⁻¹r⟩, (c,)
+    ritz: Array  # θ, the smallest Ritz value so far, (c,)
+    stuck: Array  # (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
+    fall: Array  # by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
+    lengths: tuple[Array, ...] = ()  # η of the steps so far, (c,) each
+    turns: tuple[Array, ...] = ()  # β of these
 
     def only(self, columns: Array) -> Descent:
         """The state of some columns."""
-        return Descent(
-            self.alpha[:, columns],
-            self.residual[:, columns],
-            self.direction[:, columns],
-            self.descent[columns],
-            self.ritz[columns],
-            self.stuck[columns],
-            self.fall[columns],
-            tuple(length[columns] for length in self.lengths),
-            tuple(turn[columns] for turn in self.turns),
-        )
+        some = {name: getattr(self, name)[..., columns] for name in _ARRAYS}
+        some |= {name: tuple(one[columns] for one in getattr(self, name)) for name in ("lengths", "turns")}
+        return Descent(**some)
 
     @property
     def excess(self) -> Array:
@@ -70,13 +51,9 @@ class Descent:
 
 
 def begin(alpha: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> Descent:
-    """The state before the first step from α.
+    """The state before the first step from α with the residual C − Aα; `solve` gives P⁻¹R of R (m, c).
 
-    Parameters
-    ----------
-    alpha, residual : (m, c), C − Aα
-    solve : gives P⁻¹R of R (m, c)
-    ritz : (c,) that the smallest eigenvalue of P⁻¹A is not expected to exceed
+    The smallest eigenvalues of P⁻¹A are not expected to exceed `ritz` (c,).
     """
     z, none = solve(residual), np.zeros(alpha.shape[1])
     # ρ of an exact P⁻¹ is never below 0, but rounding can make it so

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import DataError
-from bigkernel.solvers.ridge import Whitening, reduced
+from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.domain_cells import Cells, CellSums, means
 from bigkernel.statistics.moments import Moments
 
@@ -35,41 +35,24 @@ _NULL = 1e-9  # eigenvalues below this share of the largest are rounding
 
 @dataclass(frozen=True)
 class Components:
-    """Components z(x) = φ(x)ᵀW + b, centred by the mean of the training rows.
+    """Components z(x) = φ(x)ᵀW + b, centred by the mean of the training rows."""
 
-    Attributes
-    ----------
-    coef : W (p, c), over the columns of the map (over the rows, where exact)
-    intercept : b (c,)
-    eigenvalues : γ (c,), falling; the variance of each component over the training rows
-    variance : distributional variance tr R in the features and in the components, and what share of the whole
-        variance it is
-    rounding : of the moments; see `principal`
-    """
-
-    coef: Array
-    intercept: Array
-    eigenvalues: Array
+    coef: Array  # W (p, c), over the columns of the map (over the rows, where exact)
+    intercept: Array  # b (c,)
+    eigenvalues: Array  # γ (c,), falling; the variance of each component over the training rows
+    # distributional variance tr R in the features and in the components, and what share of the whole variance it is
     variance: dict[str, float]
-    rounding: float = 0.0
+    rounding: float = 0.0  # of the moments; see `principal`
 
 
 @dataclass(frozen=True)
 class Spread:
-    """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values).
+    """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values)."""
 
-    Attributes
-    ----------
-    n : Σ w
-    values : (p,) at least 0
-    between : (p, G) with R = between·betweenᵀ
-    rounding : how far below 0 eigenvalues of S were found, which has none
-    """
-
-    n: float
-    values: Array
-    between: Array
-    rounding: float = 0.0
+    n: float  # Σ w
+    values: Array  # (p,) at least 0
+    between: Array  # (p, G) with R = between·betweenᵀ
+    rounding: float = 0.0  # how far below 0 eigenvalues of S were found, which has none
 
 
 @dataclass(frozen=True)
@@ -85,8 +68,7 @@ class Labels:
         values, vectors = linalg.eigh(self.YY)
         total = values + self.n * epsilon
         kept = total > _NULL * max(float(total[-1]), 1e-300)
-        half: Array = self.C @ (vectors[:, kept] / np.sqrt(total[kept]))
-        return half
+        return np.asarray(self.C @ (vectors[:, kept] / np.sqrt(total[kept])))
 
 
 def one_hot_labels(sums: Array, weights: Array) -> Labels:
@@ -102,15 +84,14 @@ def between_domains(sums: Array, weights: Array) -> Array:
     """(p, G) (μ_g − μ̄)/√G from Σ w φ (p, G) and Σ w (G,); domains without weight are left out."""
     there = weights > 0
     centres = means(sums[:, there], weights[there])
-    between: Array = (centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum())
-    return between
+    return np.asarray((centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum()))
 
 
 def principal(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
     """The principal axes (p, p) of centred rows, and the rows in their coordinates.
 
-    Eigenvalues of S that are less than the rounding ν of the moments, which the negative ones tell, count as ν/4 at
-    least, as those of a ridge do (`solve.factorize`).
+    Eigenvalues of S below the rounding ν of the moments, which the negative ones show, count as ν/4 at least, as those
+    of a ridge do (`ridge.factorize`).
     """
     values, V = linalg.eigh(S, driver="evd")
     rounding = max(-float(values.min(initial=0.0)), 0.0)
@@ -148,17 +129,10 @@ def landmark_components(
     invariance: float = 1.0,
     shift: Array | None = None,
 ) -> Components:
-    """Components from the moments of a `CellMomentStatistic`.
+    """At most `count` components from the moments of a `CellMomentStatistic`, about `shift` (p,) or 0.
 
-    Parameters
-    ----------
-    total : moments of the landmark block, about `shift` (p,) or 0
-    whitening, core : of the landmarks; the core (m, m) tells the sign of a component: at the landmark where its
-        magnitude is largest it is positive
-    alpha : λ > 0
-    epsilon : ε ≥ 0 of DICA, or None: UDICA
-    count : most components
-    invariance : δ ≥ 0 by which R is multiplied; 1: the paper
+    `alpha` is λ > 0, `epsilon` ε ≥ 0 of DICA, or None: UDICA, and `invariance` δ ≥ 0. A component is positive at the
+    landmark where its magnitude is largest, which the core (m, m) shows.
     """
     # differences of means do not see what the sums are about
     everything = reduced(Moments.of(dict(total), shift=shift), whitening)
@@ -194,12 +168,7 @@ def exact_components(
 ) -> Components:
     """Components from the n×n kernel matrix of all rows, the form of the paper (its Algorithm 1).
 
-    Parameters
-    ----------
-    K : (n, n)
-    cell : (n,) the cell of each row
-    alpha, epsilon, count, invariance : as in `landmark_components`
-    weight : (n,) or None. The rows of Φ are then those of the centred features times √w.
+    `cell` (n,) is the cell of each row; with weights (n,) the rows of Φ are those of the centred features times √w.
     """
     w = np.ones(len(K)) if weight is None else np.asarray(weight, np.float64)
     n, root, of_mean = float(w.sum()), np.sqrt(w), K @ w / float(w.sum())
@@ -252,8 +221,7 @@ def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
 def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Array, Array]:
     """Real vectors of the leading eigenvalues with positive real parts, and those parts, falling.
 
-    Of a conjugate pair, the real and the imaginary part of its vector w, turned so that they are uncorrelated: their
-    `squares` wᵀSw become positive.
+    Of a conjugate pair: the real and imaginary parts of its vector w, turned to be uncorrelated, `squares` wᵀSw > 0.
     """
     order = np.lexsort((-values.imag, -values.real))
     order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]

@@ -1,4 +1,4 @@
-"""Simple semi-supervised learning as a small problem: ridge on the leading eigenfunctions of the kernel.
+"""Leading eigenvectors: semi-supervised ridge on the eigenfunctions of a kernel, and principal axes of rows.
 
 Notation: m landmarks, p columns of the map, s components, c targets; all rows, labelled or not, shape the
 eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
@@ -7,6 +7,7 @@ eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, J
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,8 @@ from scipy import linalg
 
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, positive_part, reduced, ridge, top_eigen
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import Whitening, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -36,8 +38,7 @@ def sssl_all(
     """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three (Ji et al. 2012). With a `penalty` P (r, r) in whitened coordinates they are those of
-    ΦᵀΦ w = λ P w, which avoid what P makes dear: the difference of labelled and unlabelled rows, say (`alignment`).
+    same in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
     """
     values, W = leading(reduced(everything, whitening).G, n_components, certificates, penalty=penalty)
     basis, of_labelled = W * np.sqrt(values), reduced(labelled, whitening)
@@ -102,3 +103,33 @@ def leading(
     if penalty is not None:
         vectors = linalg.solve_triangular(L, vectors, lower=True, trans="T", check_finite=False)
     return values, vectors
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalAxes:
+    """Axes of rows about their mean."""
+
+    mean: Array  # (d,)
+    axes: Array  # (r, d), of unit length, at right angles
+    variances: Array  # (r,), falling, above rounding
+    total: float  # the variances of all directions together
+
+
+def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
+    """The leading axes of rows, from their moments about a point near their mean; their largest coordinate is positive.
+
+    `count` is a whole number of axes, or a share below 1 of the variance that they hold together at least; None: all
+    that have a variance above rounding.
+    """
+    mean = moments.s / moments.n
+    S = moments.G / moments.n - np.outer(mean, mean)
+    total = float(np.trace(S))
+    wanted = len(S) if count is None or count < 1 else int(count)
+    values, vectors = positive_part(*top_eigen(S, wanted))
+    if count is not None and count < 1:
+        kept = int(np.searchsorted(np.cumsum(values), count * total)) + 1
+        values, vectors = values[:kept], vectors[:, :kept]
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.sign(vectors[largest, np.arange(len(values))])
+    shift = 0.0 if moments.shift is None else moments.shift
+    return PrincipalAxes(mean + shift, (vectors * signs).T, values, total)

@@ -1,4 +1,7 @@
-"""Kernel ridge regression on every row: the n×n kernel matrix, for some thousands of rows."""
+"""Kernel ridge regression on every row: the n×n kernel matrix, for some thousands of rows.
+
+K (n, n) is the kernel matrix of the rows, Y (n, c) are targets, a (n, c) dual coefficients, λ the penalty alpha.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
+from bigkernel.kernels import blas, positive_definite
+from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.triangles import regularised
 
 Array = NDArray[Any]
 
@@ -35,9 +42,7 @@ def exact_krr(
         return root[:, None] * dual, np.zeros(Y.shape[1])
     # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
     # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
-    unit = root / np.linalg.norm(root)
-    half = scaled - np.outer(unit, unit @ scaled)
-    projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
+    projected, target_, unit = without_constant(scaled, target, root)
     if np.abs(projected).max() <= 10 * np.finfo(np.float64).eps * np.abs(scaled).max():
         projected[:] = 0  # rows that are one to the kernel: what is left of them is rounding
     u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
@@ -46,9 +51,50 @@ def exact_krr(
     return root[:, None] * u, intercept
 
 
+def without_constant(scaled: Array, target: Array, root: Array) -> tuple[Array, Array, Array]:
+    """PSP and Py, P the projection along the direction of the constant, `root` (n,), and that of length 1."""
+    unit = root / np.linalg.norm(root)
+    half = scaled - np.outer(unit, unit @ scaled)
+    return half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target), unit
+
+
 def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
     """W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
     if weight is None:
         return K, np.ones(len(K))
     root: Array = np.sqrt(weight)
     return K * np.outer(root, root), root
+
+
+def indefinite_krr(
+    K: Array,
+    Y: Array,
+    alpha: float,
+    *,
+    fit_intercept: bool = False,
+    weight: Array | None = None,
+    kernel: str = "",
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """`exact_krr` for a kernel that need not be positive: the Nyström form with every row a landmark.
+
+    K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x), and a `RankDeficient` warning tells the mass dropped; where
+    there is no negative part this is `exact_krr`.
+    """
+    tolerance = len(K) * float(np.finfo(np.float64).eps)
+    shifted = regularised(K, tolerance * float(np.abs(K).max(initial=0.0)))
+    positive = blas.cholesky(shifted, lower=True) == 0
+    values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
+    note = "" if positive else positive_definite.negative_note(values, kernel)
+    if not note:
+        return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
+    residuals.warn_or_note(note, True, certificates)
+    keep = values > tolerance * np.abs(values).max()
+    roots, basis = np.sqrt(values[keep]), vectors[:, keep]
+    phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight
+    share = weights / weights.sum() if fit_intercept else np.zeros(len(K))
+    mean, target_mean = share @ phi, share @ Y
+    phi, target = phi - mean, Y - target_mean
+    weighted = weights[:, None] * phi
+    w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=len(K), certificates=certificates)
+    return basis @ (w / roots[:, None]), target_mean - mean @ w

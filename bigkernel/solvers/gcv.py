@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.optimize import minimize_scalar
 
-from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.ridge import Reduced, Whitening, centred
+from bigkernel.solvers.exact import weigh, without_constant
+from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -24,23 +24,14 @@ _STEPS = 120  # of the coarse search over log α
 
 @dataclass(frozen=True, eq=False)
 class Spectral:
-    """A ridge problem in the coordinates of its eigenvectors, null directions left out.
+    """A ridge problem in the coordinates of its eigenvectors, null directions left out."""
 
-    Attributes
-    ----------
-    values : (r,) eigenvalues of G, above rounding
-    explained : (r,) Σ over the targets of their squared projection on each direction
-    rest : what no direction explains: the squared error of least squares
-    n : rows
-    fixed : degrees of freedom that α does not shrink: 1 with an intercept, else 0
-    rounding : of the eigenvalues, relative to the largest: below it an α is no different from 0
-    """
-
-    values: Array
-    explained: Array
-    rest: float
-    n: float
-    fixed: float
+    values: Array  # (r,) eigenvalues of G, above rounding
+    explained: Array  # (r,) Σ over the targets of their squared projection on each direction
+    rest: float  # what no direction explains: the squared error of least squares
+    n: float  # rows
+    fixed: float  # degrees of freedom that α does not shrink: 1 with an intercept, else 0
+    # of the eigenvalues, relative to the largest: below it an α is no different from 0
     rounding: float = float(np.finfo(np.float64).eps)
 
     def gcv(self, alpha: float) -> float:
@@ -76,15 +67,10 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
 
 def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
     """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
-    values, explained = _projected(small)
-    return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
-
-
-def _projected(small: Reduced) -> tuple[Array, Array]:
-    """Eigenvalues (r,) and squared projections of the targets on their directions, (r, c)."""
     values, vectors = linalg.eigh(small.G, driver="evd")
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
-    return values, (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
+    explained = (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
+    return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
 
 
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
@@ -114,11 +100,8 @@ def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array |
     """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
-    if fit_intercept:  # without the direction of the constant
-        unit = root / np.linalg.norm(root)
-        half = scaled - np.outer(unit, unit @ scaled)
-        scaled = half - np.outer(half @ unit, unit)
-        target = target - np.outer(unit, unit @ target)
+    if fit_intercept:
+        scaled, target, _ = without_constant(scaled, target, root)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
     explained, count = ((vectors.T @ target) ** 2).sum(axis=1), float(np.count_nonzero(root))
     return _spectral(values, explained, float((target**2).sum(axis=0).sum()), count, float(fit_intercept)).best()

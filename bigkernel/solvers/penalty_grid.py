@@ -19,19 +19,10 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances
-from bigkernel.solvers.linear import linear_ridge
-from bigkernel.solvers.penalty_path import SHARED, PenaltyPath
+from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import (
-    Reduced,
-    Whitening,
-    centre,
-    identity,
-    positive_part,
-    reduced,
-    top_eigen,
-)
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
@@ -83,7 +74,12 @@ class Coordinates:
         """Every candidate on moments in these coordinates; see `candidates`."""
         if self.origin is None:
             return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
-        return linear_candidates(train, self.origin, penalties)
+        fits, errors = [], []
+        for penalty in penalties:
+            flag, noted = penalty.fit_intercept, Certificates()
+            fits.append(linear_fit(train, self.origin, penalty.alpha, fit_intercept=flag, certificates=noted))
+            errors.append(noted.errors)
+        return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
 
 
 def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
@@ -97,30 +93,23 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 
 @dataclass(frozen=True)
 class Penalty:
-    """α, the intercept, and s (None: all): the candidates that share all moments differ in no more.
+    """In what candidates that share all moments differ."""
 
-    α is a number, one for each target, or "gcv", which chooses one. `weighting` tells how their classes are weighed, in
-    which they may not differ. `by_direction`: directions have penalties of their own
-    beside α, so that there is no GCV.
-    """
-
-    alpha: Any
+    alpha: Any  # a number, one for each target, or "gcv", which chooses one
     fit_intercept: bool = False
-    n_components: int | None = None
-    weighting: str = ""
-    by_direction: bool = False
+    n_components: int | None = None  # s; None: all
+    weighting: str = ""  # how classes are weighed, in which they may not differ
+    by_direction: bool = False  # directions have penalties of their own beside α, so that there is no GCV
 
 
 def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
     """The same with a number, or one for each target, in the place of "gcv", on moments in their coordinates."""
-    found = []
-    for penalty in penalties:
-        alpha, flag = penalty.alpha, penalty.fit_intercept
-        if isinstance(alpha, str):
-            part = _leading(centre(train, fit_intercept=flag), penalty.n_components)
-            alpha = gcv.of_moments(part, float(train.rows), fit_intercept=flag).best()
-        found.append(replace(penalty, alpha=alpha))
-    return found
+    return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in penalties]
+
+
+def _spectral(train: Moments, penalty: Penalty) -> gcv.Spectral:
+    small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
+    return gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
 
 
 def _leading(small: Reduced, count: int | None) -> Reduced:
@@ -139,9 +128,8 @@ def candidates(
 ) -> Fits:
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
 
-    And, where something is known of the errors behind the moments, those of their predictions. `shared`: by one
-    decomposition of moments for all penalties that it serves, which pays from `penalty_path.SHARED` on; the bits of a
-    candidate depend on it, and not on its neighbours.
+    And, where something is known of the errors behind the moments, those of their predictions. The bits of a candidate
+    depend on `shared` (see `RidgeSystem`), and not on its neighbours.
     """
     if len({penalty.weighting for penalty in penalties}) > 1:
         raise ConfigError(
@@ -150,55 +138,26 @@ def candidates(
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     errors: list[Errors | None] = [None] * len(penalties)
-    paths: dict[tuple[bool, int], PenaltyPath] = {}
+    systems: dict[tuple[bool, int], RidgeSystem] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
     for place, penalty in enumerate(settled(train, penalties)):
         moments = centred[penalty.fit_intercept]
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
-        # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        if (key := (penalty.fit_intercept, s)) not in paths:
-            paths[key] = PenaltyPath(part, float(train.rows), condition, known)
+        if (key := (penalty.fit_intercept, s)) not in systems:
+            systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
         noted = Certificates()
-        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, paths[key], shared))
+        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, systems[key]))
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts, errors
 
 
-def _solve(path: PenaltyPath, shared: bool, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
-    w, told = path.solve(alpha, columns, shared=shared)
+def _solve(system: RidgeSystem, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
+    solution = system.solve(alpha, columns)
     if noted is not None:
-        noted.errors = told
-    return (w,)
-
-
-def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty]) -> Fits:
-    """As `candidates`, of the rows themselves: weights, and intercepts about `origin`."""
-    r, c = train.C.shape
-    weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
-    errors: list[Errors | None] = []
-    for place, penalty in enumerate(penalties):
-        flag, certificates = penalty.fit_intercept, Certificates()
-        w, b, *_ = linear_fit(train, origin, penalty.alpha, fit_intercept=flag, certificates=certificates)
-        weights[place], intercepts[place] = w, b
-        errors.append(certificates.errors)
-    return weights, intercepts, errors
-
-
-def linear_fit(
-    moments: Moments, shift: Array, alpha: Any, *, fit_intercept: bool, certificates: Certificates
-) -> tuple[Any, ...]:
-    """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
-    if isinstance(alpha, str):
-        about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-        part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
-
-    return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
+        noted.errors = system.error(solution)
+    return (solution.w,)
 
 
 def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
@@ -207,9 +166,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
     scores = []
     for penalty in penalties:
         key = (penalty.fit_intercept, penalty.n_components)
-        if key not in spectra:
-            small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
-            spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
+        spectra[key] = spectra.get(key) or _spectral(train, penalty)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")

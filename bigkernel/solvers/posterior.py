@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.factors import Factor, factorize
-from bigkernel.solvers.ridge import Whitening, centred
+from bigkernel.solvers.ridge import DenseFactor, factorize
+from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
@@ -37,23 +37,14 @@ class Posterior(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """Of the exact form, p = n.
+    """Of the exact form, p = n."""
 
-    Attributes
-    ----------
-    factor : of W^{1/2}KW^{1/2} + αI
-    root : (n,) roots of the weights
-    constant : (n,) the half-solve of `root`, where there is an intercept
-    noise : α
-    """
-
-    factor: Factor
-    root: Array
-    constant: Array | None
-    noise: float
+    factor: DenseFactor  # of W^{1/2}KW^{1/2} + αI
+    root: Array  # (n,) roots of the weights
+    constant: Array | None  # (n,) the half-solve of `root`, where there is an intercept
+    noise: float  # α
 
     def variance(self, block: Array, diagonal: Array) -> Array:
-        """See `Posterior`."""
         half = self.factor.half((block * self.root).T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", half, half), 0)
         if self.constant is not None:
@@ -64,25 +55,15 @@ class ExactPosterior:
 
 @dataclass(frozen=True, eq=False)
 class NystromPosterior:
-    """Of the Nyström form, p = m.
+    """Of the Nyström form, p = m."""
 
-    Attributes
-    ----------
-    whitening : φ = Tᵀk(Z, x)
-    factor : of ΦᵀWΦ + αI, centred where there is an intercept
-    mean : (r,) what was taken out
-    noise : α
-    constant : variance of the intercept, α/Σw
-    """
-
-    whitening: Whitening
-    factor: Factor
-    mean: Array
-    noise: float
-    constant: float
+    whitening: Whitening  # φ = Tᵀk(Z, x)
+    factor: DenseFactor  # of ΦᵀWΦ + αI, centred where there is an intercept
+    mean: Array  # (r,) what was taken out
+    noise: float  # α
+    constant: float  # variance of the intercept, α/Σw
 
     def variance(self, block: Array, diagonal: Array) -> Array:
-        """See `Posterior`."""
         phi = self.whitening.reduce(block.T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", phi, phi), 0)
         phi = phi - self.mean[:, None]

@@ -4,14 +4,19 @@
                 whatever the size of the problem
     Falkon      P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
 
-Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Shapes: m landmarks, c
-targets. Matrices are in column order, as LAPACK wants them, and are overwritten.
+Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Matrices are in
+column order, as LAPACK wants them, and are overwritten.
+
+Which one, or sums of m×m, is chosen by the cost of a fit before it runs, counted in products of float32 numbers, of
+which float64 ones take twice as long; k(x, z) takes about twenty beside its 2d.
+Shapes: n rows, d features, m landmarks, c targets.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +29,19 @@ from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
 _PROBES = 16  # vectors of random signs that estimate a trace
+AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
+CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
+FACTOR_BYTES = 2**33  # of the factors of a whole grid of penalties, one for each decade
+WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
+SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample a landmark
+PACE = 0.75  # a step lowers the excess by about so much of that number of times, as measured
+MOST_OF_ROWS = 0.5  # of the rows in a sub-sample; beyond, it is a direct fit in disguise
+SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
+FALKON_PACE = 1.7  # with factors of the core
+_KERNEL = 20.0  # operations of a kernel value beside the product
+_WIDE = 2.0  # float64 against float32
+_SOLVE = 3.5  # m³ of whitening, solving and telling the errors, as measured
+_NARROW = 5000  # landmarks beyond which float32 sums seldom keep what is promised, so that they are float64
 
 
 def named(rows: int) -> str:
@@ -33,20 +51,12 @@ def named(rows: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class SubSample:
-    """P = LLᵀ of the normal matrix of some rows.
+    """P = LLᵀ of the normal matrix of some rows."""
 
-    Attributes
-    ----------
-    lower : (m, m) with L in its lower triangle
-    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is: directions in which A
-        is smaller are not solved for
-    rows : how many there are
-    """
-
-    lower: Array
-    jitter: float
-    floor: float
-    rows: int
+    lower: Array  # (m, m) with L in its lower triangle
+    jitter: float  # that was added to the diagonal, relative to its largest entry
+    floor: float  # the same as it is: directions in which A is smaller are not solved for
+    rows: int  # how many there are
 
     @property
     def name(self) -> str:
@@ -65,26 +75,16 @@ class SubSample:
 
 @dataclass(frozen=True, eq=False)
 class Falkon:
-    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
+    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT."""
 
-    Attributes
-    ----------
-    factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
-    diagonal : (m,) of T
-    ratio : n/m
-    jitter : that was added to the diagonal of K, relative to its largest entry
-    floor : nothing, but for the square of that
-    """
-
-    factors: Array
-    diagonal: Array
-    ratio: float
-    jitter: float
-    floor: float = 0.0
+    factors: Array  # (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
+    diagonal: Array  # (m,) of T
+    ratio: float  # n/m
+    jitter: float  # that was added to the diagonal of K, relative to its largest entry
+    floor: float = 0.0  # nothing, but for the square of that
 
     @property
     def name(self) -> str:
-        """See `SubSample`."""
         return named(0)
 
     @property
@@ -93,7 +93,6 @@ class Falkon:
         return 0.25
 
     def solve(self, R: Array) -> Array:
-        """See `SubSample`."""
         x = self._by_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
         return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
@@ -110,9 +109,7 @@ class Falkon:
         lent = self.factors[places]
         self.factors[places] = self.diagonal
         try:
-            return np.asarray(
-                linalg.solve_triangular(self.factors, R, lower=False, trans=int(transposed), check_finite=False)
-            )
+            return np.asarray(linalg.solve_triangular(self.factors, R, trans=int(transposed), check_finite=False))
         finally:
             self.factors[places] = lent
 
@@ -122,8 +119,7 @@ Preconditioner = SubSample | Falkon
 
 def sub_sample(A: Array, rows: int) -> SubSample:
     """The preconditioner of a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
-    largest = float(A.diagonal().max())
-    jitter = _factor_in_place(A, lower=True)
+    largest, jitter = float(A.diagonal().max()), _factor_in_place(A, lower=True)
     return SubSample(A, jitter, jitter * largest, rows)
 
 
@@ -168,3 +164,92 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
             raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
         mirror(A if lower else A.T)
         jitter *= 10
+
+
+@dataclass(frozen=True)
+class PreconditionerChoice:
+    """`rows` of a sub-sample, or 0: factors of the core; and the sweeps that are expected."""
+
+    rows: int
+    sweeps: int
+    flops: float
+
+
+def preconditioner_itemsize(m: int) -> int:
+    """Of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well and takes half the memory."""
+    return 4 if m >= WIDE else 8
+
+
+def decades(alphas: Array) -> tuple[list[float], Array]:
+    """One penalty for those within a decade of each other, rising, and which of them is for each of alphas (columns,).
+
+    Examples
+    --------
+    >>> decades(np.array([1.0, 100.0, 4.0]))
+    ([2.0, 100.0], array([0, 1, 0]))
+    """
+    groups: list[list[float]] = []
+    for alpha in np.unique(alphas):
+        if groups and alpha <= 10.1 * groups[-1][0]:
+            groups[-1].append(float(alpha))
+        else:
+            groups.append([float(alpha)])
+    which = [next(place for place, group in enumerate(groups) if alpha in group) for alpha in alphas.tolist()]
+    return [group[0] if len(group) == 1 else math.sqrt(group[0] * group[-1]) for group in groups], np.array(which)
+
+
+def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
+    """Most memory that m×m arrays take on the driver, at once; `None`: of a direct fit, about."""
+    if choice is None:
+        # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
+        return 8 * 8 * m * m
+    # beside the factors the sums of a block, or a factor of the core in float64 that tells what rounding hides
+    made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
+    return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
+
+
+def sweep_flops(n: float, d: int, m: int, c: int) -> float:
+    """Of one product of the normal matrix with c vectors."""
+    return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
+
+
+def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
+    """Of a fit from sums of m×m, in float64 where many landmarks call for it; `float64`: of rows in it.
+
+    The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
+    and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
+    """
+    gram = _WIDE if m > _NARROW and not float64 else 1.0
+    return n * m * (gram * m + 2 * d + _KERNEL) + _WIDE * _SOLVE * float(m) ** 3
+
+
+def solve_flops(m: int) -> float:
+    """Of one more solve from the same sums."""
+    return _WIDE * float(m) ** 3 / 3
+
+
+def choose_preconditioner(
+    n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
+) -> PreconditionerChoice:
+    """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
+
+    Training sets of `trained` rows that it serves differ from it as draws of so many rows do.
+    """
+    each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)
+
+    def sweeps(pace: float) -> int:
+        # steps, and a look at the residual before and after them
+        return 2 + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
+
+    factors = _WIDE * (made + float(m) ** 3)
+    options = [PreconditionerChoice(0, sweeps(FALKON_PACE), factors)]
+    for share in SHARES:
+        # a sub-sample is not most of the rows, and has room on the driver
+        if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
+            apart = 0.0 if trained is None else m / trained
+            gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
+            # one sweep more draws the rows by leverage, which the factors of the core tell
+            drawn = 1 + sweeps(PACE / (1 / share + apart))
+            options.append(PreconditionerChoice(share * m, drawn, factors + gram))
+    whole = [replace(option, flops=option.flops + option.sweeps * each) for option in options]
+    return min(whole, key=lambda option: option.flops)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Sums, require_weights
 from bigkernel.streaming.chunk import Chunk
@@ -32,16 +32,10 @@ _HARD = 1e100  # a slope that is as good as infinite
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Which rows are the source, which the target.
+    """Which rows are the source, which the target."""
 
-    Attributes
-    ----------
-    cells : of the rows
-    source : (G,) bool, the domains with labels; the others are the target
-    """
-
-    cells: Cells
-    source: Array
+    cells: Cells  # of the rows
+    source: Array  # (G,) bool, the domains with labels; the others are the target
 
     def split(self, chunk: Chunk) -> tuple[Array, Array]:
         """Positions of the target's rows and of the labelled rows of the source, sorted.
@@ -87,73 +81,26 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
-class PseudoLabelStatistic(Sums):
-    """Sums of the target's features by predicted class; see the head of the module.
+class Asked:
+    """Whose labels a sweep is to tell: a decision on a target of its own."""
 
-    Accumulates `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights), `entropy` (Σ −w Q log Q, in nats) and
-    `changed` (the weight of rows whose largest value is of another class than before, by more than rounding), all of
-    the target alone.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    sides : which rows are the target
-    decision : f
-    slope : by which f is multiplied; ∞: hard labels
-    before : f of the round before, or None: every label is new
-    """
-
-    features: FeatureMap
     sides: Sides
     decision: Decision
-    slope: float
-    before: Decision | None = None
+    slope: float  # by which f is multiplied; ∞: hard labels
+    before: Decision | None = None  # f of the round before, or None: every label is new
 
     @property
     def n_classes(self) -> int:
         """c."""
         return int(self.decision.coef.shape[1])
 
-    @cached_property
-    def weights(self) -> Array:
-        """The coefficients of both decisions side by side, in the dtype of the features."""
-        both = [self.decision.coef, *([] if self.before is None else [self.before.coef])]
-        return np.hstack(both).astype(self.features.dtype)
+    def add(self, total: Accumulator, phi: Array, weights: Array, weight: Array | None) -> None:
+        """Add the features phi (b, p) of a block of the target, with weights (b,) or None.
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "weights"}
-
-    def zero(self) -> Accumulator:
-        """See `Statistic`."""
-        p, c = self.features.width, self.n_classes
-        single: Accumulator = {name: np.zeros(()) for name in ("rows", "n", "entropy", "changed")}
-        return {"T": np.zeros((p, c)), "q": np.zeros(c), **single}
-
-    def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
-        p, c, itemsize = self.features.width, self.n_classes, self.features.dtype.itemsize
-        columns = c if self.before is None else 2 * c
-        # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
-        row_bytes = self.features.row_bytes + columns * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 2 * p * (columns + c),
-            partial_bytes=8 * (p * c + c + 4),
-            work_bytes=self.features.fixed_bytes + p * (columns + c) * (8 + itemsize) + block_rows * row_bytes,
-        )
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
-        target, _ = self.sides.split(chunk)
-        everything = len(target) == len(chunk)
-        for block in chunk.blocks(None if everything else target):
-            (phi,) = self.features.blocks(chunk, block)
-            with chunk.work.stage("predict"):
-                self.look(total, phi, weights_of(chunk, block))
-
-    def look(self, total: Accumulator, phi: Array, weight: Array | None) -> None:
-        """Add the features phi (b, p) of a block of the target, with weights (b,) or None."""
+        `weights` are the coefficients of both decisions side by side, in the dtype of the features.
+        """
         c = self.n_classes
-        both = (phi @ self.weights).astype(np.float64)
+        both = (phi @ weights).astype(np.float64)
         values = both[:, :c] + self.decision.intercept
         labels = soft_labels(values, self.slope)
         changed: Array = np.ones(len(phi), bool)
@@ -174,36 +121,21 @@ class PseudoLabelStatistic(Sums):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Whose labels a sweep is to tell: a decision on a target of its own; attributes as of `PseudoLabelStatistic`."""
-
-    sides: Sides
-    decision: Decision
-    slope: float
-    before: Decision | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class JointPseudoLabels(Sums):
-    """The pseudo-labels of several decisions over one map, from one sweep: blocks are made once for all of them.
+    """Sums of the target's features by predicted class, of some decisions over one map, from one sweep.
 
-    Accumulates what `PseudoLabelStatistic` does, with an axis of decisions in front, to the bits of a sweep for each.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    asked : at least one
+    Accumulates, with an axis of decisions in front, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
+    `entropy` (Σ −w Q log Q, in nats) and `changed` (the weight of rows whose largest value is of another class than
+    before, by more than rounding), all of the target alone.
     """
 
-    features: FeatureMap
-    asked: tuple[Asked, ...]
+    features: FeatureMap  # a single map of width p
+    asked: tuple[Asked, ...]  # at least one
 
     @cached_property
-    def parts(self) -> list[PseudoLabelStatistic]:
-        """One a decision."""
-        return [
-            PseudoLabelStatistic(self.features, one.sides, one.decision, one.slope, one.before) for one in self.asked
-        ]
+    def _weights(self) -> list[Array]:
+        both = [[one.decision.coef, *([] if one.before is None else [one.before.coef])] for one in self.asked]
+        return [np.hstack(coef).astype(self.features.dtype) for coef in both]
 
     @cached_property
     def _alike(self) -> list[list[int]]:
@@ -214,28 +146,28 @@ class JointPseudoLabels(Sums):
         return list(groups.values())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("parts", "_alike")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_alike")}
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
-        zeros = [part.zero() for part in self.parts]
-        return {name: np.stack([zero[name] for zero in zeros]) for name in zeros[0]}
+        k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
+        single: Accumulator = {name: np.zeros(k) for name in ("rows", "n", "entropy", "changed")}
+        return {"T": np.zeros((k, p, c)), "q": np.zeros((k, c)), **single}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
-        parts, own = [part.footprint(block_rows) for part in self.parts], self.features.flops_per_row
-        itemsize = 8 + self.features.dtype.itemsize
-        held = [part.weights.size * itemsize for part in self.parts]
+        features = self.features
+        p, c, itemsize = features.width, self.asked[0].n_classes, features.dtype.itemsize
+        columns = [c if one.before is None else 2 * c for one in self.asked]
+        # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
+        row_bytes = features.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
-            flops_per_row=own * len(self._alike) + sum(part.flops_per_row - own for part in parts),
-            partial_bytes=sum(part.partial_bytes for part in parts),
-            work_bytes=max(part.work_bytes for part in parts) + sum(held) - min(held),
+            flops_per_row=features.flops_per_row * len(self._alike) + sum(2 * p * (count + c) for count in columns),
+            partial_bytes=len(columns) * 8 * (p * c + c + 4),
+            work_bytes=features.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         for places in self._alike:
-            target, _ = self.parts[places[0]].sides.split(chunk)
+            target, _ = self.asked[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):
                 (phi,) = self.features.blocks(chunk, block)
@@ -243,7 +175,7 @@ class JointPseudoLabels(Sums):
                 with chunk.work.stage("predict"):
                     for place in places:
                         own = {name: values[place, ...] for name, values in total.items()}
-                        self.parts[place].look(own, phi, weight)
+                        self.asked[place].add(own, phi, self._weights[place], weight)
 
     def labels(self, total: Mapping[str, Array], shift: Array | None = None) -> list[PseudoLabels]:
         """Those of each decision, from the sums of φ − shift."""
@@ -255,18 +187,12 @@ class JointPseudoLabels(Sums):
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are.
-
-    Attributes
-    ----------
-    entropy : mean of −Σ Q log Q a row, in nats
-    changed : share of the rows whose predicted class is another than the round before
-    """
+    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are."""
 
     sums: Array
     counts: Array
-    entropy: float = 0.0
-    changed: float = 1.0
+    entropy: float = 0.0  # mean of −Σ Q log Q a row, in nats
+    changed: float = 1.0  # share of the rows whose predicted class is another than the round before
 
     @classmethod
     def of(cls, total: Mapping[str, Array], shift: Array | None = None) -> PseudoLabels:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,18 +53,15 @@ def frobenius(array: Array) -> float:
 def factorization(
     A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
 ) -> float:
-    """The ratio of L as the Cholesky factor of A, or of its rows and columns `kept` (r,).
-
-    `norm` is that of A where it is known. What is above the diagonal of L is not read.
-    """
-    V = _vectors(len(lower), exact)
+    """The ratio of L, of which the lower triangle is read, as the Cholesky factor of A or of its part `kept` (r,)."""
+    V = np.eye(len(lower)) if exact else probes(len(lower))
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
         spread[kept] = V
     of_A = A @ spread if kept is None else (A @ spread)[kept]
     left = of_A - times_triangle(lower, times_triangle(lower, V, lower=True, transposed=True), lower=True)
     size = frobenius(np.asarray(A)) if norm is None else norm
-    return _ratio(_norm(left, V), len(lower) * _ulp(lower) * size)
+    return _ratio(_norm(left, V), len(lower) * float(np.finfo(lower.dtype).eps) * size)
 
 
 def solution(A: Array, shift: float, w: Array, C: Array) -> float:
@@ -80,16 +77,14 @@ def solution(A: Array, shift: float, w: Array, C: Array) -> float:
 
 def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
     """The ratio of w (m, c) as the solution of Aw = C, of left = Aw − C and the norm of A."""
-    return _ratio(frobenius(left), len(w) * _ulp(w) * (size * frobenius(w) + frobenius(C)))
+    return _ratio(frobenius(left), len(w) * float(np.finfo(w.dtype).eps) * (size * frobenius(w) + frobenius(C)))
 
 
 def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
     """The ratios of k eigenpairs, values (k,) and vectors (m, k): of their residual, and of their orthogonality."""
-    V = _vectors(len(values), exact)
-    of_Z = vectors @ V
-    ulp = _ulp(vectors)
-    residual = _norm(A @ of_Z - vectors @ (values[:, None] * V), V)
-    skew = _norm(vectors.T @ of_Z - V, V)
+    V = np.eye(len(values)) if exact else probes(len(values))
+    of_Z, ulp = vectors @ V, float(np.finfo(vectors.dtype).eps)
+    residual, skew = _norm(A @ of_Z - vectors @ (values[:, None] * V), V), _norm(vectors.T @ of_Z - V, V)
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
 
@@ -115,14 +110,19 @@ def condition(lower: Array, norm: float) -> float:
     return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
 
 
-def effective_dof(G: Sized, alpha: float, solve: Callable[[Array], Array]) -> float:
-    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹, `solve(C)` being (G + αI)⁻¹C: how many parameters the data determine.
+def effective_dof(size: int, alpha: float, solve: Callable[[Array], Array]) -> float:
+    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C; see `dof_vectors`."""
+    V = dof_vectors(size)
+    squares = float((V * V).sum())
+    return max(float(size * (squares - alpha * (V * solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
-    Exact up to r = 512; beyond, the mean over 8 fixed vectors, whose relative error is about 1/√(4·dof).
+
+def dof_vectors(size: int) -> Array:
+    """V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to r = 512; beyond, 8 of ±1.
+
+    Their relative error of degrees of freedom is about 1/√(4·dof).
     """
-    V = _vectors(len(G), len(G) <= EXACT_DOF, DOF_PROBES)
-    size = float((V * V).sum())
-    return max(float(len(G) * (size - alpha * (V * solve(V)).sum()) / max(size, 1.0)), 0.0)
+    return np.eye(size) if size <= EXACT_DOF else probes(size, DOF_PROBES)
 
 
 def duplicates(Z: Array) -> int:
@@ -138,36 +138,15 @@ def constant_features(Z: Array) -> int:
 
 @dataclass
 class Certificates:
-    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it.
+    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it."""
 
-    Attributes
-    ----------
-    ratios : residual ratios by name
-    figures : condition numbers, effective degrees of freedom, counts
-    notes : what the fit has to be warned of
-    rounding : the largest rounding of moments that a solve has met: how far below 0 the eigenvalues of G reach, which
-        has none; 0 where it has met none
-    blind : that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
-    errors : `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
-    """
-
-    ratios: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)  # residual ratios by name
+    # condition numbers, effective degrees of freedom, counts
     figures: dict[str, float | int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    rounding: float = 0.0
-    blind: bool = False
-    errors: Any = None
-
-    def of_cholesky(self, G: Array, C: Array, alpha: float, w: Array, lower: Array) -> None:
-        """Take a solution w of (G + αI)w = C by the Cholesky factor of that matrix."""
-        self.ratios["solution"] = solution(G, alpha, w, C)
-        self.figures["effective_dof"] = effective_dof(G, alpha, lambda V: solve_factored(lower, V, lower=True))
-
-    def of_spectrum(self, G: Array, C: Array, w: Array, plain: Array, values: Array, vectors: Array) -> None:
-        """Take a solution by eigenpairs of G, `plain`, that were solved with `values` = plain + α, (k,)."""
-        self.ratios["solution"] = solution(values, 0.0, vectors.T @ w, vectors.T @ C)
-        self.ratios["eigen"], self.ratios["orthogonality"] = eigen(G, plain, vectors)
-        self.figures["effective_dof"] = float((np.maximum(plain, 0) / values).sum())
+    notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
+    rounding: float = 0.0  # of moments, the largest that was met: how far below 0 eigenvalues of G reach
+    blind: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
+    errors: Any = None  # `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
 
     def take_worst(self, other: Certificates) -> None:
         """Take what another solve of the same fit has met, where it is worse."""
@@ -184,14 +163,7 @@ class Certificates:
         self.blind |= rounding > BLIND * alpha
 
     def warn(self) -> None:
-        """Warn of all notes, of every ratio above 30, and of errors beyond what is promised.
-
-        Warns
-        -----
-        RankDeficient
-        Inaccurate
-            Predictions may be off by more than a thousandth.
-        """
+        """Warn of notes and ratios above 30 (`RankDeficient`), and of errors beyond a thousandth (`Inaccurate`)."""
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
             self.notes.append(
@@ -217,10 +189,6 @@ def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> No
         warnings.warn(note, RankDeficient, 4)
 
 
-def _vectors(size: int, exact: bool, count: int = PROBES) -> Array:
-    return np.eye(size) if exact else probes(size, count)
-
-
 def _norm(seen: Array, V: Array) -> float:
     # ‖R‖² from RV: the mean of ‖Rv‖²/‖v‖² over the columns, times their length
     return frobenius(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
@@ -229,10 +197,6 @@ def _norm(seen: Array, V: Array) -> float:
 def _times(A: Array, V: Array) -> Array:
     # products with single vectors read A once; those with a few copy it first
     return np.stack([A @ v for v in V.T], axis=1) if V.shape[1] <= PROBES else A @ V
-
-
-def _ulp(array: Array) -> float:
-    return float(np.finfo(array.dtype if array.dtype.kind == "f" else np.float64).eps)
 
 
 def _ratio(error: float, unit: float) -> float:

@@ -21,14 +21,8 @@ _PIECE = 8192  # rows whose similarities to all centres are held at a time
 def spherical_means(X: Array, count: int, rng: np.random.RandomState, *, steps: int = 15) -> Array:
     """Centres Z (m, q) of unit length, m ≤ count, that make Σ max_j ⟨x, z_j⟩ large, by Lloyd's steps from some rows.
 
-    A centre that no row is nearest to is set upon the row that is farthest from its own.
-
-    Parameters
-    ----------
-    X : (n, q) float64, rows of unit length
-    count : most centres; fewer where fewer rows differ
-    rng : draws the first centres
-    steps : most of Lloyd's
+    X (n, q) has rows of unit length, float64. There are fewer centres where fewer rows differ. A centre that no row is
+    nearest to is set upon the row that is farthest from its own.
     """
     drawn = np.unique(X[rng.permutation(len(X))[: _DRAWS * count]], axis=0)  # no two centres at one place
     Z = drawn[rng.permutation(len(drawn))[:count]]
@@ -61,8 +55,7 @@ def _means(X: Array, nearest: Array, similarity: Array, Z: Array) -> Array:
     lost = np.flatnonzero(lengths <= len(X) * np.finfo(np.float64).eps)
     means[lost] = X[np.argsort(similarity, kind="stable")[: len(lost)]]
     lengths[lost] = 1
-    centres: Array = means / lengths[:, None]
-    return centres
+    return np.asarray(means / lengths[:, None])
 
 
 def inverse_root(K: Array, floor: float) -> Array:

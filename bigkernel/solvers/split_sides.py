@@ -36,30 +36,20 @@ def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SplitSides:
-    """What each split makes of the rows; the last, number F, is of all labels and tests nothing.
+    """What each split makes of the rows; the last, number F, is of all labels and tests nothing."""
 
-    Attributes
-    ----------
-    cells, folds : of the rows
-    source : (F + 1, G) bool, the domains that are the source
-    group : (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
-    targets, sources, tested : (g, F + 1) bool, whether a split has the rows of a group in its target, in its source, or
-        tests them
-    """
-
-    cells: Cells
+    cells: Cells  # of the rows
     folds: Folds
-    source: Array
-    group: Array
-    targets: Array
-    sources: Array
-    tested: Array
+    source: Array  # (F + 1, G) bool, the domains that are the source
+    group: Array  # (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
+    targets: Array  # (g, F + 1) bool, whether a split has the rows of a group in its target,
+    sources: Array  # in its source,
+    tested: Array  # or tests them
 
     @classmethod
     def of(cls, cells: Cells, folds: Folds, counts: Array) -> SplitSides:
         """From the number of rows of each slot, (G, F + 2)."""
-        F = folds.count
-        slots = np.arange(F + 2)
+        F, slots = folds.count, np.arange(folds.count + 2)
         own = slots[:, None] == np.arange(F + 1) + 2  # (slot, split): tested there
         own[:, F] = False
         trained = (slots > 0)[:, None] & ~own
@@ -89,11 +79,8 @@ class SplitSides:
     def part(self, total: Accumulator, split: int) -> Accumulator:
         """The sums of a split as a fit of its own has them: target and source, and the graph of both."""
         sides = np.stack([self.targets[:, split], self.sources[:, split]])
-        found = {
-            name: np.stack([values[side].sum(axis=0) for side in sides])
-            for name, values in total.items()
-            if name not in _OF_GRAPH
-        }
+        plain = {name: values for name, values in total.items() if name not in _OF_GRAPH}
+        found = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
         for name in _OF_LABELS:  # of the target none is read
             found[name][0] = 0
         return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
@@ -118,7 +105,6 @@ class SplitMomentStatistic(AnchorMomentStatistic):
         return len(self.splits.targets)
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         if not self.neighbours:
             return MomentStatistic.zero(self)
         graph = {name: values for name, values in super().zero().items() if name in _OF_GRAPH}
@@ -126,7 +112,6 @@ class SplitMomentStatistic(AnchorMomentStatistic):
         return MomentStatistic.zero(self) | by_group
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         if not self.neighbours:
             return MomentStatistic.footprint(self, block_rows)
         p, one = self.features.width, super().footprint(block_rows)

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
-from bigkernel.solvers.factors import Factor
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
-from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
+from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, SpectralFactor, solve_targets
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
 Array = NDArray[Any]
@@ -38,29 +37,21 @@ NULL = 8.0  # times ε√r of the largest singular value, below which one is nul
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """[F; P] = QS, and Qᵀ[Y; 0].
+    """[F; P] = QS, and Qᵀ[Y; 0]."""
 
-    Attributes
-    ----------
-    S, z : (r, r) upper triangular, (r, c)
-    spectrum : U, values, Vᵀ of the singular values above rounding, where S is singular
-    null : (r, ·) the directions of the others, orthonormal
-    condition : of S, about, as far as it is solved
-    left : squared errors that no w takes away
-    """
-
-    S: Array
-    z: Array
+    S: Array  # (r, r) upper triangular
+    z: Array  # (r, c), the first rows of Qᵀ[Y; 0]
+    # U, values, Vᵀ of the singular values above rounding, where S is singular
     spectrum: tuple[Array, Array, Array] | None
-    null: Array
-    condition: float
-    left: float
+    null: Array  # (r, ·) the directions of the others, orthonormal
+    condition: float  # of S, about, as far as it is solved
+    left: float  # squared errors that no w takes away
 
     @classmethod
     def of(cls, F: Array, Y: Array, penalty: float | Array, noise: float = 0.0) -> Stacked:
         """Of F (k, r), Y (k, c) and α, or rows P (·, r) in the place of √α I.
 
-        `noise`: the length of the rounding of F in units of ε times its norm, where it is more than √r.
+        `noise` is the length of the rounding of F in units of ε times its norm, where it is more than √r.
         """
         r = F.shape[1]
         below = np.sqrt(penalty) * np.eye(r) if np.ndim(penalty) == 0 else np.asarray(penalty)
@@ -79,90 +70,105 @@ class Stacked:
 
     def solution(self) -> Array:
         """w (r, c), of least norm."""
-        return self._solve(self.z)
+        return self.solve(self.z)
 
     def inverse(self, X: Array) -> Array:
         """H⁻¹X = S⁻¹S⁻ᵀX."""
         if self.spectrum is None:
-            return self._solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
+            return self.solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
         _, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((Vt @ X) / values[:, None] ** 2))
 
-    def _solve(self, X: Array) -> Array:
+    def solve(self, X: Array) -> Array:
+        """S⁻¹X, of least norm."""
         if self.spectrum is None:
             return np.asarray(linalg.solve_triangular(self.S, X, check_finite=False))
         U, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((U.T @ X) / values[:, None]))
 
-    def figures(self, F: Array, certificates: Certificates) -> None:
-        """Leave condition and effective degrees of freedom, tr FH⁻¹Fᵀ, with the certificates."""
-        r = F.shape[1]
-        V = np.eye(r) if r <= EXACT_DOF else probes(r, DOF_PROBES)
+
+@dataclass(frozen=True, eq=False)
+class RowSolution:
+    """Weights w (r, c) and squared errors (c,) of targets Y, by a factorization."""
+
+    w: Array
+    squares: Array
+    alpha: float
+    Y: Array
+    stacked: Stacked
+
+
+@dataclass(frozen=True, eq=False)
+class RowSystem:
+    """The system of `ridge.RidgeSystem`, by QR of the rows."""
+
+    F: Array  # (k, r)
+    Y: Array  # (k, c)
+    factored: Array  # (p,) the rounding of the columns in R, of their coefficients, as a length over all rows
+    values: Array  # (p,) that of their values as the blocks have them
+    rows: float  # how many there are
+    n: float  # Σw
+    reduce: Callable[[Array], Array]  # TᵀX of X (p, ·)
+    expand: Callable[[Array], Array]  # Tw
+    advice: str = Errors.advice  # for `Errors`
+
+    @property
+    def n_targets(self) -> int:
+        """c."""
+        return int(self.Y.shape[1])
+
+    def solve(
+        self, alpha: float, columns: Columns = ALL, *, penalty: Array | None = None, noise: float = 0.0
+    ) -> RowSolution:
+        """Weights of some targets; see `Stacked.of`."""
+        Y = self.Y[:, columns]
+        stacked = Stacked.of(self.F, Y, alpha if penalty is None else penalty, noise)
+        w = stacked.solution()
+        return RowSolution(w, ((self.F @ w - Y) ** 2).sum(axis=0), alpha, Y, stacked)
+
+    def effective_dof(self, solution: RowSolution) -> float:
+        """tr FH⁻¹Fᵀ."""
         # ‖FS⁻¹V‖²
-        of_F = F @ self._solve(V) if self.spectrum is None else F @ (self.spectrum[2].T / self.spectrum[1])
-        scale = r / max(float((V * V).sum()), 1.0) if self.spectrum is None else 1.0
-        certificates.figures["effective_dof"] = float((of_F**2).sum()) * scale
-        certificates.figures["solved_condition"] = self.condition
+        S, V = solution.stacked, dof_vectors(self.F.shape[1])
+        if S.spectrum is not None:
+            return float(((self.F @ (S.spectrum[2].T / S.spectrum[1])) ** 2).sum())
+        return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
 
+    def certify(self, solution: RowSolution, certificates: Certificates, coef: Array | None = None) -> None:
+        """Leave condition, effective degrees of freedom and errors; `coef`: Tw, where it was chosen otherwise."""
+        certificates.figures["effective_dof"] = self.effective_dof(solution)
+        certificates.figures["solved_condition"] = solution.stacked.condition
+        certificates.errors = self.error(solution, coef)
 
-@dataclass(frozen=True)
-class Roundings:
-    """What rounds in columns (p,), of their coefficients, each as a length over all rows.
+    def error(self, solution: RowSolution, coef: Array | None = None) -> Errors:
+        """The errors of predictions, relative to their norm; see the module."""
+        F, Y, w, stacked = self.F, solution.Y, solution.w, solution.stacked
+        coef = self.expand(w) if coef is None else coef
+        predicted = float(((F @ w) ** 2).sum())
+        if not w.any() or not predicted > 0:
+            return Errors(0.0, 0.0, 0.0, self.advice)
+        k, r, left_squares = len(F), F.shape[1], float(solution.squares.sum())
 
-    Attributes
-    ----------
-    factored : of the columns in R
-    values : of their values as the blocks have them
-    rows, n : how many rows there are, and Σw
-    """
+        def power(X: Array) -> float:
+            """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
+            return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
 
-    factored: Array
-    values: Array
-    rows: float
-    n: float
+        def along(lengths: Array) -> float:
+            return float(((lengths[:, None] * coef) ** 2).sum())
 
+        def of_columns(lengths: Array) -> float:
+            return power(self.reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
 
-def errors_of(
-    F: Array,
-    Y: Array,
-    stacked: Stacked,
-    w: Array,
-    coef: Array,
-    alpha: float,
-    rounds: Roundings,
-    reduce: Callable[[Array], Array],
-    advice: str,
-) -> Errors:
-    """The errors of predictions, relative to their norm.
-
-    `reduce` gives TᵀX of X (p, ·); `coef` is Tw.
-    """
-    left = F @ w - Y
-    predicted = float(((F @ w) ** 2).sum())
-    if not w.any() or not predicted > 0:
-        return Errors(0.0, 0.0, 0.0, advice)
-    k, r, left_squares = len(F), F.shape[1], float((left**2).sum())
-
-    def moved(X: Array) -> float:
-        """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
-        return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
-
-    def along(lengths: Array) -> float:
-        return float(((lengths[:, None] * coef) ** 2).sum())
-
-    def of_columns(lengths: Array) -> float:
-        return moved(reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
-
-    of_S = np.linalg.norm(stacked.S, axis=0)
-    sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
-    rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
-    solve = moved(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
-    blocks = along(rounds.values)
-    if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
-        met = left_squares / max(rounds.rows, 1.0) + alpha**2 * float((coef**2).sum()) / max(rounds.n, 1e-300)
-        blocks += of_columns(rounds.values) * met
-    sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
-    return Errors(sums, solve, blocks, advice)
+        of_S = np.linalg.norm(stacked.S, axis=0)
+        sums = of_columns(self.factored) * left_squares / k + along(self.factored) + float((Y**2).sum())
+        rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
+        solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
+        blocks = along(self.values)
+        if self.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
+            penalty = solution.alpha**2 * float((coef**2).sum()) / max(self.n, 1e-300)
+            blocks += of_columns(self.values) * (left_squares / max(self.rows, 1.0) + penalty)
+        sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
+        return Errors(sums, solve, blocks, self.advice)
 
 
 def nystrom_ridge_of(
@@ -178,33 +184,15 @@ def nystrom_ridge_of(
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
-    Parameters
-    ----------
-    R : (q, q), about `shift` (p,) or 0 in the columns, and 0 in the targets
-    alpha : "gcv": chosen from the same rows
-    rows : labelled, that weigh something
-    noise : of a value of a block, its standard deviation
-    certificates : take the condition, the effective degrees of freedom and the errors of predictions
+    R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
+    "gcv" chooses α from the same rows. `noise` is the standard deviation of a value of a block.
     """
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
-    penalty: Any = alpha
-    if isinstance(alpha, str):
-        penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
-    rounds = Roundings(part.lengths, values, rows, part.n)
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
-        Y = part.targets[:, columns]
-        stacked = Stacked.of(F, Y, value)
-        w = stacked.solution()
-        if noted is not None:
-            stacked.figures(F, noted)
-            coef = whitening.expand(w)
-            noted.errors = errors_of(F, Y, stacked, w, coef, value, rounds, whitening.reduce, Errors.advice)
-        return w, ((F @ w - Y) ** 2).sum(axis=0)
-
-    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
+    penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
+    system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
+    w, error = solve_targets(system, penalty, certificates)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 
@@ -217,9 +205,9 @@ def triangle_posterior(
     F = whitening.reduce(part.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
     # ΦᵀWΦ + αI = SᵀS
-    factor = Factor(lower=np.asfortranarray(stacked.S.T))
+    factor: DenseFactor = CholeskyFactor(np.asfortranarray(stacked.S.T))
     if stacked.spectrum is not None:
         _, values, Vt = stacked.spectrum
-        factor = Factor(values=values**2, vectors=Vt.T, dropped=stacked.null)
+        factor = SpectralFactor(values**2, Vt.T, values**2, dropped=stacked.null)
     mean = whitening.reduce(part.mean) if fit_intercept else np.zeros(whitening.rank)
     return NystromPosterior(whitening, factor, mean, alpha, alpha / part.n if fit_intercept else 0.0)

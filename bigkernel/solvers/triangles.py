@@ -18,16 +18,10 @@ _STRIP = 256  # columns that are worked on at a time
 
 @dataclass(frozen=True, eq=False)
 class Upper:
-    """A symmetric matrix K (m, m) above the diagonal of `array`, in column order, whose lower triangle is another's.
+    """A symmetric matrix K (m, m) above the diagonal of `array`, in column order, whose lower triangle is another's."""
 
-    Attributes
-    ----------
-    array : (m, m)
-    diagonal : (m,) that of K
-    """
-
-    array: Array
-    diagonal: Array
+    array: Array  # (m, m)
+    diagonal: Array  # (m,) that of K
 
     def __len__(self) -> int:
         return len(self.diagonal)

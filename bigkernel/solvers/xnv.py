@@ -13,7 +13,7 @@ the same in all directions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,52 +23,54 @@ from scipy import linalg
 from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import centre, ridge
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 _UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/ρ leaves nothing of their directions
 
 
-@dataclass(frozen=True)
-class Canonical:
+@dataclass(frozen=True, kw_only=True)
+class CanonicalCoordinates(Coordinates):
     """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 and variance 1 over all rows.
 
-    Attributes
-    ----------
-    basis : B (p₁, r)
-    offset : o (r,)
-    correlations : ρ (r,) with the coordinates of the second view, falling, in (0, 1]
-    ranks : directions kept of either view
+    Candidates of a grid differ in α and the intercept. Moments may be of both views; coefficients are of the first.
     """
 
-    basis: Array
-    offset: Array
-    correlations: Array
-    ranks: tuple[int, int]
+    basis: Array  # B (p₁, r)
+    offset: Array  # o (r,)
+    correlations: Array  # ρ (r,) with the coordinates of the second view, falling, in (0, 1]
+    ranks: tuple[int, int]  # directions kept of either view
+    about: Array | None = None  # (p₁,): see `Moments.shift`
 
     @property
     def penalty(self) -> Array:
         """(1 − ρ)/ρ (r,): what the canonical norm of the paper charges for each direction."""
-        charged: Array = (1 - self.correlations) / self.correlations
-        return charged
+        return np.asarray((1 - self.correlations) / self.correlations)
 
     def reduce(self, moments: Moments) -> Moments:
-        """Moments of z from those of φ¹, (p₁) columns."""
-        B, o, n = self.basis, self.offset, moments.n
+        B, o, n, moments = self.basis, self.offset, moments.n, first_view(moments, len(self.basis))
         G, C, s = B.T @ moments.G @ B, B.T @ moments.C, B.T @ moments.s
         cross = np.outer(s, o)
         G = G - cross - cross.T + n * np.outer(o, o)
-        return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o)
+        return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o, shift=None)
+
+    def intercepts(self, w: Array, b: Array) -> Array:
+        moved = self.offset if self.about is None else self.offset + self.basis.T @ self.about
+        return np.asarray(b - moved @ w)
+
+    @property
+    def hidden(self) -> bool:
+        return min(self.ranks) < len(self.basis)
+
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+        found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
+        return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
 
 
-def canonical_views(everything: Moments, width: int) -> Canonical:
-    """Canonical correlations of two views from the moments of all rows.
-
-    Parameters
-    ----------
-    everything : moments of [φ¹, φ²] over all rows, labelled or not
-    width : p₁, columns of the first view, which come first
+def canonical_views(everything: Moments, width: int) -> CanonicalCoordinates:
+    """Canonical correlations from the moments of [φ¹, φ²] over all rows; φ¹ has `width` columns.
 
     Directions of a view whose variance is rounding are left out, and so are those without correlation.
     """
@@ -78,9 +80,14 @@ def canonical_views(everything: Moments, width: int) -> Canonical:
     # C11^{-1/2} C12 C22^{-1/2} = U diag(ρ) Vᵀ
     U, correlations, _ = linalg.svd(W1.T @ C[:width, width:] @ W2, full_matrices=False, check_finite=False)
     kept = correlations > _UNCORRELATED
-    basis = W1 @ U[:, kept]
-    ranks = (W1.shape[1], W2.shape[1])
-    return Canonical(basis, basis.T @ mean[:width], np.minimum(correlations[kept], 1.0), ranks)
+    basis, about = W1 @ U[:, kept], None if everything.shift is None else everything.shift[:width]
+    return CanonicalCoordinates(
+        basis=basis,
+        offset=basis.T @ mean[:width],
+        correlations=np.minimum(correlations[kept], 1.0),
+        ranks=(W1.shape[1], W2.shape[1]),
+        about=about,
+    )
 
 
 def _inverse_root(C: Array) -> Array:
@@ -89,13 +96,12 @@ def _inverse_root(C: Array) -> Array:
     # a covariance has no negative eigenvalues: those found tell the rounding of the moments
     rounding = max(-float(values[0]), len(C) * float(np.finfo(np.float64).eps) * float(values[-1]), 1e-300)
     kept = values > 10 * rounding
-    inverse: Array = vectors[:, kept] / np.sqrt(values[kept])
-    return inverse
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
 
 
 def canonical_ridge(
     labelled: Moments,
-    views: Canonical,
+    views: CanonicalCoordinates,
     alpha: float,
     *,
     fit_intercept: bool = True,
@@ -103,14 +109,8 @@ def canonical_ridge(
 ) -> tuple[Array, Array]:
     """Coefficients over the first view (p₁, c) and intercept (c,) of ridge with the canonical norm.
 
-    min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows (Algorithm 1 of the
-    paper, whose γ is α; it has no b).
-
-    Parameters
-    ----------
-    labelled : moments of φ¹ over the labelled rows, (p₁) columns
-    alpha : ≥ 0
-    fit_intercept : b, without penalty; False: b = 0
+    min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows, whose moments of φ¹ are
+    given (Algorithm 1 of the paper, whose γ is α; it has no b).
     """
     z = views.reduce(labelled)
     beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, certificates=certificates)
@@ -118,7 +118,12 @@ def canonical_ridge(
 
 
 def _ridge(
-    z: Moments, views: Canonical, alpha: float, *, fit_intercept: bool, certificates: Certificates | None = None
+    z: Moments,
+    views: CanonicalCoordinates,
+    alpha: float,
+    *,
+    fit_intercept: bool,
+    certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
     """β (r, c) and b (c,), from the moments of z over the labelled rows."""
     small = centre(z, fit_intercept=fit_intercept)
@@ -132,43 +137,3 @@ def first_view(both: Moments, width: int) -> Moments:
     """The moments of the first `width` columns."""
     shift = None if both.shift is None else both.shift[:width]
     return replace(both, G=both.G[:width, :width], C=both.C[:width], s=both.s[:width], shift=shift)
-
-
-@dataclass(frozen=True)
-class CanonicalCoordinates(Coordinates):
-    """z of two views, in which candidates of a grid differ in α and the intercept; `about` (p₁,): see `Moments.shift`.
-
-    Moments are of both views; coefficients are of the first.
-    """
-
-    views: Canonical = field(kw_only=True)
-    about: Array | None = None
-
-    @classmethod
-    def of(cls, everything: Moments, width: int) -> CanonicalCoordinates:
-        """Of the moments of [φ¹, φ²] over all rows; `width`: columns of the first view."""
-        views, about = canonical_views(everything, width), first_view(everything, width).shift
-        return cls(views=views, about=about)
-
-    def reduce(self, moments: Moments) -> Moments:
-        """See `Coordinates`."""
-        return self.views.reduce(replace(first_view(moments, len(self.views.basis)), shift=None))
-
-    def expand(self, w: Array) -> Array:
-        """See `Coordinates`."""
-        return np.asarray(self.views.basis @ w)
-
-    def intercepts(self, w: Array, b: Array) -> Array:
-        """See `Coordinates`."""
-        moved = self.views.offset if self.about is None else self.views.offset + self.views.basis.T @ self.about
-        return np.asarray(b - moved @ w)
-
-    @property
-    def hidden(self) -> bool:
-        """See `Coordinates`."""
-        return min(self.views.ranks) < len(self.views.basis)
-
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
-        """See `Coordinates`."""
-        found = [_ridge(train, self.views, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
-        return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)

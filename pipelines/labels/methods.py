@@ -23,7 +23,8 @@ from sklearn.semi_supervised import LabelSpreading
 from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.solvers.anchor_graph import laplacian
 from bigkernel.solvers.eigenfunctions import leading, rough
-from bigkernel.solvers.ridge import ridge, whiten
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import whiten
 from pipelines.labels.data import Digits
 
 Array = NDArray[Any]

@@ -29,7 +29,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.evaluation import judge
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk

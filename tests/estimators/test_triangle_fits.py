@@ -18,8 +18,8 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.estimators import precision
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.ridge import whiten
 from bigkernel.solvers.triangle_ridge import Stacked
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.triangle import TriangleStatistic, joined, moved, selected
 

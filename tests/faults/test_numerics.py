@@ -28,7 +28,8 @@ from bigkernel import (
 )
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
 from bigkernel.solvers.residuals import LIMIT, Certificates, eigen, factorization
-from bigkernel.solvers.ridge import ridge, top_eigen, whiten
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import top_eigen, whiten
 
 rng = np.random.default_rng(1925)
 N, D, M = 120, 3, 20

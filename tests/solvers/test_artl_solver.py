@@ -6,11 +6,10 @@ import reference
 import reference_adaptation as dense
 from numpy.testing import assert_allclose
 
+from bigkernel.solvers.adaptation import Aligned, Strengths, adapted, discrepancy, slope
 from bigkernel.solvers.anchor_graph import laplacian
-from bigkernel.solvers.artl import Strengths, adapted, discrepancy, slope
-from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.pseudo_labels import PseudoLabels, soft_labels
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)

@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose
 from bigkernel import Gaussian
 from bigkernel.errors import DataError
 from bigkernel.solvers.conjugate_gradients import begin, step
-from bigkernel.solvers.descent_cost import choose_preconditioner, direct_flops, sweep_flops
-from bigkernel.solvers.preconditioners import falkon, sub_sample
+from bigkernel.solvers.preconditioners import choose_preconditioner, direct_flops, falkon, sub_sample, sweep_flops
 
 rng = np.random.default_rng(1952)
 N, M = 900, 60

@@ -20,7 +20,7 @@ from bigkernel.solvers.dica import (
     principal,
     supervised,
 )
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.streaming.chunk import Chunk
 

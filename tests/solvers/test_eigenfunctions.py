@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bigkernel.solvers.eigenfunctions import sssl_all
-from bigkernel.solvers.factors import factorize
-from bigkernel.solvers.ridge import identity
+from bigkernel.solvers.ridge import factorize
+from bigkernel.solvers.whitening import identity
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(3)

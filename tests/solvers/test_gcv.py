@@ -10,7 +10,7 @@ from sklearn.model_selection import KFold
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, load_model, save_model
 from bigkernel.errors import ConfigError
 from bigkernel.solvers.gcv import Spectral, best_alpha, best_alpha_exact, of_moments
-from bigkernel.solvers.ridge import Reduced, centre, identity
+from bigkernel.solvers.whitening import Reduced, centre, identity
 from bigkernel.statistics.moments import Moments
 
 SIGMA = 1.0

@@ -1,14 +1,15 @@
 """Transfer components and joint distribution adaptation against their n×n forms."""
 
 import numpy as np
+import pytest
 import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.solvers.adaptation import Aligned, components, labeller
 from bigkernel.solvers.eigenfunctions import leading
-from bigkernel.solvers.jda import Aligned, components, differences, labeller
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)
@@ -40,17 +41,10 @@ def up_to_sign(Z, other):
     return Z * np.sign((Z * other).sum(axis=0))
 
 
-def test_transfer_components_are_those_of_the_dense_form():
-    values, W = components(ALIGNED, None, S, MU)
-    expected, Z = dense.components(K, LABEL, S, MU)
-    mine = (PHI - ALIGNED.mean) @ W
-    assert_allclose(values, expected, rtol=1e-8)
-    assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
-
-
-def test_components_with_classes_are_those_of_the_dense_form():
-    values, W = components(ALIGNED, told(TOLD), S, MU)
-    expected, Z = dense.components(K, LABEL, S, MU, TOLD)
+@pytest.mark.parametrize("labels", [None, TOLD], ids=["transfer", "with classes"])
+def test_components_are_those_of_the_dense_form(labels):
+    values, W = components(ALIGNED, None if labels is None else told(labels), S, MU)
+    expected, Z = dense.components(K, LABEL, S, MU, *([] if labels is None else [labels]))
     mine = (PHI - ALIGNED.mean) @ W
     assert_allclose(values, expected, rtol=1e-8)
     assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
@@ -82,10 +76,9 @@ def test_components_bring_the_means_of_the_sides_together():
 
 def test_a_class_that_one_side_lacks_has_no_difference():
     only = np.where(TOLD == 2, 0, TOLD)
-    assert differences(ALIGNED, told(only)).shape[1] == 3
-    assert differences(ALIGNED, None).shape[1] == 1
+    assert ALIGNED.classes_apart(told(only)).shape[1] == 2
     without = Moments(**{**ALIGNED.source.__dict__, "t": ALIGNED.source.t * [1, 0, 1]})
-    assert differences(Aligned(ALIGNED.target, without), told(TOLD)).shape[1] == 3
+    assert Aligned(ALIGNED.target, without).classes_apart(told(TOLD)).shape[1] == 2
 
 
 def test_leading_pairs_solve_the_generalised_problem():

@@ -19,7 +19,7 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(31)

@@ -17,9 +17,9 @@ from bigkernel.data.zarr_arrays import create
 from bigkernel.engine.prediction_store import PredictionWriter
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.ridge import factorize
+from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace

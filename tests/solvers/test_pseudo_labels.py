@@ -14,15 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.solvers.pseudo_labels import (
-    Asked,
-    Decision,
-    JointPseudoLabels,
-    PseudoLabels,
-    PseudoLabelStatistic,
-    Sides,
-    soft_labels,
-)
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, soft_labels
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk
 
@@ -42,6 +34,15 @@ TARGET = DOMAIN == 4
 def accumulate(statistic, cuts=(), block_rows=16, **columns):
     given = {"y": LABEL, "domain": DOMAIN, "weight": WEIGHT, **columns}
     return peers.accumulate(statistic, X, cuts=cuts, block_rows=block_rows, **given)
+
+
+def statistic_of(features, sides, decision, slope, before=None):
+    return JointPseudoLabels(features, (Asked(sides, decision, slope, before),))
+
+
+def alone(statistic, *given, **columns):
+    """The sums of its only decision."""
+    return {name: values[0] for name, values in accumulate(statistic, *given, **columns).items()}
 
 
 def softmax(values):
@@ -66,8 +67,8 @@ def test_without_domains_labels_tell_the_sides_apart():
 @given(cuts=st.lists(st.integers(0, N), max_size=6), block_rows=st.integers(1, 90), weighted=st.booleans())
 @settings(max_examples=20)
 def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_rows, weighted):
-    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5, BEFORE)
-    total = accumulate(statistic, cuts, block_rows, weight=WEIGHT if weighted else None)
+    statistic = statistic_of(FEATURES, SIDES, NOW, 2.5, BEFORE)
+    total = alone(statistic, cuts, block_rows, weight=WEIGHT if weighted else None)
     w = (WEIGHT if weighted else np.ones(N))[TARGET]
     values, phi = B[TARGET] @ NOW.coef + NOW.intercept, B[TARGET]
     Q = softmax(2.5 * values)
@@ -81,7 +82,7 @@ def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_row
 
 
 def test_hard_labels_are_the_sums_of_the_classes_as_predicted():
-    total = accumulate(PseudoLabelStatistic(FEATURES, SIDES, NOW, np.inf), weight=None)
+    total = alone(statistic_of(FEATURES, SIDES, NOW, np.inf), weight=None)
     told = (B[TARGET] @ NOW.coef + NOW.intercept).argmax(axis=1)
     for c in range(C):
         assert_allclose(total["T"][:, c], B[TARGET][told == c].sum(axis=0), atol=1e-12)
@@ -94,8 +95,8 @@ def test_sums_about_a_shift_are_taken_back():
     shift = centre_of(FEATURES.kernel, Z, np.float64)
     shifted = Decision(NOW.coef, NOW.intercept + shift @ NOW.coef)
     features = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift)
-    about = PseudoLabels.of(accumulate(PseudoLabelStatistic(features, SIDES, shifted, 2.5)), shift)
-    plain = PseudoLabels.of(accumulate(PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5)))
+    about = PseudoLabels.of(alone(statistic_of(features, SIDES, shifted, 2.5)), shift)
+    plain = PseudoLabels.of(alone(statistic_of(FEATURES, SIDES, NOW, 2.5)))
     assert_allclose(about.sums, plain.sums, atol=1e-11)
     assert_allclose(about.entropy, plain.entropy, rtol=1e-11)
 
@@ -110,7 +111,7 @@ def test_a_label_that_only_rounding_changes_is_no_other_unless_labels_are_hard(s
     for further, expected in ((0.0, min(changes, targets)), (1.0, targets)):
         now[:, 1] += further
         decisions = Decision(now, np.zeros(C)), slope, Decision(before, np.zeros(C))
-        total = accumulate(PseudoLabelStatistic(FEATURES, SIDES, *decisions), weight=np.ones(N))
+        total = alone(statistic_of(FEATURES, SIDES, *decisions), weight=np.ones(N))
         assert total["changed"] == expected
 
 
@@ -135,21 +136,21 @@ def test_equivocation_is_1_for_either_collapse(counts, entropy, told):
 
 
 def test_a_statistic_travels_without_its_converted_coefficients():
-    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5, BEFORE)
+    statistic = statistic_of(FEATURES, SIDES, NOW, 2.5, BEFORE)
     total = accumulate(statistic)
     copy = pickle.loads(pickle.dumps(statistic))
-    assert "weights" not in copy.__dict__
+    assert "_weights" not in copy.__dict__
     assert_array_equal(accumulate(copy)["T"], total["T"])
 
 
 def test_an_unknown_domain_is_named():
-    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5)
+    statistic = statistic_of(FEATURES, SIDES, NOW, 2.5)
     with pytest.raises(DataError, match="row 11 has the domain 5"):
         statistic.update(statistic.zero(), Chunk(X[:3], 10, y=LABEL[:3], domain=np.array([2, 5, 9])))
 
 
 def test_the_cost_counts_the_map_and_two_products():
-    cost = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5).footprint(100)
+    cost = statistic_of(FEATURES, SIDES, NOW, 2.5).footprint(100)
     assert cost.flops_per_row == FEATURES.flops_per_row + 2 * M * 2 * C
     assert cost.partial_bytes == 8 * (M * C + C + 4)
 
@@ -161,7 +162,7 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
     features = LandmarkMap(Gaussian(3.0), Z, np.dtype(dtype), centre_of(Gaussian(3.0), Z, dtype))
     now, before = (Decision(rng.normal(size=(m, c)), np.zeros(c)) for _ in range(2))
     sides = Sides(Cells(None, np.arange(c)), np.array([True, False]))
-    statistic = PseudoLabelStatistic(features, sides, now, 2.0, before)
+    statistic = statistic_of(features, sides, now, 2.0, before)
     total, chunk = statistic.zero(), Chunk(rows, y=np.full(n, -1), weight=np.ones(n), block_rows=1024)
     assert features.bound.n_features == d  # made before memory is counted
     tracemalloc.start()
@@ -179,11 +180,10 @@ def test_decisions_side_by_side_have_the_bits_of_a_sweep_each(dtype):
     joint = JointPseudoLabels(features, asked)
     total = accumulate(joint, cuts=(13, 50))
     for place, one in enumerate(asked):
-        alone = accumulate(PseudoLabelStatistic(features, **vars(one)), cuts=(13, 50))
-        for name, values in alone.items():
+        for name, values in alone(JointPseudoLabels(features, (one,)), cuts=(13, 50)).items():
             assert_array_equal(total[name][place], values)
     again = accumulate(pickle.loads(pickle.dumps(joint)), cuts=(13, 50))
     assert all(np.array_equal(again[name], total[name]) for name in total)
-    single = [PseudoLabelStatistic(features, **vars(one)).footprint(16) for one in asked]
+    single = [JointPseudoLabels(features, (one,)).footprint(16) for one in asked]
     assert joint.footprint(16).partial_bytes == sum(one.partial_bytes for one in single)
     assert max(one.work_bytes for one in single) < joint.footprint(16).work_bytes

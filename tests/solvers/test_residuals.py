@@ -9,9 +9,9 @@ from scipy import linalg
 
 from bigkernel.errors import RankDeficient
 from bigkernel.solvers import residuals
-from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.residuals import LIMIT, Certificates
-from bigkernel.solvers.ridge import ridge, whiten
+from bigkernel.solvers.ridge import factorize, ridge
+from bigkernel.solvers.whitening import whiten
 
 SIZES = [1, 2, 7, 40, 300]
 
@@ -97,7 +97,7 @@ def test_effective_degrees_of_freedom_are_exact_for_few_parameters_and_near_for_
         G = 100 * positive(m)
         values = np.linalg.eigvalsh(G)
         wanted = (values / (values + alpha)).sum()
-        assert residuals.effective_dof(G, alpha, factorize(G, alpha).solve) == pytest.approx(wanted, rel=tolerance)
+        assert factorize(G, alpha).effective_dof(G, alpha) == pytest.approx(wanted, rel=tolerance)
 
 
 def test_repeated_rows_and_constant_columns_are_counted():

@@ -11,9 +11,10 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
-from bigkernel.solvers.exact import exact_krr
-from bigkernel.solvers.indefinite import indefinite_krr
-from bigkernel.solvers.ridge import centre, identity, nystrom_ridge, reduced, ridge, squared_error, top_eigen, whiten
+from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
+from bigkernel.solvers.triangle_ridge import RowSystem
+from bigkernel.solvers.whitening import centre, identity, reduced, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -476,3 +477,21 @@ def test_without_labels_sssl_is_zero():
     none = moments_of(B[:0], Y[:0])
     coef, _ = sssl_all(moments_of(B, Y), none, whiten(CORE), 5, 0.0)
     assert_array_equal(coef, np.zeros((M, 2)))
+
+
+@pytest.mark.parametrize("form", ["one penalty", "many penalties", "rows"])
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 10.0])
+def test_a_system_solves_and_counts_degrees_of_freedom_in_whatever_form(form, alpha):
+    Phi = rng.normal(size=(N, 7))
+    if form == "rows":
+        nothing = np.zeros(7)
+        system = RowSystem(Phi, Y, nothing, nothing, float(N), float(N), lambda C: C, lambda w: w)
+    else:
+        small = centre(moments_of(Phi, Y), fit_intercept=False)
+        system = RidgeSystem(small, float(N), shared=form == "many penalties")
+    H = Phi.T @ Phi + alpha * np.eye(7)
+    for columns in (slice(None), np.array([1])):
+        solution = system.solve(alpha, columns)
+        assert_allclose(solution.w, np.linalg.solve(H, Phi.T @ Y[:, columns]), rtol=1e-9, atol=1e-12)
+        assert_allclose(solution.squares, ((Phi @ solution.w - Y[:, columns]) ** 2).sum(axis=0), rtol=1e-9)
+        assert_allclose(system.effective_dof(solution), np.trace(Phi @ np.linalg.solve(H, Phi.T)), rtol=1e-9)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from bigkernel.errors import DataError
-from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.solvers.logistic import fit_softmax
 
 rng = np.random.default_rng(3)
 

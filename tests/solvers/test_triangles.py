@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
 from bigkernel.kernels.blas import mirror
-from bigkernel.solvers.ridge import whiten
 from bigkernel.solvers.triangles import Upper, add_outer, clear_upper, congruence, times_triangle
+from bigkernel.solvers.whitening import whiten
 
 rng = np.random.default_rng(11)
 M = 600  # more than two strips

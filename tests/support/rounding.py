@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import linalg
 
-from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.whitening import whiten
 
 N, M = 2000, 120
 

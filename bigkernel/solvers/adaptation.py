@@ -1,11 +1,15 @@
-"""Transfer components and joint distribution adaptation: components in which source and target rows are alike.
+"""Domain adaptation from moments: components or a classifier for which source and target rows are alike.
 
 With the features whitened, S = Σ (φ − φ̄)(φ − φ̄)ᵀ over the n rows of both sides, e_0 the difference of the sides' means
 and e_c that of the means of class c (the target's by pseudo-labels), the components are the leading solutions of
     S w = γ [n Σ_j e_j e_jᵀ + μI] w.
 Without classes these are transfer components (Pan, Tsang, Kwok & Yang, IEEE TNN 2011); with them, joint distribution
-adaptation (Long, Wang, Ding, Sun & Yu, ICCV 2013), here in r dimensions from the moments of one sweep and, a round, the
-pseudo-labelled sums of another. Shapes: p columns of the map, r of it whitened, s components, c classes.
+adaptation (Long, Wang, Ding, Sun & Yu, ICCV 2013).
+
+Adaptation regularization (Long, Wang, Ding, Pan & Yu, IEEE TKDE 2014) is ridge on the labelled source, with the moments
+G_s and C (by class), and the Laplacian L of the anchor graph,
+    W = (G_s + λ(n/2)M + γL + σI)⁻¹ C,   M = (1 − μ)e_0e_0ᵀ + μ Σ_c e_c e_cᵀ.
+Shapes: p columns of the map, r of it whitened, s components, c classes.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from numpy.typing import NDArray
 from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, Sides
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, centre, reduced, ridge
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.whitening import Whitening, centre, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 
@@ -29,17 +34,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class SidedMomentStatistic(MomentStatistic):
-    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
-
-    Attributes
-    ----------
-    targets : the classes
-    unlabelled : "keep"
-    sides : which rows are which; None: labelled rows are the source, all others the target
-    """
+    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class)."""
 
     unlabelled: str = "keep"
-    sides: Sides | None = None
+    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         if self.sides is None:
@@ -73,39 +71,28 @@ class Aligned:
     @property
     def mean(self) -> Array:
         """φ̄ (r,)."""
-        mean: Array = (self.target.s + self.source.s) / self.n
-        return mean
+        return np.asarray((self.target.s + self.source.s) / self.n)
 
     @property
     def scatter(self) -> Array:
         """S (r, r)."""
         G, mean = self.target.G + self.source.G, self.mean
-        S: Array = G - self.n * np.outer(mean, mean)
-        return S
+        return np.asarray(G - self.n * np.outer(mean, mean))
 
     @property
     def spread(self) -> Array:
         """S_t (r, r), the scatter of the target about its own mean."""
-        S: Array = self.target.G - np.outer(self.target.s, self.target.s) / self.target.n
-        return S
+        return np.asarray(self.target.G - np.outer(self.target.s, self.target.s) / self.target.n)
 
     @property
     def apart(self) -> Array:
         """e_0 (r,), the mean of the source less that of the target."""
-        e: Array = self.source.s / self.source.n - self.target.s / self.target.n
-        return e
+        return np.asarray(self.source.s / self.source.n - self.target.s / self.target.n)
 
     def classes_apart(self, labels: PseudoLabels) -> Array:
         """e_c (r, ≤ c), of every class that both sides have a row of; `labels` in whitened coordinates."""
         both = (self.source.t > 0) & (labels.counts > 0)
-        e: Array = self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both]
-        return e
-
-
-def differences(aligned: Aligned, labels: PseudoLabels | None) -> Array:
-    """e_0 and, where there are pseudo-labels, all e_c, as columns (r, j)."""
-    first = aligned.apart[:, None]
-    return first if labels is None else np.hstack([first, aligned.classes_apart(labels)])
+        return np.asarray(self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both])
 
 
 def components(
@@ -121,19 +108,15 @@ def components(
     Scaled so, a component counts by how much it varies for what it keeps the sides apart. (With unit variance instead,
     nearest neighbours in 100 components fall from 59 and 71 % to 30 and 44 % on the digit pair.)
     """
-    penalty = distance_penalty(aligned, labels, 1.0, alpha)
+    # n Σ_j e_j e_jᵀ + μI over e_0 and, where there are pseudo-labels, all e_c
+    E = aligned.apart[:, None]
+    E = E if labels is None else np.hstack([E, aligned.classes_apart(labels)])
+    penalty = aligned.n * (E @ E.T)
+    penalty[np.diag_indices(len(penalty))] += alpha
     values, W = leading(aligned.scatter, n_components, certificates, penalty=penalty)
     # the sign of an eigenvector is anyone's: the largest entry is positive
     largest = np.take_along_axis(W, np.abs(W).argmax(axis=0)[None], axis=0)
     return values, W * np.where(largest < 0, -1.0, 1.0)
-
-
-def distance_penalty(aligned: Aligned, labels: PseudoLabels | None, weight: float, alpha: float) -> Array:
-    """weight·n Σ_j e_j e_jᵀ + αI (r, r), over e_0 and, where there are pseudo-labels, all e_c."""
-    E = differences(aligned, labels)
-    penalty: Array = weight * aligned.n * (E @ E.T)
-    penalty[np.diag_indices(len(penalty))] += alpha
-    return penalty
 
 
 def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
@@ -150,3 +133,46 @@ def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
 def expanded(decision: Decision, whitening: Whitening) -> Decision:
     """The decision over the columns of the map, from that over the whitened ones."""
     return Decision(whitening.expand(decision.coef), decision.intercept)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """λ (`mmd`), γ (`manifold`), σ (`alpha`) and μ (`balance`, from 0: domains alone, to 1: classes alone)."""
+
+    mmd: float
+    manifold: float
+    alpha: float
+    balance: float
+
+
+def discrepancy(aligned: Aligned, labels: PseudoLabels | None, balance: float) -> Array:
+    """M (r, r), with the pseudo-labels of a round after the first."""
+    M: Array = (1 - balance) * np.outer(aligned.apart, aligned.apart)
+    if labels is not None:
+        e = aligned.classes_apart(labels)
+        M += balance * (e @ e.T)
+    return M
+
+
+def adapted(
+    aligned: Aligned,
+    laplacian: Array | None,
+    labels: PseudoLabels | None,
+    strengths: Strengths,
+    *,
+    certificates: Certificates | None = None,
+) -> Array:
+    """W (r, c), over the whitened columns; `labels` in whitened coordinates, None: those of the first round."""
+    M = discrepancy(aligned, labels, strengths.balance)
+    H = aligned.source.G + strengths.mmd * aligned.n / 2 * M
+    if laplacian is not None:
+        H = H + strengths.manifold * laplacian
+    rows = float(aligned.source.rows + aligned.target.rows)
+    return ridge(H, aligned.source.C, strengths.alpha, n_rows=rows, certificates=certificates)
+
+
+def slope(aligned: Aligned, W: Array, sharpness: float) -> float:
+    """β/τ, by which f is multiplied before the softmax: τ² = tr(WᵀS_tW)/n_t is its variance on the target, if any."""
+    variance = float(np.einsum("rc,rc->", W, aligned.spread @ W)) / float(aligned.target.n)
+    scale = float(np.abs(W).max(initial=0.0)) ** 2 * float(np.trace(aligned.target.G)) / float(aligned.target.n)
+    return sharpness / variance**0.5 if variance > 1e-14 * scale else 0.0
