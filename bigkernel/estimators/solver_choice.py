@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
-from bigkernel.estimators.choice_memory import free_bytes
 from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
+from bigkernel.estimators.parameter_checks import free_bytes
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit

@@ -34,7 +34,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.estimators import choice_memory, landmark_choice
+from bigkernel.estimators import landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
 from bigkernel.events.kinds import Spent
 from bigkernel.events.scope import observe
@@ -286,14 +286,13 @@ def test_choices_by_the_kernel_are_refused_where_they_mean_nothing(choice):
         fitted(choice, kernel=Sigmoid())
 
 
-@by_kernel
-def test_a_choice_that_takes_more_than_is_free_is_refused(choice, monkeypatch):
-    monkeypatch.setattr(choice_memory, "STRIPS_BYTES", 0)
+@pytest.mark.parametrize(("choice", "matrix"), [("leverage", 8 * 50 * 50), ("rpcholesky", 8 * 100 * 50)])
+def test_a_choice_that_takes_more_than_is_free_is_refused(choice, matrix, monkeypatch):
+    monkeypatch.setattr(landmark_choice, "STRIPS_BYTES", 0)
     monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 0)  # two rows a landmark
-    needed = choice_memory.choice_bytes(choice, 100, D, 50, 8)
-    monkeypatch.setattr(choice_memory, "free_bytes", lambda: needed)
+    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D)
     assert len(chosen(choice, count=50).landmarks) == 50
-    monkeypatch.setattr(choice_memory, "free_bytes", lambda: int(0.6 * needed))
+    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D - 1)
     with pytest.raises(PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"):
         chosen(choice, count=50)
 
