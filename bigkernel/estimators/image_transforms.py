@@ -21,7 +21,7 @@ from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.images.checks import image_shape_of
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.patch_learning import LayerOptions, learn_layers
-from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.row_maps import RowMap
 
 _MOST_LAYERS = 2
@@ -139,8 +139,7 @@ class OrientationFeatures(ImageTransformer):
 
     References
     ----------
-    Liu, Nakashima, Sako & Fujisawa, Handwritten digit recognition: investigation of normalization and feature
-    extraction techniques, Pattern Recognition 37 (2004).
+    Liu, Nakashima, Sako & Fujisawa (2004), as for `MomentNormalizer`.
 
     Examples
     --------
@@ -158,13 +157,7 @@ class OrientationFeatures(ImageTransformer):
     }
 
     def __init__(
-        self,
-        image_shape: Any = None,
-        *,
-        cells: int = 8,
-        directions: int = DIRECTIONS,
-        blur: float = 1.0,
-        power: float = 0.5,
+        self, image_shape: Any = None, *, cells: int = 8, directions: int = 8, blur: float = 1.0, power: float = 0.5
     ) -> None:
         self.image_shape = image_shape
         self.cells = cells
@@ -173,13 +166,9 @@ class OrientationFeatures(ImageTransformer):
         self.power = power
 
     def _row_map(self) -> RowMap:
+        cells, directions = int(self.cells), int(self.directions)
         return Orientations(
-            self.image_height_,
-            self.image_width_,
-            int(self.cells),
-            int(self.directions),
-            float(self.blur),
-            float(self.power),
+            self.image_height_, self.image_width_, cells, directions, float(self.blur), float(self.power)
         )
 
 
@@ -233,9 +222,7 @@ class ConvolutionalNystroem(RowTransformer):
     learns = "patches"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "image_shape": ["array-like", None],
-        "patch_size": [Interval(Integral, 1, None, closed="left"), "array-like"],
-        "n_landmarks": [Interval(Integral, 1, None, closed="left"), "array-like"],
-        "subsampling": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        **{name: [Interval(Integral, 1, None, closed="left"), "array-like"] for name in _OF_A_LAYER},
         "sigma": [Interval(Real, 0, None, closed="neither"), "array-like"],
         "n_patches": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -289,7 +276,7 @@ class ConvolutionalNystroem(RowTransformer):
         return rows.map(self._features(self._image(rows, rows.shape[1])))
 
     def _image(self, X: Any, d: int) -> tuple[int, int, int]:
-        """Height, width and channels of the rows."""
+        """Return height, width and channels of the rows."""
         shape = _given_shape(self.image_shape, (2, 3), "(height, width) or (height, width, channels)")
         if shape is None:
             return *image_shape_of(X, None, d), 1
@@ -302,21 +289,19 @@ class ConvolutionalNystroem(RowTransformer):
         return height, width, channels
 
     def _options(self) -> list[LayerOptions]:
-        """What each layer is to be; a single value serves all of them."""
+        """Return what each layer is to be; a single value serves all of them."""
         given = {name: np.atleast_1d(np.asarray(getattr(self, name))) for name in _OF_A_LAYER}
         count = max(map(len, given.values()))
         for name, values in given.items():
-            length, whole = len(values), name != "sigma"
+            length, whole, found = len(values), name != "sigma", f"found {getattr(self, name)!r}"
             if values.ndim != 1 or not 1 <= length <= _MOST_LAYERS or length not in (1, min(count, _MOST_LAYERS)):
                 raise ConfigError(
                     f"{name}: expected one value, or one for each of at most {_MOST_LAYERS} layers and as many as of "
-                    f"the others, found {getattr(self, name)!r}"
+                    f"the others, {found}"
                 )
             is_number = values.dtype.kind in "iuf" and (values > 0).all()
             if not is_number or (whole and (values != np.rint(values)).any()):
-                raise ConfigError(
-                    f"{name}: expected {'whole ' if whole else ''}numbers above 0, found {getattr(self, name)!r}"
-                )
+                raise ConfigError(f"{name}: expected {'whole ' if whole else ''}numbers above 0, {found}")
         layers = zip(*(np.broadcast_to(given[name], count) for name in _OF_A_LAYER), strict=True)
         return [LayerOptions(int(patch), int(apart), float(sigma), int(m)) for patch, m, apart, sigma in layers]
 

@@ -67,17 +67,9 @@ class Chosen:
 def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
     """Choose `count` landmarks for rows and a kernel.
 
-    Parameters
-    ----------
-    rows : bad rows that are to be skipped are no landmarks, and no part of any sample
-    method : one of `CHOICES`
-    count : m
-    kernel : as the estimator was given it; a parameter "scale" is taken from the sample where the method asks
-
-    Returns
-    -------
-    Chosen
-        Fewer than `count` landmarks, with a note, where the rows are fewer or have fewer different ones to give.
+    Bad rows that are to be skipped are no landmarks, and no part of any sample. A parameter "scale" of the kernel is
+    taken from the sample where the method asks. Landmarks are fewer than `count`, with a note, where the rows are fewer
+    or have fewer different ones to give.
 
     Raises
     ------
@@ -95,15 +87,15 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
         ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if skip else None)
         landmarks = rows.take(ids)
     elif method == "balanced":
-        shares = _shares(rows, possible)
-        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in shares]
+        domains = _domains(rows, possible)
+        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
         ids = np.sort(np.concatenate(drawn))
         landmarks = rows.take(ids)
     elif method == "k-means":
         landmarks, note = _centres(rows, possible, rng)
     elif method == "balanced-k-means":
         state, found = rng.get_state(), []
-        for one, k in _shares(rows, possible):
+        for one, k in _domains(rows, possible):
             rng.set_state(state)  # a domain's centres do not depend on the domains before it
             found.append(_centres(one, k, rng))
         landmarks = np.concatenate([centres for centres, _ in found])
@@ -113,9 +105,8 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
     else:
         raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
     if (taken := len(landmarks)) < count:
-        note = (
-            f"{note or 'the rows are all that can be drawn'}; {taken:,} landmarks are taken, {count:,} were asked for"
-        )
+        why = note or "the rows are all that can be drawn"
+        note = f"{why}; {taken:,} landmarks are taken, {count:,} were asked for"
     return Chosen(landmarks, ids, note)
 
 
@@ -126,13 +117,7 @@ def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
 
 
 def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
-    """Draw a uniform sample of `size` rows without the bad ones, but `least` if there are; sorted places.
-
-    Raises
-    ------
-    DataError
-        Every row is bad.
-    """
+    """Draw a uniform sample of `size` rows without the bad ones, but `least` if there are; sorted places."""
     places = draws.uniform(len(rows), size, rng) if size < len(rows) else np.arange(len(rows))
     if rows.bad_rows == "skip":
         places = places[rows.sound(places)]
@@ -146,20 +131,12 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
 
 @dataclass(frozen=True, eq=False)
 class DomainRows:
-    """The rows of a domain by their place among them, from the column alone, a step of the rows at a time.
-
-    Attributes
-    ----------
-    rows : all rows
-    domain : its number
-    bounds : (s + 1,) row ids where steps begin
-    counts : (s,) rows of the domain in each step
-    """
+    """The rows of a domain by their place among them, from the column alone, a step of the rows at a time."""
 
     rows: Rows
     domain: Any
-    bounds: tuple[int, ...]
-    counts: NDArray[np.int64]
+    bounds: tuple[int, ...]  # (s + 1,) row ids where steps begin
+    counts: Ids  # (s,) rows of the domain in each step
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -174,7 +151,7 @@ class DomainRows:
         return self.rows.sound(self.ids(places))
 
     def ids(self, places: Ids) -> Ids:
-        """Row ids of sorted places."""
+        """Return the row ids of sorted places."""
         ends = np.cumsum(self.counts)
         found = [np.empty(0, np.int64)]
         for step, piece in enumerate(np.split(places, np.searchsorted(places, ends[:-1]))):
@@ -185,14 +162,8 @@ class DomainRows:
         return np.concatenate(found)
 
 
-def _shares(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
-    """Share landmarks among the domains, in the order of their numbers: as equally as may be, the last ones one more.
-
-    Raises
-    ------
-    DataError
-        No column "domain", or more domains than landmarks.
-    """
+def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
+    """Return the rows of each domain and how many landmarks it gives: as equal as may be, the last ones one more."""
     if "domain" not in rows.columns:
         raise DataError(
             f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass sample_domain"
@@ -289,12 +260,8 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple
     executor = executor_in_force(rows)
     scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
     with dask.config.set(scheduler=scheduler):
-        X = da.concatenate(
-            [
-                da.from_delayed(take(piece), (len(piece), rows.shape[1]), np.float64)
-                for piece in np.array_split(ids, -(-len(ids) // part))
-            ]
-        ).persist()
+        pieces = np.array_split(ids, -(-len(ids) // part))
+        X = da.concatenate([da.from_delayed(take(i), (len(i), rows.shape[1]), np.float64) for i in pieces]).persist()
         model = scalable.KMeans(
             count,
             oversampling_factor=count,

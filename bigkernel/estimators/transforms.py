@@ -50,6 +50,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     """
 
     learns: ClassVar[str] = ""
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def _row_map(self) -> RowMap:
         raise TypeError(f"{type(self).__name__} has no row map")
@@ -113,8 +114,6 @@ class Rescaler(OneToOneFeatureMixin, RowTransformer):
 class UnitNormalizer(OneToOneFeatureMixin, RowTransformer):
     """Scale every row to unit L2 norm; rows of zeros stay as they are."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
-
     def _row_map(self) -> RowMap:
         return UnitNorm()
 
@@ -131,7 +130,6 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
     """
 
     learns = "standardize"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn means and deviations, of weighted rows where weights are given."""
@@ -203,11 +201,7 @@ class Projector(RowTransformer):
 
     learns = "project"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [
-            Interval(Integral, 1, None, closed="left"),
-            Interval(Real, 0, 1, closed="neither"),
-            None,
-        ],
+        "n_components": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="neither"), None],
         "whiten": ["boolean"],
     }
 
