@@ -42,10 +42,7 @@ MOST_CLASSES = 64  # of a confusion matrix that a job tells
 def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
     """Return the last step of a model, and the rows as the steps before it hand them on.
 
-    Raises
-    ------
-    ConfigError
-        Rows that are not in memory, for a transformer of scikit-learn.
+    `ConfigError` where one of scikit-learn's would take rows that are not in memory.
     """
     if not isinstance(model, Pipeline):
         return model, rows
@@ -61,16 +58,8 @@ def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
 def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
     """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
-    Parameters
-    ----------
-    rows : those of the corpus, the bad ones to be refused or skipped
-    of : "held-out", "training" or "scored"; see the module's head
-    pictures : take the images of the worst-classified rows, where rows are pictures
-
-    Raises
-    ------
-    DataError
-        No row has a label.
+    `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
+    the images of the worst-classified rows, where rows are pictures. `DataError` where no row has a label.
     """
     last, mapped = split(model, rows)
     return {"of": of, **_figures(last, mapped, corpus, rows, None, pictures)}

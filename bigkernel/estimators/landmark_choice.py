@@ -67,18 +67,8 @@ class Chosen:
 def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
     """Choose `count` landmarks for rows and a kernel.
 
-    Bad rows that are to be skipped are no landmarks, and no part of any sample. A parameter "scale" of the kernel is
-    taken from the sample where the method asks. Landmarks are fewer than `count`, with a note, where the rows are fewer
-    or have fewer different ones to give.
-
-    Raises
-    ------
-    ConfigError
-        An unknown method.
-    DataError
-        No landmark or no row; balanced, more domains than landmarks, or no column "domain".
-    PlanTooLarge
-        A choice by the kernel takes more memory than is free.
+    Bad rows that are to be skipped are no landmarks, and no part of a sample; a kernel's "scale" is taken from the
+    sample. A note says why landmarks are fewer than `count`: the rows are, or have fewer different ones to give.
     """
     possible = min(count, len(rows))
     draws.require_count(len(rows), possible)

@@ -11,6 +11,7 @@ import pytest
 import reference
 import reference_sampling
 import zarr
+from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
@@ -64,12 +65,12 @@ def fitted(choice, rows=None, kernel=KERNEL, **settings):
 
 @every_choice
 def test_every_kind_of_input_gives_the_same_landmarks(choice, tmp_path, make_corpus):
-    stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
     wanted = fitted(choice).landmarks_
     assert wanted.shape == (M, D)
-    for lazy in (da.from_array(X, chunks=(40, 3)), stored):
-        assert_array_equal(fitted(choice, as_rows(lazy, y, domain=DOMAIN)).landmarks_, wanted)
-    assert_array_equal(fitted(choice, make_corpus(X, y=y, domain=DOMAIN)).landmarks_, wanted)
+    for kind in ("dask", "zarr", "corpus"):
+        rows = of_kind(kind, X, make_corpus, tmp_path, y=y, domain=DOMAIN)
+        rows = rows if kind == "corpus" else as_rows(rows, y, domain=DOMAIN)
+        assert_array_equal(fitted(choice, rows).landmarks_, wanted)
 
 
 @pytest.mark.parametrize("choice", ROWS)
