@@ -3,8 +3,8 @@
 __all__: list[str]
 
 from .artl import ARTLClassifier as ARTLClassifier
-from .convolutional import ConvolutionalNystroem as ConvolutionalNystroem
 from .dica import DICA as DICA
+from .image_transforms import ConvolutionalNystroem as ConvolutionalNystroem
 from .image_transforms import MomentNormalizer as MomentNormalizer
 from .image_transforms import OrientationFeatures as OrientationFeatures
 from .jda import JDA as JDA
@@ -12,14 +12,16 @@ from .linear import LinearRegression as LinearRegression
 from .linear import Ridge as Ridge
 from .logistic import KernelLogisticClassifier as KernelLogisticClassifier
 from .nystroem import Nystroem as Nystroem
-from .projector import Projector as Projector
 from .random_fourier import RandomFourier as RandomFourier
 from .ridge import KernelRidge as KernelRidge
 from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
+from .ridge_classifier import KernelRidgeClassifier as KernelRidgeClassifier
 from .row_union import RowUnion as RowUnion
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
+from .transforms import Projector as Projector
 from .transforms import Rescaler as Rescaler
+from .transforms import RowUnion as RowUnion
 from .transforms import Standardizer as Standardizer
 from .transforms import UnitNormalizer as UnitNormalizer
 from .xnv import XNV as XNV

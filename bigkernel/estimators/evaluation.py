@@ -30,7 +30,6 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
-from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 SAMPLE_ROWS = 10_000
@@ -41,12 +40,9 @@ MOST_CLASSES = 64  # of a confusion matrix that a job tells
 
 
 def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
-    """The last step of a model, and the rows as the steps before it hand them on.
+    """Return the last step of a model, and the rows as the steps before it hand them on.
 
-    Raises
-    ------
-    ConfigError
-        Rows that are not in memory, for a transformer of scikit-learn.
+    `ConfigError` where one of scikit-learn's would take rows that are not in memory.
     """
     if not isinstance(model, Pipeline):
         return model, rows
@@ -60,31 +56,17 @@ def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
 
 
 def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
-    """The figures of a model on the labelled rows of a corpus, from one sweep.
+    """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
-    Parameters
-    ----------
-    rows : those of the corpus, the bad ones to be refused or skipped
-    of : "held-out", "training" or "scored"; see the module's head
-    pictures : take the images of the worst-classified rows, where rows are pictures
-
-    Raises
-    ------
-    DataError
-        No row has a label.
+    `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
+    the images of the worst-classified rows, where rows are pictures. `DataError` where no row has a label.
     """
     last, mapped = split(model, rows)
-    start = time.perf_counter()
-    totals = last.score_totals(mapped, worst=MOST_IMAGES)
-    figures = _figures(last, totals, corpus.path, time.perf_counter() - start)
-    if is_classifier(last):
-        found = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
-        figures["worst"] = _worst(last, totals, found, corpus if pictures else None, rows)
-    return {"of": of, "corpus": corpus.path, **figures}
+    return {"of": of, **_figures(last, mapped, corpus, rows, None, pictures)}
 
 
 def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
-    """The same of at most 10,000 evenly spaced labelled rows that the model was fitted to.
+    """Return those of a classifier on at most 10,000 evenly spaced labelled rows that it was fitted to.
 
     They are read into this process, from at most 256 evenly spaced chunks and no more than 64 MB, and scored in a
     moment: the run in force keeps nothing of it, and nobody who watches the job hears of it.
@@ -95,80 +77,70 @@ def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool)
         name: NumpySource(rows.take_column(name, ids)) for name in ("y", "weight") if name in rows.columns
     }
     sample = Rows(NumpySource(mapped.take(ids)), columns, name=rows.name, classes=rows.classes)
-    start = time.perf_counter()
     # in an empty context no `executing` is in force
-    totals = Context().run(last.score_totals, sample, worst=MOST_IMAGES)
-    figures = _figures(last, totals, corpus.path, time.perf_counter() - start)
-    found = ids[totals["row"][np.isfinite(totals["margin"])].astype(np.int64)]
-    figures["worst"] = _worst(last, totals, found, corpus if pictures else None, rows)
-    return {"of": "training", "corpus": corpus.path, **figures}
+    return {"of": "training", **Context().run(_figures, last, sample, corpus, rows, ids, pictures)}
 
 
-def _figures(last: Any, totals: Accumulator, name: str, seconds: float) -> dict[str, Any]:
-    if not is_classifier(last):
-        n = totals["n"][0]
-        if not n:
-            raise DataError(f"{name}: no labelled row to score")
-        unit = float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0))))
+def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | None, pictures: bool) -> dict[str, Any]:
+    """Score rows by one sweep; `ids`: those of them among the rows of the corpus, None: they are all."""
+    start = time.perf_counter()
+    totals = last.score_totals(scored, worst=MOST_IMAGES)
+    seconds = time.perf_counter() - start
+    classifies = is_classifier(last)
+    n = totals["confusion"].sum() if classifies else totals["n"][0]
+    if not n:
+        raise DataError(f"{corpus.path}: no labelled row to score")
+    figures = {"corpus": corpus.path, "rows": int(n), "seconds": seconds}
+    if not classifies:
         return {
-            "rows": int(n),
+            **figures,
             "mse": float((totals["sse"] / n).mean()),
             "r2": score_of(totals),
-            "seconds": seconds,
             "residuals": totals["residuals"].sum(axis=0).tolist(),
-            "residual_unit": unit,
+            "residual_unit": float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0)))),
         }
-    confusion = totals["confusion"]
-    n = confusion.sum()
-    if not n:
-        raise DataError(f"{name}: no labelled row to score")
-    error = 1 - score_of(totals)
+    error, classes = 1 - score_of(totals), last.classes_.tolist()
+    worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
+    worst = worst if ids is None else ids[worst]
+    count = len(worst)
+    listed: dict[str, Any] = {
+        "row": worst.tolist(),
+        "true": [classes[int(place)] for place in totals["truth"][:count]],
+        "predicted": [classes[int(place)] for place in totals["guess"][:count]],
+        "margin": totals["margin"][:count].tolist(),
+    }
+    if pictures and corpus.info.image_shape and count:
+        ordered, place = np.unique(worst, return_inverse=True)
+        images = replace(rows, row_maps=()).take(ordered)[place]
+        listed["images"] = pack(images.reshape(count, *corpus.info.image_shape))
     return {
-        "rows": int(n),
+        **figures,
         "error_percent": 100 * error,
         "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
         "accuracy_percent": 100 * (1 - error),
-        "seconds": seconds,
-        "classes": last.classes_.tolist(),
-        "confusion": confusion.astype(np.int64).tolist(),
+        "classes": classes,
+        "confusion": totals["confusion"].astype(np.int64).tolist(),
         **(probability_scores(totals, float(n)) if "log_loss" in totals else {}),
+        "worst": listed,
     }
 
 
 def told(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
+    """Return the figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
     classes = figures.get("classes", ())
     if len(classes) <= MOST_CLASSES:
         return figures
     wrong = np.array(figures["confusion"])
     np.fill_diagonal(wrong, 0)
-    commonest = [
-        divmod(int(place), len(wrong)) for place in np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
-    ]
+    places = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
+    commonest = zip(*np.unravel_index(places, wrong.shape), strict=True)
     pairs = [[str(classes[i]), str(classes[j]), int(wrong[i, j])] for i, j in commonest if wrong[i, j] > 0]
     rest = {name: value for name, value in figures.items() if name != "confusion"}
     return {**rest, "classes": [str(label) for label in classes[:MOST_CLASSES]], "confused": pairs}
 
 
-def _worst(last: Any, totals: Accumulator, ids: Array, corpus: Corpus | None, rows: Rows) -> dict[str, Any]:
-    """The worst-classified rows, with row ids `ids`, and their images where a corpus is given and has some."""
-    count, classes = len(ids), last.classes_.tolist()
-    worst: dict[str, Any] = {
-        "row": ids.tolist(),
-        "true": [classes[int(place)] for place in totals["truth"][:count]],
-        "predicted": [classes[int(place)] for place in totals["guess"][:count]],
-        "margin": totals["margin"][:count].tolist(),
-    }
-    shape = corpus.info.image_shape if corpus is not None else None
-    if shape and count:
-        ordered, place = np.unique(ids, return_inverse=True)
-        images = replace(rows, row_maps=()).take(ordered)[place]
-        worst["images"] = pack(images.reshape(count, *shape))
-    return worst
-
-
 def _sample(last: Any, rows: Rows) -> Array:
-    """Row ids of labelled rows, evenly spaced, sorted."""
+    """Draw row ids of labelled rows, evenly spaced, sorted."""
     bounds = np.asarray(rows.bounds(settings()))
     steps = np.unique(np.linspace(0, len(bounds) - 2, min(_SAMPLE_STEPS, len(bounds) - 1)).round().astype(np.int64))
     found = []

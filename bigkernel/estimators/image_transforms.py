@@ -1,7 +1,7 @@
-"""Row maps for images of digits as transformers: a common pose by moments, and oriented strokes by place.
+"""Row maps of images as transformers: a common pose by moments, oriented strokes, kernel features of patches.
 
-Both look at one image alone: they learn nothing but the shape of the images, and need no image of the place where a
-model will be used.
+A row is an image. Pose and strokes look at one image alone: they learn nothing but the shape of the images. The
+landmarks of patches are learnt in a sweep. All are applied in the tasks of the next step.
 """
 
 from __future__ import annotations
@@ -10,19 +10,36 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options
 
-from bigkernel.errors import ConfigError
-from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
+from bigkernel.engine.rows import Rows
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.inputs import input_rows
+from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.images.checks import image_shape_of
-from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
+from bigkernel.images.patch_learning import LayerOptions, learn_layers
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import RowMap
 
-_SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
+_MOST_LAYERS = 2
+_OF_A_LAYER = ("patch_size", "n_landmarks", "subsampling", "sigma")
 
 
-class _ImageTransformer(PlainTransformer):
-    """Base: learns the height and the width of the images."""
+def _given_shape(image_shape: Any, sizes: tuple[int, ...], expected: str) -> tuple[Any, ...] | None:
+    """Return an image shape of one of `sizes` whole numbers above 0, or None where none is given."""
+    if image_shape is None:
+        return None
+    shape = tuple(np.ravel(image_shape).tolist())
+    if len(shape) not in sizes or not all(side >= 1 and side == int(side) for side in shape):
+        raise ConfigError(f"image_shape: expected {expected}, found {image_shape!r}")
+    return shape
+
+
+class ImageTransformer(RowTransformer):
+    """Base of those that learn the height and the width of images, and nothing else."""
 
     image_shape: Any
 
@@ -35,14 +52,12 @@ class _ImageTransformer(PlainTransformer):
             Rows whose number of features is not that of the shape, or is no square where none is known.
         """
         super().fit(X, y)
-        shape = None if self.image_shape is None else tuple(np.ravel(self.image_shape).tolist())
-        if shape is not None and (len(shape) != 2 or not all(side >= 1 and side == int(side) for side in shape)):
-            raise ConfigError(f"image_shape: expected (height, width) in pixels, found {self.image_shape!r}")
+        shape = _given_shape(self.image_shape, (2,), "(height, width) in pixels")
         self.image_height_, self.image_width_ = image_shape_of(X, shape, self.n_features_in_)
         return self
 
 
-class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
+class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
     """Bring every image to a common position, slant and size by the moments of its ink.
 
     The centroid comes to the middle, the slant cov(x, y)/var(y) is taken away, the height is brought to one spread and
@@ -78,7 +93,7 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_SHAPE,
+        "image_shape": ["array-like", None],
         "spread": [Interval(Real, 0, 1, closed="right")],
         "breadth": [Interval(Real, 0, 1, closed="right")],
         "aspect": [Interval(Real, 0, 1, closed="both")],
@@ -98,7 +113,7 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
         )
 
 
-class OrientationFeatures(_ImageTransformer):
+class OrientationFeatures(ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in cells, features of unit norm.
 
     A feature is the square root of the share of a direction and a cell in all gradients of the image, 512 with 8×8 (see
@@ -124,8 +139,7 @@ class OrientationFeatures(_ImageTransformer):
 
     References
     ----------
-    Liu, Nakashima, Sako & Fujisawa, Handwritten digit recognition: investigation of normalization and feature
-    extraction techniques, Pattern Recognition 37 (2004).
+    Liu, Nakashima, Sako & Fujisawa (2004), as for `MomentNormalizer`.
 
     Examples
     --------
@@ -135,7 +149,7 @@ class OrientationFeatures(_ImageTransformer):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_SHAPE,
+        "image_shape": ["array-like", None],
         "cells": [Interval(Integral, 1, 64, closed="both")],
         "directions": [Options(Integral, {4, 8})],
         "blur": [Interval(Real, 0, 64, closed="right")],
@@ -143,13 +157,7 @@ class OrientationFeatures(_ImageTransformer):
     }
 
     def __init__(
-        self,
-        image_shape: Any = None,
-        *,
-        cells: int = 8,
-        directions: int = DIRECTIONS,
-        blur: float = 1.0,
-        power: float = 0.5,
+        self, image_shape: Any = None, *, cells: int = 8, directions: int = 8, blur: float = 1.0, power: float = 0.5
     ) -> None:
         self.image_shape = image_shape
         self.cells = cells
@@ -158,11 +166,160 @@ class OrientationFeatures(_ImageTransformer):
         self.power = power
 
     def _row_map(self) -> RowMap:
+        cells, directions = int(self.cells), int(self.directions)
         return Orientations(
-            self.image_height_,
-            self.image_width_,
-            int(self.cells),
-            int(self.directions),
-            float(self.blur),
-            float(self.power),
+            self.image_height_, self.image_width_, cells, directions, float(self.blur), float(self.power)
         )
+
+
+class ConvolutionalNystroem(RowTransformer):
+    """Kernel features of the patches of an image, averaged in cells: a convolutional kernel network of 1 or 2 layers.
+
+    A patch less its mean, x, has the features ‖x‖ K_ZZ^(−½) k(Z, x/‖x‖) of the landmarks Z, which spherical k-means
+    finds among patches of the images; k(u, v) = exp(−‖u − v‖²/2σ²) on the unit sphere. Cells average them with Gaussian
+    weights. The second layer takes the cells of the first as the pixels of an image. A row ends with the length 1; an
+    image without any contrast gives zeros. One sweep a layer; nothing is stored, the tasks of the next step apply it.
+
+    Parameters
+    ----------
+    image_shape : (height, width), (height, width, channels) or None
+        Rows are images line by line, the channels of a pixel side by side. None: that of the corpus to fit, or else a
+        square, of one channel.
+    patch_size : int or (int, int)
+        Side of a patch in pixels, of each layer.
+    n_landmarks : int or (int, int)
+        m, of each layer; fewer where patches have fewer directions.
+    subsampling : int or (int, int)
+        Places of a patch from one cell to the next.
+    sigma : float or (float, float)
+        σ of k; the distance of two patches is at most 2.
+    n_patches : int
+        Of the sample that k-means sees, at most.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    landmarks_, whitening_ : (m, q), (m, m)
+        Z and K_ZZ^(−½) of the first layer, q = patch_size²·channels.
+    second_landmarks_, second_whitening_ : of the second layer, where there is one
+    image_height_, image_width_, image_channels_ : int
+
+    References
+    ----------
+    Mairal, Koniusz, Harchaoui & Schmid, "Convolutional kernel networks" (NeurIPS 2014, arXiv 1406.3332); Mairal,
+    "End-to-end kernel learning with supervised convolutional kernel networks" (NeurIPS 2016, arXiv 1605.06265).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import ConvolutionalNystroem
+    >>> images = np.random.default_rng(0).uniform(size=(50, 64))
+    >>> features = ConvolutionalNystroem(patch_size=3, n_landmarks=8, subsampling=3, random_state=0)
+    >>> features.fit_transform(images).shape  # 2×2 cells of 8 features
+    (50, 32)
+    """
+
+    learns = "patches"
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "image_shape": ["array-like", None],
+        **{name: [Interval(Integral, 1, None, closed="left"), "array-like"] for name in _OF_A_LAYER},
+        "sigma": [Interval(Real, 0, None, closed="neither"), "array-like"],
+        "n_patches": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        image_shape: Any = None,
+        *,
+        patch_size: Any = 5,
+        n_landmarks: Any = 64,
+        subsampling: Any = 4,
+        sigma: Any = 0.5,
+        n_patches: int = 100_000,
+        random_state: Any = None,
+    ) -> None:
+        self.image_shape = image_shape
+        self.patch_size = patch_size
+        self.n_landmarks = n_landmarks
+        self.subsampling = subsampling
+        self.sigma = sigma
+        self.n_patches = n_patches
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the landmarks of patches of the images X (n, height·width·channels), in one sweep a layer.
+
+        Raises
+        ------
+        ConfigError
+            Parameters of more than two layers, or of different numbers of layers.
+        DataError
+            Rows that are no images of the shape, images too small for a patch, or without any contrast.
+        """
+        self._validate_params()
+        options = self._options()
+        rows = input_rows(self, X, reset=True)
+        image = self._image(X, rows.shape[1])
+        rng = check_random_state(self.random_state)
+        layers = learn_layers(rows, image, options, rng, n_patches=int(self.n_patches))
+        self.image_height_, self.image_width_, self.image_channels_ = image
+        self.landmarks_, self.whitening_ = layers[0].landmarks, layers[0].whitening
+        for name in ("second_landmarks_", "second_whitening_"):
+            self.__dict__.pop(name, None)  # of a fit before
+        if len(layers) > 1:
+            self.second_landmarks_, self.second_whitening_ = layers[1].landmarks, layers[1].whitening
+        return self
+
+    def widest(self, rows: Rows) -> Rows:
+        """Map rows through layers of as many landmarks as are asked for."""
+        return rows.map(self._features(self._image(rows, rows.shape[1])))
+
+    def _image(self, X: Any, d: int) -> tuple[int, int, int]:
+        """Return height, width and channels of the rows."""
+        shape = _given_shape(self.image_shape, (2, 3), "(height, width) or (height, width, channels)")
+        if shape is None:
+            return *image_shape_of(X, None, d), 1
+        height, width, channels = (*map(int, shape), 1)[:3]
+        if height * width * channels != d:
+            raise DataError(
+                f"image_shape {height}×{width} of {channels} channels is {height * width * channels} numbers, but rows "
+                f"have {d}"
+            )
+        return height, width, channels
+
+    def _options(self) -> list[LayerOptions]:
+        """Return what each layer is to be; a single value serves all of them."""
+        given = {name: np.atleast_1d(np.asarray(getattr(self, name))) for name in _OF_A_LAYER}
+        count = max(map(len, given.values()))
+        for name, values in given.items():
+            length, whole, found = len(values), name != "sigma", f"found {getattr(self, name)!r}"
+            if values.ndim != 1 or not 1 <= length <= _MOST_LAYERS or length not in (1, min(count, _MOST_LAYERS)):
+                raise ConfigError(
+                    f"{name}: expected one value, or one for each of at most {_MOST_LAYERS} layers and as many as of "
+                    f"the others, {found}"
+                )
+            is_number = values.dtype.kind in "iuf" and (values > 0).all()
+            if not is_number or (whole and (values != np.rint(values)).any()):
+                raise ConfigError(f"{name}: expected {'whole ' if whole else ''}numbers above 0, {found}")
+        layers = zip(*(np.broadcast_to(given[name], count) for name in _OF_A_LAYER), strict=True)
+        return [LayerOptions(int(patch), int(apart), float(sigma), int(m)) for patch, m, apart, sigma in layers]
+
+    def _features(self, image: tuple[int, int, int], learnt: list[Any] | None = None) -> PatchFeatures:
+        """Return the row map of images; `learnt`: landmarks and whitening of each layer, or zeros stand for them."""
+        options, layers = self._options(), list[PatchLayer]()
+        for wanted, arrays in zip(options, learnt or [None] * len(options), strict=True):
+            grid = PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=not layers)
+            m = wanted.n_landmarks
+            landmarks, whitening = arrays or (np.zeros((m, grid.width)), np.zeros((m, m)))
+            layers.append(PatchLayer(grid, wanted.sigma, landmarks, whitening))
+            image = (*grid.cells, len(landmarks))
+        return PatchFeatures(tuple(layers))
+
+    def _row_map(self) -> PatchFeatures:
+        learnt = [(self.landmarks_, self.whitening_)]
+        if hasattr(self, "second_landmarks_"):
+            learnt.append((self.second_landmarks_, self.second_whitening_))
+        row_map = self._features((self.image_height_, self.image_width_, self.image_channels_), learnt)
+        row_map.width(self.n_features_in_)  # refuses what does not fit together
+        return row_map

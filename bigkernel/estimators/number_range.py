@@ -22,25 +22,14 @@ _NARROW = float(np.finfo(np.float32).tiny)
 
 
 def require_targets(y: Array) -> None:
-    """Refuse targets so small that float32, in which a sweep may sum them, takes them for zeros.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse targets so small that float32, in which a sweep may sum them, takes them for zeros."""
     largest = float(np.abs(y).max(initial=0, where=np.isfinite(y)))
     if 0 < largest < _NARROW:
         raise DataError(f"y: the largest target is {largest:.2g}, too small for float32 sums; scale the targets")
 
 
 def require_squares(name: str, squares: Array, sums: Array) -> None:
-    """Refuse sums of squares, (c,), that have left the range; `sums`, (…, c): what is not 0 where values are not.
-
-    Raises
-    ------
-    DataError
-        Says of which array `name`, and to scale it.
-    """
+    """Refuse sums of squares, (c,), that have left the range; `sums`, (…, c): what is not 0 where values are not."""
     with np.errstate(invalid="ignore"):
         large = not (np.isfinite(squares).all() and np.isfinite(sums).all())
         lost = (squares < _TINY) & (np.abs(sums).reshape(-1, len(squares)).max(axis=0, initial=0) > 0)
@@ -52,19 +41,13 @@ def require_squares(name: str, squares: Array, sums: Array) -> None:
 
 
 def require_row_squares(squares: Array, sums: Array, shift: Array, n: float) -> None:
-    """`require_squares` of the rows X, from sums (d,) of x − shift over n rows."""
+    """Do `require_squares` for the rows X, from sums (d,) of x − shift over n rows."""
     with np.errstate(over="ignore"):
         require_squares("X", squares + n * shift**2, np.vstack([sums, shift]))
 
 
 def require_sums(statistics: Mapping[str, Array]) -> None:
-    """Refuse moments (`statistics.moments`) that have left the range.
-
-    Raises
-    ------
-    DataError
-        Names X or y.
-    """
+    """Refuse moments (`statistics.moments`) that have left the range."""
     G, C, s, t, q = (statistics[name] for name in ("G", "C", "s", "t", "q"))
     if not (np.isfinite(G).all() and np.isfinite(s).all()):
         raise DataError("X: sums of its kernel values leave the range of float64; scale the rows")
@@ -74,12 +57,7 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
 
 @contextmanager
 def solving(method: Any) -> Iterator[None]:
-    """Solve within the block: a factorisation that breaks down is an error that says what to do.
-
-    Raises
-    ------
-    DataError
-    """
+    """Solve within the block: a factorisation that breaks down is a `DataError` that says what to do."""
     try:
         with np.errstate(all="ignore"):  # `finite` looks at what comes out
             yield
@@ -90,12 +68,7 @@ def solving(method: Any) -> Iterator[None]:
 
 
 def finite(method: Any, solution: T) -> T:
-    """A solution (a dataclass) whose arrays are finite.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return a solution (a dataclass); `DataError` where an array of it is not finite."""
     for field in fields(solution):  # type: ignore[arg-type]
         value = getattr(solution, field.name)
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():

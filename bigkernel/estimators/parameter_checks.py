@@ -1,4 +1,4 @@
-"""Refusals of the kernel estimators: settings of the wrong kind, no rows at all, an exact form that is too large."""
+"""Refusals of the kernel estimators: settings of the wrong kind, no rows at all, more memory than there is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import psutil
+from distributed.system import MEMORY_LIMIT
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
 from bigkernel.engine.rows import Rows
@@ -17,11 +19,7 @@ from bigkernel.solvers.ridge import require_alpha
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
-    "kernel": [
-        Kernel,
-        callable,
-        StrOptions({"rbf", "poly", Precomputed.name, *KERNELS, *PAIRWISE}),
-    ],
+    "kernel": [Kernel, callable, StrOptions({"rbf", "poly", Precomputed.name, *KERNELS, *PAIRWISE})],
     "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions(set(SCALES))],
     "degree": [Interval(Integral, 1, None, closed="left")],
     "coef0": [Interval(Real, None, None, closed="neither")],
@@ -31,6 +29,8 @@ KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
     "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
 }
+# of the regressors that take a penalty for each target
+PENALTIES: dict[str, list[Any]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}
 
 
 def keeps_statistics(estimator: Any) -> bool:
@@ -39,7 +39,7 @@ def keeps_statistics(estimator: Any) -> bool:
 
 
 def require_some(rows: Rows, skipped: int) -> int:
-    """`skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
+    """Return `skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
     if skipped and skipped == len(rows):
         raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
     return skipped
@@ -60,14 +60,14 @@ def require_exact(name: str, n: int) -> None:
         )
 
 
-# of the regressors that take a penalty for each target
-PENALTIES: dict[str, list[Any]] = {
-    "alpha": [Real, StrOptions({"gcv"}), "array-like"],
-}
+def free_bytes() -> int:
+    """Return the memory that this process may still take, within what its machine or its container has."""
+    left = MEMORY_LIMIT - psutil.Process().memory_info().rss
+    return max(0, int(min(psutil.virtual_memory().available, left)))
 
 
 def penalty_of(alpha: Any) -> Any:
-    """A penalty as it was given: "gcv", a float, or an array (c,) of several."""
+    """Read a penalty as it was given: "gcv", a float, or an array (c,) of several."""
     if isinstance(alpha, str):
         return alpha
     require_alpha(alpha)

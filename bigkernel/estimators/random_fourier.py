@@ -12,13 +12,13 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.kernel_basis import draw_spectrum
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.transforms import PlainTransformer
+from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 
-class RandomFourier(PlainTransformer):
+class RandomFourier(RowTransformer):
     """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
 
     √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) in the mean, with a standard deviation of

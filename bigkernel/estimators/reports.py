@@ -13,18 +13,12 @@ class FitReport(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return a table of the figures; nested ones are folded, and lists of alike ones are tables."""
-        nested = {name: value for name, value in self.items() if isinstance(value, Mapping) and name != "kernel"}
-        lists = {name: value for name, value in self.items() if _is_table(value)}
-        plain = {name: value for name, value in self.items() if name not in (*nested, *lists, "estimator")}
-        return (
-            table(str(self.get("estimator", "fit")), plain)
-            + "".join(folded(name, table(name, value)) for name, value in nested.items() if value)
-            + "".join(
-                folded(name, columns(list(value[0]), [list(line.values()) for line in value]))
-                for name, value in lists.items()
-            )
-        )
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(line, Mapping) for line in value)
+        plain, nested, tables = {}, "", ""
+        for name, value in self.items():
+            if isinstance(value, Mapping) and name != "kernel":
+                nested += folded(name, table(name, value)) if value else ""
+            elif isinstance(value, list) and value and all(isinstance(line, Mapping) for line in value):
+                tables += folded(name, columns(list(value[0]), [list(line.values()) for line in value]))
+            elif name != "estimator":
+                plain[name] = value
+        return table(str(self.get("estimator", "fit")), plain) + nested + tables

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
-from bigkernel.estimators.choice_memory import free_bytes
 from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import (
     ExactProblem,
@@ -30,7 +29,7 @@ from bigkernel.estimators.fitting import Method, fit_moments
 from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.parameter_checks import penalty_of
+from bigkernel.estimators.parameter_checks import free_bytes, penalty_of
 from bigkernel.estimators.precision import evidence_of, solve_triangle
 from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note

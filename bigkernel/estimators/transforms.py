@@ -1,44 +1,47 @@
-"""Row transforms as scikit-learn transformers: scale, unit norm, standardize; fitted in at most one sweep.
+"""Row transforms as scikit-learn transformers: scale, unit norm, standardize, principal components, side by side.
 
-On NumPy and Dask arrays they give arrays of the same kind. On zarr arrays, corpora and Rows they give `Rows` with one
-more row map: nothing is stored, the tasks of the next step apply it. So a Pipeline of them and an estimator works on
-all four.
+Each is fitted in at most one sweep. On NumPy and Dask arrays they give arrays of the same kind. On zarr arrays, corpora
+and Rows they give `Rows` with one more row map: nothing is stored, the tasks of the next step apply it. So a Pipeline
+of them and an estimator works on all four.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import is_dask_array
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
+from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.statistics.moments import FeatureSums
+from bigkernel.solvers.eigenfunctions import principal_axes
+from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
-from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, float_of, mapped_rows
-
-Array = NDArray[Any]
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
 
 
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base: a fitted transformer is a `RowMap`; `learns` names the sweep of its fit, where it takes one."""
+    """Base of the row transformers: a fitted one is a `RowMap`.
+
+    `learns` names the sweep of its fit, where it takes one; a fit that takes none learns the number of features alone.
+    """
 
     learns: ClassVar[str] = ""
-
-    def widest(self, rows: Rows) -> Rows:
-        """Rows as wide as a fit to them can make them, for plans of the step after it; without a sweep."""
-        raise TypeError(f"{type(self).__name__} learns by no sweep")
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def _row_map(self) -> RowMap:
         raise TypeError(f"{type(self).__name__} has no row map")
@@ -47,6 +50,11 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _n_features_out(self) -> int:
         return self._row_map().width(self.n_features_in_)
 
+    def widest(self, rows: Rows) -> Rows:
+        """Map rows as wide as a fit to them can make them, for plans of the step after it; without a sweep."""
+        mapped: Rows = clone(self).fit(rows).transform(rows)
+        return mapped
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the number of features; nothing else is needed."""
         self._validate_params()
@@ -54,7 +62,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self
 
     def transform(self, X: Any) -> Any:
-        """The mapped rows: an array (NumPy, Dask; of sparse rows a dense one), or Rows that are mapped when read."""
+        """Map the rows: to an array (NumPy, Dask; of sparse rows a dense one), or to Rows that are mapped when read."""
         check_is_fitted(self)
         if is_sound(self, X):
             return mapped_rows(X, self._row_map(), float_of(X.dtype))
@@ -76,15 +84,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return tags
 
 
-class PlainTransformer(RowTransformer):
-    """Base of those whose fit is a few numbers, kept as scikit-learn keeps them."""
-
-
-class SameWidthTransformer(OneToOneFeatureMixin, PlainTransformer):
-    """Base of those that give a feature for every feature."""
-
-
-class Rescaler(SameWidthTransformer):
+class Rescaler(OneToOneFeatureMixin, RowTransformer):
     """Multiply every value by a factor.
 
     Parameters
@@ -102,16 +102,14 @@ class Rescaler(SameWidthTransformer):
         return Scale(float(self.factor))
 
 
-class UnitNormalizer(SameWidthTransformer):
+class UnitNormalizer(OneToOneFeatureMixin, RowTransformer):
     """Scale every row to unit L2 norm; rows of zeros stay as they are."""
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def _row_map(self) -> RowMap:
         return UnitNorm()
 
 
-class Standardizer(SameWidthTransformer):
+class Standardizer(OneToOneFeatureMixin, RowTransformer):
     """Subtract the mean and divide by the standard deviation of every feature, learnt in one sweep.
 
     The deviation is the maximum-likelihood one (divided by the sum of weights), as in scikit-learn's StandardScaler; it
@@ -123,7 +121,6 @@ class Standardizer(SameWidthTransformer):
     """
 
     learns = "standardize"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn means and deviations, of weighted rows where weights are given."""
@@ -148,8 +145,212 @@ class Standardizer(SameWidthTransformer):
         return self
 
     def widest(self, rows: Rows) -> Rows:
-        """The rows as they are."""
+        """Return the rows: they keep their width."""
         return rows
 
     def _row_map(self) -> RowMap:
         return Standardize(self.mean_, self.scale_)
+
+
+class Projector(RowTransformer):
+    """Project rows on the directions of their largest variance (PCA), learnt in one sweep of d×d moments.
+
+    z = (x − mean)V, with whitening zᵢ/√λᵢ: distances of rows change little while their features become fewer, so that
+    kernel blocks cost less. Rows of some thousand features at most: d² numbers are summed in float64.
+
+    Parameters
+    ----------
+    n_components : int, float or None
+        How many features; a share of the variance, below 1, that they hold together at least; None: all that have a
+        variance above rounding.
+    whiten : bool
+        Bring every feature to variance 1.
+
+    Attributes
+    ----------
+    mean_ : (d,)
+    components_ : (r, d)
+        Directions of unit length, at right angles; r may be fewer than asked for where rows have fewer directions.
+    explained_variance_ : (r,)
+        λ, falling: of the rows as they are, divided by their number.
+    explained_variance_ratio_ : (r,)
+
+    References
+    ----------
+    Pearson, On lines and planes of closest fit to systems of points in space, Philosophical Magazine 2 (1901).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Projector
+    >>> X = np.random.default_rng(0).normal(size=(100, 3)) * [5.0, 1.0, 0.1]
+    >>> Projector(n_components=2).fit_transform(X).shape
+    (100, 2)
+    >>> Projector(n_components=0.99).fit(X).components_.shape
+    (2, 3)
+    """
+
+    learns = "project"
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="neither"), None],
+        "whiten": ["boolean"],
+    }
+
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the directions of rows X (n, d).
+
+        Raises
+        ------
+        DataError
+            All rows are equal, or leave the range of squares.
+        """
+        self._validate_params()
+        rows = input_rows(self, X, reset=True)
+        plain = replace(rows, columns={}, classes=())
+        # rows as the next step sees them; their products in float64
+        dtype = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
+        shift = near_mean(rows).astype(dtype).astype(np.float64)
+        statistic = MomentStatistic(IdentityMap(shift, dtype), sums=np.dtype(np.float64))
+        total = sweep(plain, statistic, what=self.learns).total
+        if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
+            raise DataError(f"{rows.name}: the squares of its values leave the range of float64; scale the rows")
+        with one_thread():
+            found = principal_axes(Moments.of(total, shift=shift), self.n_components)
+        if not len(found.variances):
+            raise DataError(
+                f"{rows.name}: its rows (n_samples = {len(rows)}) are all equal; there is no direction in which they "
+                "vary"
+            )
+        self.mean_, self.components_, self.explained_variance_ = found.mean, found.axes, found.variances
+        self.explained_variance_ratio_ = found.variances / found.total
+        return self
+
+    def widest(self, rows: Rows) -> Rows:
+        """Map rows to as many directions as are asked for; of a share of the variance, all."""
+        d, count = rows.shape[1], self.n_components
+        width = d if count is None or count < 1 else min(d, int(count))
+        return rows.map(LinearMap(np.zeros(d), np.zeros((d, width))))
+
+    def _row_map(self) -> LinearMap:
+        scale = np.sqrt(self.explained_variance_) if self.whiten else 1.0
+        return LinearMap(self.mean_, self.components_.T / scale)
+
+
+class RowUnion(RowTransformer, _BaseComposition):
+    """The features of several row transforms side by side, each times a weight: scikit-learn's FeatureUnion of rows.
+
+    Weights say how much each counts in the distance of two rows. Every transform sees the rows as they come; all are
+    applied in the task, and nothing is stored.
+
+    Parameters
+    ----------
+    transformer_list : list of (name, transformer)
+        Row transforms of this package, or Pipelines of them.
+    transformer_weights : dict of name to number, or None
+        1 where a name is missing.
+
+    Attributes
+    ----------
+    transformers_ : list of transformers
+        Fitted clones, in the order of the list.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import OrientationFeatures, RowUnion, UnitNormalizer
+    >>> union = RowUnion([("pixels", UnitNormalizer()), ("strokes", OrientationFeatures())])
+    >>> union.set_params(transformer_weights={"pixels": 0.5}).fit_transform(np.eye(16)).shape
+    (16, 528)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "transformer_list": [list, tuple],
+        "transformer_weights": [dict, None],
+    }
+
+    def __init__(
+        self,
+        transformer_list: Sequence[tuple[str, Any]] = (),
+        *,
+        transformer_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.transformer_list = transformer_list
+        self.transformer_weights = transformer_weights
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return parameters by name, those of the transforms as NAME__PARAMETER."""
+        found: dict[str, Any] = self._get_params("transformer_list", deep=deep)
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by the names of `get_params`; a name of the list alone exchanges its transform."""
+        self._set_params("transformer_list", **params)
+        return self
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit a clone of every transform to X (n, d).
+
+        Raises
+        ------
+        ConfigError
+            No transforms, two of one name, others than of this package, or a weight that is no finite number.
+        """
+        self._validate_params()
+        self._weights()
+        input_rows(self, X, reset=True)
+        self.transformers_ = [clone(transformer).fit(X) for _, transformer in self.transformer_list]
+        return self
+
+    @property
+    def learns(self) -> str:  # type: ignore[override]
+        """Name the sweeps of the transforms that learn."""
+        steps = (step for _, transformer in self.transformer_list for step in _steps(transformer))
+        return ", ".join(step.learns for step in steps if getattr(step, "learns", ""))
+
+    def widest(self, rows: Rows) -> Rows:
+        """Map rows as wide as fits of the transforms to them can make them."""
+        weights, chains = self._weights(), []
+        for _, transformer in self.transformer_list:
+            mapped = rows
+            for step in _steps(transformer):
+                mapped = step.widest(mapped)
+            chains.append(mapped.row_maps[len(rows.row_maps) :])
+        return rows.map(SideBySide(tuple(chains), weights))
+
+    def _weights(self) -> tuple[float, ...]:
+        """Return the weight of each transform; `ConfigError` where the list or its weights cannot be used."""
+        named = list(self.transformer_list)
+        if not named or not all(isinstance(one, tuple | list) and len(one) == 2 for one in named):
+            raise ConfigError(f"transformer_list: expected a list of (name, transformer), found {named!r}")
+        names = [name for name, _ in named]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"transformer_list: expected different names, found {', '.join(map(repr, names))}")
+        for name, step in ((name, step) for name, transformer in named for step in _steps(transformer)):
+            if not isinstance(step, RowTransformer):
+                raise ConfigError(
+                    f"transformer_list: {name} is {type(step).__name__}; expected a row transform of bigkernel, or a "
+                    "Pipeline of them"
+                )
+        weights = self.transformer_weights or {}
+        if unknown := sorted(set(weights) - set(names)):
+            raise ConfigError(
+                f"transformer_weights: {unknown[0]!r} is no name of the list; those are {', '.join(names)}"
+            )
+        for name, weight in weights.items():
+            if not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ConfigError(f"transformer_weights: {name}: expected a finite number, found {weight!r}")
+        return tuple(float(weights.get(name, 1.0)) for name in names)
+
+    def _row_map(self) -> SideBySide:
+        weights = self._weights()
+        row_map = SideBySide(tuple(tuple(s._row_map() for s in _steps(one)) for one in self.transformers_), weights)
+        row_map.width(self.n_features_in_)  # refuses what does not fit together
+        return row_map
+
+
+def _steps(transformer: Any) -> list[Any]:
+    return [step for _, step in transformer.steps] if isinstance(transformer, Pipeline) else [transformer]

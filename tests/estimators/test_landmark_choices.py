@@ -11,6 +11,7 @@ import pytest
 import reference
 import reference_sampling
 import zarr
+from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
@@ -34,10 +35,11 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.estimators import choice_memory, landmark_choice
+from bigkernel.estimators import landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
 from bigkernel.events.kinds import Spent
 from bigkernel.events.scope import observe
+from bigkernel.streaming.row_maps import UnitNorm
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12
@@ -63,12 +65,12 @@ def fitted(choice, rows=None, kernel=KERNEL, **settings):
 
 @every_choice
 def test_every_kind_of_input_gives_the_same_landmarks(choice, tmp_path, make_corpus):
-    stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
     wanted = fitted(choice).landmarks_
     assert wanted.shape == (M, D)
-    for lazy in (da.from_array(X, chunks=(40, 3)), stored):
-        assert_array_equal(fitted(choice, as_rows(lazy, y, domain=DOMAIN)).landmarks_, wanted)
-    assert_array_equal(fitted(choice, make_corpus(X, y=y, domain=DOMAIN)).landmarks_, wanted)
+    for kind in ("dask", "zarr", "corpus"):
+        rows = of_kind(kind, X, make_corpus, tmp_path, y=y, domain=DOMAIN)
+        rows = rows if kind == "corpus" else as_rows(rows, y, domain=DOMAIN)
+        assert_array_equal(fitted(choice, rows).landmarks_, wanted)
 
 
 @pytest.mark.parametrize("choice", ROWS)
@@ -79,16 +81,13 @@ def test_landmarks_that_are_rows_are_different_rows_in_order(choice):
     assert found.note is None
 
 
-def test_centres_of_few_rows_are_those_of_scikit_learn():
-    wanted = KMeans(M, n_init=1, random_state=5).fit(X).cluster_centers_
-    assert_array_equal(fitted("k-means").landmarks_, wanted)
-
-
-def test_centres_of_every_domain_are_those_of_its_rows_alone():
-    found = chosen("balanced-k-means")
-    parts = [(np.isin(DOMAIN, domain), 4) for domain in (0, 3, 9)]
+@pytest.mark.parametrize(
+    ("choice", "parts"),
+    [("k-means", [(DOMAIN >= 0, M)]), ("balanced-k-means", [(domain == DOMAIN, 4) for domain in (0, 3, 9)])],
+)
+def test_centres_are_those_of_scikit_learn_of_all_rows_or_of_those_of_every_domain(choice, parts):
     wanted = [KMeans(k, n_init=1, random_state=5).fit(X[part]).cluster_centers_ for part, k in parts]
-    assert_allclose(found.landmarks, np.concatenate(wanted), atol=1e-12)
+    assert_allclose(chosen(choice).landmarks, np.concatenate(wanted), rtol=0, atol=1e-12 if len(parts) > 1 else 0)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +224,7 @@ def test_centres_of_many_rows_do_not_depend_on_who_finds_them(many, client):
 
 
 def test_only_a_sample_of_many_rows_is_read(many, monkeypatch):
-    seen = []
-    plain = landmark_choice._many
+    seen, plain = [], landmark_choice._many
     monkeypatch.setattr(landmark_choice, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
     chosen("k-means", as_rows(many), 15)
     assert len(seen[0]) == sample_size(len(many), 3, 15, least=200) == 300
@@ -266,18 +264,15 @@ def test_bad_rows_that_are_skipped_are_no_landmarks(choice):
 
 @every_choice
 def test_row_maps_come_before_the_choice(choice):
-    from bigkernel.streaming.row_maps import UnitNorm
-
     rows = as_rows(X, y, domain=DOMAIN).map(UnitNorm())
     unit = X / np.linalg.norm(X, axis=1)[:, None]
     assert_allclose(fitted(choice, rows).landmarks_, fitted(choice, as_rows(unit, y, domain=DOMAIN)).landmarks_)
 
 
 def test_choices_by_the_kernel_follow_its_width():
-    few = [chosen("rpcholesky", count=6, kernel=Gaussian(sigma)).rows for sigma in (0.05, 50.0)]
     # a wide kernel is almost a polynomial, whose extremes it takes; to a narrow one all rows are alike
-    spread = [np.linalg.norm(X[rows], axis=1).mean() for rows in few]
-    assert spread[1] > spread[0]
+    narrow, wide = (chosen("rpcholesky", count=6, kernel=Gaussian(sigma)).landmarks for sigma in (0.05, 50.0))
+    assert np.linalg.norm(wide, axis=1).mean() > np.linalg.norm(narrow, axis=1).mean()
 
 
 @by_kernel
@@ -286,41 +281,39 @@ def test_choices_by_the_kernel_are_refused_where_they_mean_nothing(choice):
         fitted(choice, kernel=Sigmoid())
 
 
-@by_kernel
-def test_a_choice_that_takes_more_than_is_free_is_refused(choice, monkeypatch):
-    monkeypatch.setattr(choice_memory, "STRIPS_BYTES", 0)
+@pytest.mark.parametrize(("choice", "matrix"), [("leverage", 8 * 50 * 50), ("rpcholesky", 8 * 100 * 50)])
+def test_a_choice_that_takes_more_than_is_free_is_refused(choice, matrix, monkeypatch):
+    monkeypatch.setattr(landmark_choice, "STRIPS_BYTES", 0)
     monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 0)  # two rows a landmark
-    needed = choice_memory.choice_bytes(choice, 100, D, 50, 8)
-    monkeypatch.setattr(choice_memory, "free_bytes", lambda: needed)
+    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D)
     assert len(chosen(choice, count=50).landmarks) == 50
-    monkeypatch.setattr(choice_memory, "free_bytes", lambda: int(0.6 * needed))
+    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D - 1)
     with pytest.raises(PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"):
         chosen(choice, count=50)
 
 
-@pytest.mark.parametrize(("dtype", "options"), [("float32", {"dtype": np.float32}), ("float64", {})])
-def test_many_landmarks_are_chosen_among_two_rows_for_each_with_a_factor_like_the_rows(monkeypatch, dtype, options):
-    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 16 * M * M - 1)
-    seen, plain = [], landmark_choice.BY_KERNEL["rpcholesky"]
+@pytest.mark.parametrize(
+    ("choice", "dtype", "factor_bytes", "sample", "options"),
+    [
+        ("rpcholesky", "float32", 16 * M * M - 1, 2 * M, {"dtype": np.float32}),
+        ("rpcholesky", "float64", 16 * M * M - 1, 2 * M, {}),
+        ("rpcholesky", "float64", 8 * M * 40, 40, {}),
+        ("leverage", "float64", 8 * M * 40, 40, {}),
+    ],
+)
+def test_a_sample_is_cut_to_what_fits_and_with_two_rows_a_landmark_the_factor_is_like_the_rows(
+    monkeypatch, choice, dtype, factor_bytes, sample, options
+):
+    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", factor_bytes)
+    seen, plain = [], landmark_choice.BY_KERNEL[choice]
 
     def note(kernel, X, count, draws, **given):
         seen.append((len(X), given))
         return plain(kernel, X, count, draws, **given)
 
-    monkeypatch.setitem(landmark_choice.BY_KERNEL, "rpcholesky", note)
-    assert len(chosen("rpcholesky", as_rows(X.astype(dtype))).landmarks) == M
-    assert seen == [(2 * M, options)]
-
-
-@by_kernel
-def test_a_sample_is_cut_to_what_fits(choice, monkeypatch):
-    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 8 * M * 40)
-    taken, plain = [], landmark_choice.BY_KERNEL[choice]
-    monkeypatch.setitem(
-        landmark_choice.BY_KERNEL, choice, lambda k, X, *rest: taken.append(len(X)) or plain(k, X, *rest)
-    )
-    fitted(choice)
-    assert taken == [40]
+    monkeypatch.setitem(landmark_choice.BY_KERNEL, choice, note)
+    assert len(chosen(choice, as_rows(X.astype(dtype))).landmarks) == M
+    assert seen == [(sample, options)]
 
 
 @every_choice

@@ -1,11 +1,13 @@
-"""Row transforms against scikit-learn's, on every kind of input, alone and before an estimator; row by row only."""
+"""Row transforms against scikit-learn's and plain row maps, on every kind of input, alone and before an estimator."""
 
 import dask.array as da
 import numpy as np
 import pytest
-import zarr
+from kinds import KINDS, of_kind, plain
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import preprocessing
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline, make_pipeline
 from threadpoolctl import threadpool_limits
 
@@ -13,7 +15,9 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
+    MomentNormalizer,
     Nystroem,
+    OrientationFeatures,
     Projector,
     RandomFourier,
     Rescaler,
@@ -24,17 +28,28 @@ from bigkernel import (
     load_model,
     save_model,
 )
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.row_maps import LinearMap
 
 rng = np.random.default_rng(7)
-N, D = 120, 4
+N, D, SHAPE = 120, 4, (6, 9)
 X = rng.normal(size=(N, D)) * [1, 10, 0.1, 3] + [0, 5, -2, 100]
 X[3] = 0
 LABELS = rng.integers(0, 3, N)
 WEIGHT = rng.uniform(0, 2, N)
-KINDS = ["numpy", "dask", "zarr", "corpus", "rows"]
+IMAGES = np.zeros((N, *SHAPE))
+for place, label in enumerate(LABELS):
+    IMAGES[place, 1 + label : 4 + label, 2:7] = 255 * rng.uniform(0.2, 1, (3, 5))
+IMAGES[7] = 0
+IMAGES = IMAGES.reshape(N, -1)
+
+
+def mapped_by(function):
+    """A transformer of scikit-learn that learns nothing."""
+    return lambda A: preprocessing.FunctionTransformer(function).fit(A)
 
 
 def axes(A):
@@ -46,55 +61,111 @@ def axes(A):
 def whitened(A):
     """The first three principal components, of variance 1."""
     (V, deviations), mean = axes(A), A.mean(axis=0)
-    return preprocessing.FunctionTransformer(lambda X: (X - mean) @ V[:, :3] / deviations[:3]).fit(A)
+    return mapped_by(lambda X: (X - mean) @ V[:, :3] / deviations[:3])(A)
 
 
+def side_by_side(**weights):
+    chain = make_pipeline(UnitNormalizer(), Projector(2))
+    return RowUnion([("z", Standardizer()), ("chain", chain), ("plain", Rescaler(2.0))], transformer_weights=weights)
+
+
+def alone(A):
+    """The transforms of `side_by_side`, each by itself."""
+    z, chain = Standardizer().fit(A), make_pipeline(UnitNormalizer(), Projector(2)).fit(A)
+    return mapped_by(lambda X: np.hstack([z.transform(X), 0.25 * chain.transform(X), -2.0 * X]))(A)
+
+
+# ours, theirs, the rows, and the errors in float64 and in float32 that are allowed
 TRANSFORMS = {
-    "rescaler": (lambda: Rescaler(0.25), lambda A: preprocessing.FunctionTransformer(lambda X: X * 0.25).fit(A)),
-    "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A)),
-    "standardizer": (Standardizer, lambda A: preprocessing.StandardScaler().fit(A)),
-    "projector": (lambda: Projector(3, whiten=True), whitened),
-}
+    "rescaler": (lambda: Rescaler(0.25), mapped_by(lambda X: X * 0.25), X, 1e-12, 1e-5),
+    "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A), X, 1e-12, 1e-5),
+    "standardizer": (Standardizer, lambda A: preprocessing.StandardScaler().fit(A), X, 1e-12, 1e-5),
+    "projector": (lambda: Projector(3, whiten=True), whitened, X, 1e-12, 1e-5),
+    "union": (lambda: side_by_side(chain=0.25, plain=-1.0), alone, X, 1e-12, 1e-5),
+    "moments": (
+        lambda: MomentNormalizer(SHAPE), mapped_by(lambda X: MomentNormalise(*SHAPE).apply(X.copy())), IMAGES, 0, 1e-3
+    ),
+    "orientations": (
+        lambda: OrientationFeatures(SHAPE), mapped_by(lambda X: Orientations(*SHAPE).apply(X.copy())), IMAGES, 0, 1e-3
+    ),
+}  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS)
-every_transform = pytest.mark.parametrize("ours, theirs", TRANSFORMS.values(), ids=TRANSFORMS)
+every_transform = pytest.mark.parametrize("ours, theirs, rows, exact, narrow", TRANSFORMS.values(), ids=TRANSFORMS)
+of_images = pytest.mark.parametrize("ours", [MomentNormalizer, OrientationFeatures])
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """The rows as one of the kinds of input, with their labels where the kind carries any."""
-
-    made = {}
+    """Rows as one of the kinds of input, with their labels where the kind is a corpus."""
 
     def make(kind, X):
-        if (kind, id(X)) not in made:
-            made[kind, id(X)] = fresh(kind, X)
-        return made[kind, id(X)]
-
-    def fresh(kind, X):
-        if kind == "dask":
-            return da.from_array(X, chunks=(33, 2))
-        if kind == "zarr":
-            return zarr.create_array(tmp_path / "x.zarr", chunks=(17, D), overwrite=True, data=X)
-        if kind == "corpus":
-            return make_corpus(X, y=LABELS, classes=(0, 1, 2))
-        return as_rows(X) if kind == "rows" else X
+        labels = {"y": LABELS, "classes": (0, 1, 2)} if kind == "corpus" else {}
+        return of_kind(kind, X, make_corpus, tmp_path, **labels)
 
     return make
 
 
-def plain(X):
-    """What a transform gave, as a NumPy array."""
-    return X.read(0, len(X)).load(slice(None), X.shape[1], np.float64) if isinstance(X, Rows) else np.asarray(X)
+@every_kind
+@every_transform
+def test_every_kind_of_input_is_mapped_as_by_scikit_learn(build, ours, theirs, rows, exact, narrow, kind):
+    given = build(kind, rows)
+    mapped = ours().fit(given).transform(given)
+    wanted = theirs(rows).transform(rows)
+    assert mapped.shape == wanted.shape
+    assert_allclose(plain(mapped), wanted, rtol=exact, atol=exact)
+    assert isinstance(mapped, {"numpy": np.ndarray, "dask": da.Array}.get(kind, Rows))
+
+
+@every_transform
+def test_a_row_is_mapped_alike_wherever_it_stands(ours, theirs, rows, exact, narrow):
+    order, model = rng.permutation(N), ours().fit(rows)
+    assert_array_equal(model.transform(rows[order]), model.transform(rows)[order])
+    assert_array_equal(model.transform(rows[5:6]), model.transform(rows)[5:6])
+
+
+@pytest.mark.parametrize(
+    "dtype, expected", [(np.uint8, np.float32), (np.float32, np.float32), (np.float64, np.float64), (int, np.float64)]
+)
+@every_transform
+def test_results_are_floating_point_and_the_input_stays_as_it_was(ours, theirs, rows, exact, narrow, dtype, expected):
+    rows = np.abs(rows).astype(dtype)
+    before = rows.copy()
+    mapped = ours().fit(rows).transform(rows)
+    assert mapped.dtype == expected
+    assert ours().fit(da.from_array(rows)).transform(da.from_array(rows)).dtype == expected
+    assert_array_equal(rows, before)
+    assert_allclose(mapped, theirs(rows.astype(float)).transform(rows.astype(float)), rtol=1e-4, atol=narrow)
 
 
 @every_kind
 @every_transform
-def test_every_kind_of_input_is_mapped_as_by_scikit_learn(build, ours, theirs, kind):
-    mapped = ours().fit(build(kind, X)).transform(build(kind, X))
-    assert_allclose(plain(mapped), theirs(X).transform(X), rtol=1e-12, atol=1e-12)
-    assert isinstance(mapped, {"numpy": np.ndarray, "dask": da.Array}.get(kind, Rows))
+def test_another_number_of_features_is_refused(build, ours, theirs, rows, exact, narrow, kind):
+    model, d = ours().fit(rows), rows.shape[1]
+    with pytest.raises(ValueError, match=rf"{d - 1} features.*{d} features"):
+        model.transform(build(kind, rows[:, :-1]))
+
+
+@every_transform
+def test_a_saved_transform_gives_the_same_rows_and_has_the_manners_of_scikit_learn(
+    tmp_path, ours, theirs, rows, exact, narrow
+):
+    with pytest.raises(NotFittedError):
+        ours().transform(rows)
+    model = clone(ours()).fit(rows)
+    mapped = model.transform(rows)
+    assert model.n_features_in_ == rows.shape[1]
+    assert len(set(model.get_feature_names_out())) == mapped.shape[1]
+    assert_array_equal(model.set_output(transform="default").transform(rows), mapped)
+    save_model(model, tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    assert_array_equal(again.transform(rows), mapped)
+    save_model(again, tmp_path / "n")
+    assert_array_equal(load_model(tmp_path / "n").fit(rows).transform(rows), mapped)
+
+
+# ---------------------------------------------------------------- means and deviations
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
@@ -122,26 +193,7 @@ def test_an_offset_of_all_rows_or_of_half_of_them_costs_no_digits_of_the_deviati
     assert_allclose(Standardizer().fit(rows).scale_, rows.std(axis=0), rtol=rtol)
 
 
-@every_transform
-def test_a_row_is_mapped_alike_wherever_it_stands(ours, theirs):
-    order = rng.permutation(N)
-    model = ours().fit(X)
-    assert_array_equal(model.transform(X[order]), model.transform(X)[order])
-    assert_array_equal(model.transform(X[5:6]), model.transform(X)[5:6])
-
-
-@pytest.mark.parametrize(
-    "dtype, expected", [(np.uint8, np.float32), (np.float32, np.float32), (np.float64, np.float64), (int, np.float64)]
-)
-@every_transform
-def test_results_are_floating_point_and_the_input_stays_as_it_was(ours, theirs, dtype, expected):
-    rows = np.abs(X).astype(dtype)
-    before = rows.copy()
-    mapped = ours().fit(rows).transform(rows)
-    assert mapped.dtype == expected
-    assert ours().fit(da.from_array(rows)).transform(da.from_array(rows)).dtype == expected
-    assert_array_equal(rows, before)
-    assert_allclose(mapped, theirs(rows.astype(float)).transform(rows.astype(float)), rtol=1e-4, atol=1e-5)
+# ---------------------------------------------------------------- lazy rows, pipelines, rows that are not finite
 
 
 def test_a_dask_array_is_mapped_lazily():
@@ -160,12 +212,19 @@ def pipeline(estimator):
     return Pipeline([("standard", Standardizer()), ("unit", UnitNormalizer()), ("model", estimator)])
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-10), (np.float32, 1e-5)])
-def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, dtype, tolerance):
-    rows = X.astype(dtype)
+def strokes(estimator):
+    return make_pipeline(MomentNormalizer(SHAPE, spread=0.3), OrientationFeatures(SHAPE), estimator)
+
+
+@pytest.mark.parametrize(
+    "make, rows, tolerance",
+    [(pipeline, X, 1e-10), (pipeline, X.astype(np.float32), 1e-5), (strokes, IMAGES, 1e-9)],
+    ids=["float64", "float32", "images"],
+)
+def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, make, rows, tolerance):
     expected = None
     for kind in KINDS:
-        model = pipeline(KernelRidge(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0, dtype="float64"))
+        model = make(KernelRidge(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0, dtype="float64"))
         given = build(kind, rows)
         values = model.fit(given, LABELS * 1.0).predict(given)
         assert isinstance(values, da.Array) == (kind not in ("numpy", "rows"))
@@ -178,18 +237,10 @@ def test_a_pipeline_predicts_as_one_of_scikit_learns_transforms(build):
     mapped = theirs.fit_transform(X)
     model = KernelRidgeClassifier(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0).fit(mapped, LABELS)
     ours = pipeline(KernelRidgeClassifier(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0))
-    ours.fit(build("corpus", X))
+    ours.fit(corpus := build("corpus", X))
     assert_allclose(ours.decision_function(X), model.decision_function(mapped), atol=1e-10)
-    assert_array_equal(np.asarray(ours.predict(build("corpus", X))), model.predict(mapped))
-    assert ours.score(build("corpus", X)) == pytest.approx(model.score(mapped, LABELS))
-
-
-@every_kind
-@every_transform
-def test_another_number_of_features_is_refused(build, ours, theirs, kind):
-    model = ours().fit(X[:, :3])
-    with pytest.raises(ValueError, match=r"4 features.*3 features"):
-        model.transform(build(kind, X))
+    assert_array_equal(np.asarray(ours.predict(corpus)), model.predict(mapped))
+    assert ours.score(corpus) == pytest.approx(model.score(mapped, LABELS))
 
 
 def test_rows_that_are_not_finite_are_refused_by_number(build):
@@ -213,6 +264,9 @@ def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
     assert_allclose(np.delete(found, 7, axis=0), np.delete(fitted.transform(X), 7, axis=0), atol=1e-12)
 
 
+# ---------------------------------------------------------------- principal components
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e7])
 def test_components_are_those_of_singular_values(rng, offset):
     A = rng.normal(size=(500, 6)) @ np.diag([9, 5, 3, 1, 0.1, 0.01]) @ np.linalg.qr(rng.normal(size=(6, 6)))[0] + offset
@@ -227,43 +281,6 @@ def test_components_are_those_of_singular_values(rng, offset):
     narrow = Projector(4).fit_transform(A.astype(np.float32))
     assert narrow.dtype == np.float32
     assert_allclose(narrow, (A - A.mean(axis=0)) @ V[:, :4], atol=1e-4 if not offset else 20)
-
-
-def side_by_side(**weights):
-    chain = make_pipeline(UnitNormalizer(), Projector(2))
-    return RowUnion([("z", Standardizer()), ("chain", chain), ("plain", Rescaler(2.0))], transformer_weights=weights)
-
-
-@every_kind
-def test_transforms_side_by_side_are_those_of_each(build, tmp_path, kind):
-    model = side_by_side(chain=0.25, plain=-1.0).fit(build(kind, X))
-    chain = make_pipeline(UnitNormalizer(), Projector(2))
-    wanted = np.hstack([Standardizer().fit_transform(X), 0.25 * chain.fit_transform(X), -2.0 * X])
-    assert_allclose(plain(model.transform(build(kind, X))), wanted, rtol=1e-12, atol=1e-12)
-    assert len(set(model.get_feature_names_out())) == 10
-    save_model(model, tmp_path / "m")
-    again = load_model(tmp_path / "m")
-    assert_array_equal(again.transform(X), model.transform(X))
-    assert_array_equal(again.fit(X).transform(X), model.fit(X).transform(X))
-
-
-def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
-    model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
-    weights = [{"z": 0.5}, {"z": 0.1}]
-    grid = {"rowunion__transformer_weights": weights, "rowunion__chain__projector__n_components": [1, 2]}
-    search = SweepSearchCV(model, {**grid, "kernelridge__alpha": [0.1, 1.0]}, cv=2).fit(X, LABELS.astype(float))
-    assert len(search.cv_results_["params"]) == 8
-    for given, text in (
-        ([], r"expected a list of \(name, transformer\)"),
-        ([("a", Rescaler()), ("a", Rescaler())], "expected different names"),
-        ([("a", preprocessing.Normalizer())], "a is Normalizer; expected a row transform of bigkernel"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            RowUnion(given).fit(X)
-    with pytest.raises(ConfigError, match="'b' is no name of the list"):
-        RowUnion([("a", Rescaler())], transformer_weights={"b": 1}).fit(X)
-    with pytest.raises(ConfigError, match="a: expected a finite number, found nan"):
-        RowUnion([("a", Rescaler())], transformer_weights={"a": np.nan}).fit(X)
 
 
 def test_directions_without_variance_are_left_out_and_rows_without_any_refused():
@@ -295,3 +312,65 @@ def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng, d, r, dtype):
     exact = (A - row_map.centre) @ row_map.weights
     error = np.linalg.norm(row_map.apply(A) - exact, axis=1) / np.linalg.norm(exact, axis=1).max()
     assert error.max() < 100 * np.finfo(dtype).eps
+
+
+# ---------------------------------------------------------------- side by side
+
+
+def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
+    model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
+    weights = [{"z": 0.5}, {"z": 0.1}]
+    grid = {"rowunion__transformer_weights": weights, "rowunion__chain__projector__n_components": [1, 2]}
+    search = SweepSearchCV(model, {**grid, "kernelridge__alpha": [0.1, 1.0]}, cv=2).fit(X, LABELS.astype(float))
+    assert len(search.cv_results_["params"]) == 8
+    for given, text in (
+        ([], r"expected a list of \(name, transformer\)"),
+        ([("a", Rescaler()), ("a", Rescaler())], "expected different names"),
+        ([("a", preprocessing.Normalizer())], "a is Normalizer; expected a row transform of bigkernel"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            RowUnion(given).fit(X)
+    with pytest.raises(ConfigError, match="'b' is no name of the list"):
+        RowUnion([("a", Rescaler())], transformer_weights={"b": 1}).fit(X)
+    with pytest.raises(ConfigError, match="a: expected a finite number, found nan"):
+        RowUnion([("a", Rescaler())], transformer_weights={"a": np.nan}).fit(X)
+
+
+# ---------------------------------------------------------------- images
+
+
+@of_images
+def test_a_corpus_says_the_shape_of_its_images(ours, tmp_path):
+    info, columns = CorpusInfo("images", image_shape=SHAPE), {"y": LABELS.dtype}
+    with CorpusWriter(tmp_path / "c", n_features=54, dtype=IMAGES.dtype, columns=columns, info=info) as writer:
+        writer.append(x=IMAGES, y=LABELS)
+    model = ours().fit(open_corpus(tmp_path / "c"))
+    assert (model.image_height_, model.image_width_) == SHAPE
+    assert_array_equal(model.transform(IMAGES), ours(SHAPE).fit(IMAGES).transform(IMAGES))
+
+
+@of_images
+def test_images_are_squares_where_nobody_says_otherwise(ours, tmp_path):
+    model = ours().fit(IMAGES[:, :49])
+    assert (model.image_height_, model.image_width_) == (7, 7)
+    save_model(model, tmp_path / "m")
+    assert_array_equal(load_model(tmp_path / "m").transform(IMAGES[:, :49]), model.transform(IMAGES[:, :49]))
+    with pytest.raises(DataError, match="rows of 54 features are no square images; give image_shape"):
+        ours().fit(IMAGES)
+
+
+@of_images
+def test_a_shape_that_does_not_fit_is_refused(ours):
+    with pytest.raises(DataError, match="image_shape 5×9 is 45 pixels, but rows have 54"):
+        ours(image_shape=(5, 9)).fit(IMAGES)
+    for shape in ((54,), (6, 9, 1), (0, 54), (-6, -9), (5.4, 10)):
+        with pytest.raises(ConfigError, match=r"image_shape: expected \(height, width\) in pixels"):
+            ours(image_shape=shape).fit(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "options", [{"spread": 0}, {"spread": 2.0}, {"breadth": -0.1}, {"aspect": 1.5}, {"aspect": "x"}]
+)
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=f"'{next(iter(options))}' parameter of MomentNormalizer"):
+        MomentNormalizer(image_shape=SHAPE, **options).fit(IMAGES)

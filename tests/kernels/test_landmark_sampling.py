@@ -134,7 +134,7 @@ def test_a_factor_in_float32_explains_as_much(count):
     assert oracle.trace_error(Gaussian(50.0)(X), wide) < 1e-5
 
 
-# m² bytes of each method where there are two rows a landmark; see `bigkernel.estimators.choice_memory`
+# m² bytes of each method where there are two rows a landmark; see `bigkernel.estimators.landmark_choice`
 STATE = {"rpcholesky": (rp_cholesky, 16), "in float32": (partial(rp_cholesky, dtype=np.float32), 8)}
 STATE["leverage"] = (recursive_leverage, 8)
 
