@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
+from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
 from bigkernel.estimators.choice_memory import free_bytes
-from bigkernel.estimators.descents import Goal
+from bigkernel.estimators.conjugate_gradients import fit_by_cg
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
-from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.descent_cost import (
+from bigkernel.solvers.cg_cost import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
@@ -33,7 +32,7 @@ from bigkernel.solvers.descent_cost import (
     driver_bytes,
     solve_flops,
 )
-from bigkernel.solvers.preconditioners import named
+from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
@@ -117,9 +116,10 @@ class ChoosesSolver(LandmarkEstimator):
         choice: PreconditionerChoice,
         start: NDArray[Any] | None = None,
     ) -> MomentFit | IterativeFit:
-        goal = Goal((float(self.alpha),), self._intercept, self.tol, self.max_iter)
+        stopping = StoppingRule(self.tol, self.max_iter)
+        problem = CGProblem(rows, targets, basis, (float(self.alpha),), self._intercept, stopping, choice.rows)
         with solving(self):
-            fit, missed = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
+            fit, missed = fit_by_cg(problem, inputs, start)
         if missed and self.solver == "auto" and driver_bytes(self._width_for(rows), None) <= free_bytes():
             emit(Note(f"{missed}: solved directly instead"))
             with suppress(PlanTooLarge):
@@ -161,7 +161,7 @@ class ChoosesSolver(LandmarkEstimator):
         choice = self.descent(rows, targets) if self.solver == "cg" else None
         if choice is None or not choice.rows:
             return plan
-        drawn = plan_sweep(rows, planned_draw(targets, basis, choice.rows))
+        drawn = plan_sweep(rows, planned_sample(targets, basis, choice.rows))
         largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
         return replace(plan, **largest)
 
@@ -182,7 +182,12 @@ class ChoosesSolver(LandmarkEstimator):
         because = {"because": reason} if reason else {}
         if choice is None:
             return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
-        told = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
+        told = {
+            "solver": "cg",
+            **because,
+            "preconditioner": describe_preconditioner(choice.rows),
+            "sweeps": choice.sweeps,
+        }
         return {**told, "driver_bytes": driver_bytes(m, choice)}
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, Targets]:

@@ -20,26 +20,25 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.arithmetic import whitened, witnessed
-from bigkernel.estimators.descents import Goal
+from bigkernel.estimators.cg_problem import planned_sample
 from bigkernel.estimators.fit_state import RowBasis
 from bigkernel.estimators.kernel_basis import FOURIER, FourierBasis, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
-from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
-from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
+from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.products import FoldProducts
+from bigkernel.statistics.products import ProductStatistic
 
 Array = NDArray[Any]
 _STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
@@ -155,16 +154,14 @@ class Descents(Sweep):
     choice: PreconditionerChoice = field(kw_only=True)
 
     @property
-    def goal(self) -> Goal:
-        """What their descents are after."""
-        last, penalties = self.lead.last, [candidate.penalty for candidate in self.candidates]
-        alphas = tuple(float(penalty.alpha) for penalty in penalties)
-        return Goal(alphas, penalties[0].fit_intercept, last.tol, last.max_iter)
+    def alphas(self) -> tuple[float, ...]:
+        """Their penalties."""
+        return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
 
     @property
     def factor_bytes(self) -> int:
         """Of the preconditioners that the penalties need."""
-        return len(decades(np.array(self.goal.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
+        return len(decades(np.array(self.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
 
     def state_bytes(self, targets: Targets, partition: Partition) -> int:
         """Of the vectors of a step on the driver."""
@@ -173,18 +170,18 @@ class Descents(Sweep):
 
     def driver_bytes(self, targets: Targets, partition: Partition) -> int:
         """Most memory that arrays take on the driver, at once."""
-        m, factors = int(self.lead.basis.width), len(decades(np.array(self.goal.alphas))[0])
+        m, factors = int(self.lead.basis.width), len(decades(np.array(self.alphas))[0])
         return driver_bytes(m, self.choice, factors) + self.state_bytes(targets, partition)
 
     def statistic(self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()) -> Any:
         """The products of a look, for a plan."""
         shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
         features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
-        return FoldProducts(features, targets, vectors, "plan", residual=True, folds=partition.folds)
+        return ProductStatistic(features, targets, vectors, "plan", residual=True, folds=partition.folds)
 
     def draws(self, targets: Targets) -> list[Any]:
         """What the sweep that draws rows sums up, for a plan; nothing where there is none."""
-        return [planned_draw(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
+        return [planned_sample(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
 
     def halves(self) -> list[Sweep]:
         """Of half the candidates each."""

@@ -14,7 +14,7 @@ from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.side_sweeps import planned_rounds
 from bigkernel.search.splits import Partition
 from bigkernel.search.value_sweeps import batches
-from bigkernel.solvers.preconditioners import named
+from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.streaming.plan import Plan
 
 
@@ -140,7 +140,7 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
         what = f"{kernels} kernel{'s' * (kernels > 1)}, {candidates} candidates, {len(part.splits)} folds: "
         if isinstance(one, Descents):
             number, held = one.choice.sweeps, one.driver_bytes(work.targets, part)
-            what += f"about {number} sweeps of conjugate gradients by the {named(one.choice.rows)}, "
+            what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(one.choice.rows)}, "
             what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
             drawn = [plan_sweep(rows, statistic).task_bytes for statistic in one.draws(work.targets)]
             yield _Line(what, steps.flops, max(steps.task_bytes, *drawn, 0), number, held)

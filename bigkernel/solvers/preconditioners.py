@@ -1,17 +1,21 @@
 """Preconditioners of A = Σ w bbᵀ + αK (m×m): matrices near A that are quickly solved, each in one m×m array.
 
-    SubSample   P = ω Σ_S w bbᵀ + αK of some rows S: κ(P⁻¹A) ≤ ((1 + a^−½)/(1 − a^−½))² for a·m rows of even leverage,
-                whatever the size of the problem
-    Falkon      P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
+    SampleFactor   P = ω Σ_S w bbᵀ + αK of some rows S: κ(P⁻¹A) ≤ ((1 + a^−½)/(1 − a^−½))² for a·m rows of even
+                   leverage, whatever the size of the problem
+    FalkonFactor   P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
 
 Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Shapes: m landmarks, c
-targets. Matrices are in column order, as LAPACK wants them, and are overwritten.
+targets. Matrices are in column order, as LAPACK wants them, and are overwritten. Of both kinds
+    rows           that the normal matrix is of; 0: of the landmarks alone
+    least          about the smallest eigenvalue of P⁻¹A
+    jitter, floor  that was added to the diagonal, relative to its largest entry, and as it is: directions in which A is
+                   smaller are not solved for
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,36 +30,18 @@ Array = NDArray[Any]
 _PROBES = 16  # vectors of random signs that estimate a trace
 
 
-def named(rows: int) -> str:
-    """The preconditioner of so many rows, for people; 0: that of the landmarks alone."""
-    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
-
-
 @dataclass(frozen=True, eq=False)
-class SubSample:
-    """P = LLᵀ of the normal matrix of some rows.
-
-    Attributes
-    ----------
-    lower : (m, m) with L in its lower triangle
-    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is: directions in which A
-        is smaller are not solved for
-    rows : how many there are
-    """
+class SampleFactor:
+    """P = LLᵀ of the normal matrix of some rows, L in the lower triangle of `lower` (m, m)."""
 
     lower: Array
+    rows: int
     jitter: float
     floor: float
-    rows: int
-
-    @property
-    def name(self) -> str:
-        """What it is, for people."""
-        return named(self.rows)
 
     @property
     def least(self) -> float:
-        """About the smallest eigenvalue of P⁻¹A, where rows were drawn by leverage (Marchenko & Pastur)."""
+        """See above, where rows were drawn by leverage (Marchenko & Pastur)."""
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
 
     def solve(self, R: Array) -> Array:
@@ -64,7 +50,7 @@ class SubSample:
 
 
 @dataclass(frozen=True, eq=False)
-class Falkon:
+class FalkonFactor:
     """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
 
     Attributes
@@ -72,8 +58,6 @@ class Falkon:
     factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
     diagonal : (m,) of T
     ratio : n/m
-    jitter : that was added to the diagonal of K, relative to its largest entry
-    floor : nothing, but for the square of that
     """
 
     factors: Array
@@ -81,30 +65,22 @@ class Falkon:
     ratio: float
     jitter: float
     floor: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """See `SubSample`."""
-        return named(0)
-
-    @property
-    def least(self) -> float:
-        """See `SubSample`: that of as many rows as landmarks."""
-        return 0.25
+    rows: int = 0
+    least: float = 0.25  # of as many rows as landmarks
 
     def solve(self, R: Array) -> Array:
-        """See `SubSample`."""
-        x = self._by_core(R.astype(self.factors.dtype), transposed=True)
+        """P⁻¹R, (m, c) float64."""
+        x = self._solve_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
-        return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
+        return np.asarray(self._solve_core(x, transposed=False), np.float64) / self.ratio
 
     def half_solve(self, R: Array) -> Array:
         """SR, (m, c) float64, with SSᵀ = P⁻¹."""
         x: Array = R.astype(self.factors.dtype)
         x = linalg.solve_triangular(self.factors, x, lower=True, trans=1, check_finite=False)
-        return np.asarray(self._by_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
+        return np.asarray(self._solve_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
 
-    def _by_core(self, R: Array, *, transposed: bool) -> Array:
+    def _solve_core(self, R: Array, *, transposed: bool) -> Array:
         """T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
         places = np.diag_indices(len(R))
         lent = self.factors[places]
@@ -117,24 +93,54 @@ class Falkon:
             self.factors[places] = lent
 
 
-Preconditioner = SubSample | Falkon
+Factor = SampleFactor | FalkonFactor
 
 
-def sub_sample(A: Array, rows: int) -> SubSample:
-    """The preconditioner of a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
+@dataclass(frozen=True, eq=False)
+class Preconditioner:
+    """A factor for the columns of each decade of penalties.
+
+    Attributes
+    ----------
+    factors : one a decade
+    which : (columns,) the factor of each column
+    least : (columns,) about the smallest eigenvalue of P⁻¹A of each
+    lost : (columns,) about how many directions of each are lost to rounding
+    """
+
+    factors: Sequence[Factor]
+    which: Array
+    least: Array
+    lost: Array
+
+    def solve(self, R: Array) -> Array:
+        """P⁻¹R of all columns, (m, columns) float64."""
+        out = np.empty(R.shape)
+        for number, factor in enumerate(self.factors):
+            own = self.which == number
+            if own.any():
+                out[:, own] = factor.solve(R[:, own])
+        return out
+
+    def select(self, columns: Array) -> Preconditioner:
+        """That of some columns."""
+        return replace(self, which=self.which[columns], least=self.least[columns], lost=self.lost[columns])
+
+
+def describe_preconditioner(rows: int) -> str:
+    """What it is, for people: of so many rows, or with 0 of the landmarks alone."""
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+
+
+def factor_sample(A: Array, rows: int) -> SampleFactor:
+    """Factor a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
     largest = float(A.diagonal().max())
     jitter = _factor_in_place(A, lower=True)
-    return SubSample(A, jitter, jitter * largest, rows)
+    return SampleFactor(A, rows, jitter, jitter * largest)
 
 
-def estimate_trace(P: Preconditioner, width: int, of: Callable[[Array], Array]) -> float:
-    """About tr P⁻¹F of P (m, m), where `of` gives FR of R (m, c), from vectors of random signs (Hutchinson 1989)."""
-    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
-    return float((P.solve(signs) * of(signs)).sum()) / _PROBES
-
-
-def falkon(K: Array, alpha: float, n: float, *, intercept: bool = False) -> Falkon:
-    """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights).
+def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) -> FalkonFactor:
+    """Factor the core K (m, m), which is overwritten, for n rows (or the sum of their weights).
 
     With an intercept, landmarks stand for rows about their mean: K(I − 11ᵀ/m)K takes the place of K².
     """
@@ -150,7 +156,13 @@ def falkon(K: Array, alpha: float, n: float, *, intercept: bool = False) -> Falk
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
     if panels.cholesky(K, lower=True):
         raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
-    return Falkon(K, diagonal, ratio, jitter)
+    return FalkonFactor(K, diagonal, ratio, jitter)
+
+
+def estimate_trace(P: Factor, width: int, times: Callable[[Array], Array]) -> float:
+    """About tr P⁻¹F of P (m, m), where `times` gives FR of R (m, c), from vectors of random signs (Hutchinson 1989)."""
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
+    return float((P.solve(signs) * times(signs)).sum()) / _PROBES
 
 
 def _factor_in_place(A: Array, *, lower: bool) -> float:

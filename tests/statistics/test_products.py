@@ -11,7 +11,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.products import FoldProducts, ProductStatistic
+from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.folds import ColumnFolds, SomeFolds
 
 rng = np.random.default_rng(7)
@@ -36,11 +36,11 @@ def test_sums_are_those_of_the_dense_formulas(small_steps, weight):
     assert_allclose(products(rows)["U"], B.T @ (w[:, None] * (B @ V)), rtol=1e-10)
     found, left = products(rows, residual=True), Y - B @ V
     assert_allclose(found["U"], B.T @ (w[:, None] * left), rtol=1e-9, atol=1e-9)
-    assert_allclose(found["s"], w @ B, rtol=1e-10)
+    assert_allclose(found["s"], [w @ B], rtol=1e-10)
     assert_allclose(found["e"], w @ left, rtol=1e-9, atol=1e-9)
     assert_allclose(found["sse"], w @ left**2, rtol=1e-10)
     assert_allclose(found["squares"], w @ (B @ V) ** 2, rtol=1e-10)
-    assert_allclose([found["rows"], found["n"]], [np.count_nonzero(w), w.sum()], rtol=1e-12)
+    assert_allclose([found["rows"], found["n"]], [[np.count_nonzero(w)], [w.sum()]], rtol=1e-12)
 
 
 def test_rows_without_a_label_count_nothing(small_steps):
@@ -95,7 +95,7 @@ def test_columns_of_folds_leave_out_the_rows_that_these_test(small_steps, weight
     folds = SomeFolds(ColumnFolds(3), (2, 0))
 
     def swept(residual):
-        statistic = FoldProducts(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds=folds)
+        statistic = ProductStatistic(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds=folds)
         return sweep(rows, statistic, client="serial").total
 
     products, looked = swept(False)["U"].reshape(given.shape), swept(True)

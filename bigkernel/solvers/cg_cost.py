@@ -7,7 +7,7 @@ Counted in products of float32 numbers, of which float64 ones take twice as long
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for eac
 FACTOR_BYTES = 2**33  # of the factors of a whole grid of penalties, one for each decade
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
 SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample a landmark
-PACE = 0.75  # a step lowers the excess by about so much of that number of times, as measured
+PACE = 0.75  # a step divides the excess by about so much of that number, as measured
 MOST_OF_ROWS = 0.5  # of the rows in a sub-sample; beyond, it is a direct fit in disguise
 SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
 FALKON_PACE = 1.7  # with factors of the core
@@ -40,7 +40,7 @@ class PreconditionerChoice:
 
 
 def preconditioner_itemsize(m: int) -> int:
-    """Of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well and takes half the memory."""
+    """Bytes of a number of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well."""
     return 4 if m >= WIDE else 8
 
 
@@ -63,27 +63,22 @@ def decades(alphas: Array) -> tuple[list[float], Array]:
 
 
 def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
-    """Most memory that m×m arrays take on the driver, at once; `None`: of a direct fit, about."""
+    """Most memory that m×m arrays take on the driver at once, about; `None`: of a direct fit."""
     if choice is None:
         # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
         return 8 * 8 * m * m
-    # beside the factors the sums of a block, or a factor of the core in float64 that tells what rounding hides
+    # beside the factors the sums of a block, or a float64 factor of the core that tells what is lost to rounding
     made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
 
-def sample_fits(rows: int, n: int, d: int) -> bool:
-    """True where a sub-sample of so many rows is not most of them, and has room on the driver."""
-    return rows <= MOST_OF_ROWS * n and 8 * rows * d <= SAMPLE_BYTES
-
-
 def sweep_flops(n: float, d: int, m: int, c: int) -> float:
-    """Of one product of the normal matrix with c vectors."""
+    """Flops of one product of the normal matrix with c vectors."""
     return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
-    """Of a fit from sums of m×m, in float64 where many landmarks call for it; `float64`: of rows in it.
+    """Flops of a fit from sums of m×m, in float64 where many landmarks call for it; `float64`: of rows in it.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
@@ -93,31 +88,28 @@ def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
 
 
 def solve_flops(m: int) -> float:
-    """Of one more solve from the same sums."""
+    """Flops of one more solve from the same sums."""
     return _WIDE * float(m) ** 3 / 3
 
 
 def choose_preconditioner(
     n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
 ) -> PreconditionerChoice:
-    """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
+    """Choose the preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
 
     `trained` : rows of each of several training sets that it serves, which differ from it as draws of so many rows do.
     """
-    each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)
-
-    def sweeps(pace: float) -> int:
-        """Steps, and a look at the residual before and after them."""
-        return 2 + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
-
-    factors = _WIDE * (made + float(m) ** 3)
-    options = [PreconditionerChoice(0, sweeps(FALKON_PACE), factors)]
+    # pace of each sub-sample, or 0 rows: of factors of the core; sweeps beside the steps; and flops of its making
+    core = _WIDE * (float(m) ** 2 * (2 * d + _KERNEL) + float(m) ** 3)
+    options = [(0, FALKON_PACE, 2, core)]
     for share in SHARES:
-        if sample_fits(share * m, n, d):
-            apart = 0.0 if trained is None else m / trained
+        if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
+            pace = PACE / (1 / share + (0.0 if trained is None else m / trained))
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
-            # one sweep more draws the rows by leverage, which the factors of the core tell
-            drawn = 1 + sweeps(PACE / (1 / share + apart))
-            options.append(PreconditionerChoice(share * m, drawn, factors + gram))
-    whole = [replace(option, flops=option.flops + option.sweeps * each) for option in options]
-    return min(whole, key=lambda option: option.flops)
+            # one sweep more draws the rows by leverage, which the factors of the core estimate
+            options.append((share * m, pace, 3, core + gram))
+    choices = []
+    for rows, pace, others, flops in options:
+        sweeps = others + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
+        choices.append(PreconditionerChoice(rows, sweeps, flops + sweeps * sweep_flops(n, d, m, c)))
+    return min(choices, key=lambda choice: choice.flops)
