@@ -169,11 +169,10 @@ class CGProblem:
         each, K_alpha = self.shape[1] * self.shape[2], self.core.times(alpha)
         n = np.maximum(sums["n"], 1e-300)
         count, weight = np.repeat(sums["rows"], each), np.repeat(n, each)
-        # about the mean: e (y − f) is left of the constant, and e²/n of squares
         e, sse, null = sums["e"], sums["sse"], sums["q"]
         values: Array = sums["U"] - self.penalties() * K_alpha
         intercept = np.zeros_like(e)
-        if self.with_intercept:
+        if self.with_intercept:  # b = Σ w (y − f)/n
             intercept = e / weight
             values -= self._times_sums(sums["s"], intercept)
             sse = sse - e**2 / weight
@@ -240,15 +239,15 @@ def planned_sample(targets: Targets, basis: Any, size: int) -> LeverageSample:
 
 
 def _labelled_weight(rows: Rows, targets: Targets) -> float:
-    """The weight of all labelled rows; their number, where none was given. Columns are read a part at a time."""
+    """The weight of all labelled rows, or their number; columns are read a piece at a time."""
     source, weight, total = rows.columns["y"], rows.column("weight"), 0.0
     for start in range(0, len(rows), _LABEL_ROWS):
-        part = slice(start, min(start + _LABEL_ROWS, len(rows)))
-        y = source.read(part.start, part.stop)
+        stop = min(start + _LABEL_ROWS, len(rows))
+        y = source.read(start, stop)
         if y.dtype.kind == "f" and rows.bad_rows == "skip":
             y = np.where(np.isinf(y), np.nan, y)
         known = targets.labelled(y, start)
-        w = np.ones(len(known)) if weight is None else np.asarray(weight[part], np.float64)
+        w = np.ones(len(known)) if weight is None else np.asarray(weight[start:stop], np.float64)
         total += float(np.maximum(w[known & np.isfinite(w)], 0).sum())
     return total
 
@@ -291,14 +290,14 @@ def _row_reporter(rows: int) -> Callable[[int], None]:
     what, done, last = "rows of the normal matrix", 0, time.monotonic()
     emit(Step(what, 0, rows))
 
-    def passed(count: int) -> None:
+    def count_rows(count: int) -> None:
         nonlocal done, last
         done += count
         if done == rows or time.monotonic() - last > _REPORT_SECONDS:
             last = time.monotonic()
             emit(Step(what, done, rows))
 
-    return passed
+    return count_rows
 
 
 def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, share: float) -> Preconditioner:
@@ -315,8 +314,8 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
     for place, alpha in enumerate(alphas):
         emit(Step("factors of the normal matrix", place, len(alphas)))
         own = A if place == len(alphas) - 1 else A.copy()
-        for part, of_core in problem.core.strips():
-            own[part] += alpha * of_core
+        for strip_rows, strip in problem.core.strips():
+            own[strip_rows] += alpha * strip
         factors.append(factor_sample(own.T, rows))
     emit(Step("factors of the normal matrix", len(alphas), len(alphas)))
     return _for_columns(problem, factors, share * n)

@@ -1,7 +1,7 @@
 """Kernel ridge by conjugate gradients: m beyond what m×m sums allow.
 
 Every step is one sweep of all columns that are not near enough yet, and sums m numbers for each, so that a run resumes
-inside the iteration. A fit and a search are solved alike: see `cg_problem`. Shapes: m landmarks, F folds, A penalties,
+inside the iteration. A fit and a search solve the same `CGProblem`. Shapes: m landmarks, F folds, A penalties,
 c targets.
 """
 
@@ -149,11 +149,9 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
 def _iterate(
     problem: CGProblem, residual: Residual, state: CGState, P: Preconditioner, enough: Array, history: list[float]
 ) -> tuple[Array, Array]:
-    """Step until every column is near enough, or stalled; columns of a penalty that are take part in no further sweep.
+    """Step until every column is near enough, or stalled; a penalty whose columns are takes part in no further sweep.
 
-    Returns
-    -------
-    α (m, columns) and the smallest Ritz values (columns,); the bound after each step is added to `history`.
+    Gives α (m, columns) and the smallest Ritz values (columns,), and appends the bound after each step to `history`.
     """
     (F, A, c), stopping = problem.shape, problem.stopping
     alpha, ritz = state.alpha.copy(), state.ritz.copy()
@@ -180,12 +178,7 @@ def _iterate(
 
 
 def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) -> tuple[IterativeFit, str]:
-    """Fit one penalty to all rows, from coefficients `start` (m, c) where they are given.
-
-    Returns
-    -------
-    The fit, and in words by how much it misses `tol`; empty where it does not.
-    """
+    """Fit one penalty to all rows, from coefficients `start` (m, c) if given; and say by how much it misses `tol`."""
 
     def require_labels(residual: Residual) -> None:
         require_labelled(float(residual.sums["rows"][0]), float(residual.sums["n"][0]))
@@ -242,16 +235,12 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
 
 def _join_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """The report of all sweeps: of the last one, with what adds up added up."""
-    total = dict(reports[-1])
-    adding: tuple[str, ...] = ("flops", "bytes_read", "seconds", "retries", "lost_workers", "repeated_segments")
-    for name in (*adding, "damaged_partials", "resumed_segments"):
-        if name in total:
-            total[name] = sum(report[name] for report in reports)
-    for name in ("peak_bytes", "announced_bytes"):
-        total[name] = max(report[name] for report in reports)
-    total["incidents"] = [text for report in reports for text in report["incidents"]]
+    counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
+    total = {name: sum(report[name] for report in reports) for name in ("flops", "bytes_read", "seconds", *counts)}
+    total |= {name: max(report[name] for report in reports) for name in ("peak_bytes", "announced_bytes")}
     stages: dict[str, float] = {}
     for report in reports:
         for name, seconds in report["stage_seconds"].items():
             stages[name] = stages.get(name, 0.0) + seconds
-    return {**total, "stage_seconds": stages, "sweeps": len(reports)}
+    incidents = [text for report in reports for text in report["incidents"]]
+    return {**reports[-1], **total, "incidents": incidents, "stage_seconds": stages, "sweeps": len(reports)}

@@ -107,7 +107,7 @@ class ProductStatistic(Sums):
         if y is not None:
             by_group = np.zeros((len(phi), count + 1))  # the weight of a row, in the column of its group
             by_group[np.arange(len(phi)), np.where(fold < 0, count, fold)] = weight
-            total["rows"] += np.count_nonzero(by_group, axis=0)
+            total["rows"] += (by_group != 0).sum(axis=0)
             total["n"] += by_group.sum(axis=0)
             total["t"] += by_group.T @ y
             total["q"] += by_group.T @ y**2
