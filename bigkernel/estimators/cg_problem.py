@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.kinds import Step
 from bigkernel.events.scope import emit, spent
 from bigkernel.solvers.cg_cost import CORE_BYTES, decades, preconditioner_itemsize
@@ -52,7 +53,7 @@ class StoppingRule:
 class Core:
     """K_mm in float64, in which it stays positive; kept where it takes at most `CORE_BYTES`, else made each time."""
 
-    def __init__(self, basis: Any) -> None:
+    def __init__(self, basis: Basis) -> None:
         self._basis, self.width = basis, int(basis.width)
         self._kept: list[Array] = []
         self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
@@ -74,7 +75,7 @@ class Core:
                 out[rows] = strip @ vectors
         return out
 
-    def copy(self, dtype: Any = None) -> Array:
+    def copy(self, dtype: DTypeLike | None = None) -> Array:
         """K_mm in column order, in the dtype of FALKON's factors if none is given."""
         copy = np.empty((self.width, self.width), dtype or f"f{preconditioner_itemsize(self.width)}")
         for rows, strip in self.strips():
@@ -130,7 +131,7 @@ class CGProblem:
 
     rows: Rows
     targets: Targets
-    basis: Any
+    basis: Basis
     alphas: tuple[float, ...]
     with_intercept: bool
     stopping: StoppingRule
@@ -233,7 +234,7 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
     )
 
 
-def planned_sample(targets: Targets, basis: Any, size: int) -> LeverageSample:
+def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
     """What such a sweep sums up, for a plan."""
     return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTIONS)), size, "plan")
 
