@@ -59,7 +59,7 @@ class Core:
         self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
 
     def strips(self) -> Iterator[tuple[slice, Array]]:
-        """Some rows at a time, (b, m)."""
+        """Give some rows at a time, (b, m)."""
         for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
             rows = slice(start, min(start + STRIP_ROWS, self.width))
             strip = self._kept[number] if number < len(self._kept) else self._basis.core_rows(rows)
@@ -68,7 +68,7 @@ class Core:
             yield rows, strip
 
     def times(self, vectors: Array) -> Array:
-        """K_mm v, (m, columns)."""
+        """Compute K_mm v, (m, columns)."""
         out = np.empty(vectors.shape)
         with spent("core"):
             for rows, strip in self.strips():
@@ -76,7 +76,7 @@ class Core:
         return out
 
     def copy(self, dtype: DTypeLike | None = None) -> Array:
-        """K_mm in column order, in the dtype of FALKON's factors if none is given."""
+        """Copy K_mm in column order, in the dtype of FALKON's factors if none is given."""
         copy = np.empty((self.width, self.width), dtype or f"f{preconditioner_itemsize(self.width)}")
         for rows, strip in self.strips():
             copy[rows] = strip
@@ -157,7 +157,7 @@ class CGProblem:
         return f"alpha={alpha!r}, intercept={self.with_intercept}, tol={self.stopping.tol!r}"
 
     def penalties(self, active: Array | slice = slice(None)) -> Array:
-        """α of each column of the active penalties."""
+        """Repeat the active penalties: α of each column."""
         return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
 
     def residual(self, alpha: Array) -> Residual:
@@ -193,7 +193,7 @@ class CGProblem:
         return product
 
     def _times_sums(self, s: Array, values: Array) -> Array:
-        """Σ w b of each fold (F, m), times values (columns,), (m, columns)."""
+        """Multiply Σ w b of each fold (F, m) with values (columns,), (m, columns)."""
         return np.asarray((s.T[:, :, None] * values.reshape(len(s), -1)).reshape(s.shape[1], -1))
 
     def _products(self, vectors: Array, *, residual: bool = False) -> Accumulator:
@@ -209,7 +209,7 @@ class CGProblem:
 
 
 def _others(sums: Array) -> Array:
-    """Sums over all groups of rows but each fold's own, (F, …), from those of each group, (F + 1, …)."""
+    """Add up all groups of rows but each fold's own, (F, …), from sums of each group, (F + 1, …)."""
     return np.stack([np.delete(sums, number, axis=0).sum(axis=0) for number in range(len(sums) - 1)])
 
 
@@ -221,7 +221,7 @@ def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:
 
 
 def leverage_sample(problem: CGProblem) -> LeverageSample:
-    """What draws the sub-sample, by leverages as the factors of the core estimate them.
+    """Make the statistic that draws the sub-sample, by leverages as the factors of the core estimate them.
 
     Of several penalties the least tells most rows apart.
     """
@@ -235,12 +235,12 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
 
 
 def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
-    """What such a sweep sums up, for a plan."""
+    """Make such a statistic for a plan."""
     return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTIONS)), size, "plan")
 
 
 def _labelled_weight(rows: Rows, targets: Targets) -> float:
-    """The weight of all labelled rows, or their number; columns are read a piece at a time."""
+    """Add up the weights of all labelled rows, or count them; columns are read a piece at a time."""
     source, weight, total = rows.columns["y"], rows.column("weight"), 0.0
     for start in range(0, len(rows), _LABEL_ROWS):
         stop = min(start + _LABEL_ROWS, len(rows))

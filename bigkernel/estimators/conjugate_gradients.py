@@ -77,7 +77,7 @@ class CGResult:
         return np.asarray(np.sqrt(excess / np.maximum(squares, 1e-300)))
 
     def cancellation_error(self, inputs: Inputs) -> Array:
-        """Error of predictions by rounding, relative to their norm, where coefficients all but cancel, (F, A)."""
+        """Estimate the error of predictions, relative to their norm, where coefficients all but cancel, (F, A)."""
         basis, sums, n = self.problem.basis, self.residual.sums, self.residual.weight
         squares = sums["squares"]
         if self.problem.with_intercept:  # f is about its mean then, and y about a point near its own
@@ -135,7 +135,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
 
 
 def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
-    """The preconditioner of a sub-sample that one sweep draws, and the solution of its rows alone."""
+    """Draw a sub-sample by one sweep: its preconditioner, and the solution of its rows alone."""
     with spent("preconditioner"):
         statistic = leverage_sample(problem)
     ids, weight, fold = statistic.sample(problem.sweep(statistic))
@@ -234,7 +234,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
 
 
 def _join_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """The report of all sweeps: of the last one, with what adds up added up."""
+    """Join the reports of all sweeps: the last one, with what adds up added up."""
     counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
     total = {name: sum(report[name] for report in reports) for name in ("flops", "bytes_read", "seconds", *counts)}
     total |= {name: max(report[name] for report in reports) for name in ("peak_bytes", "announced_bytes")}

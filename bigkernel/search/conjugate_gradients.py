@@ -51,7 +51,7 @@ def solve_folds_by_cg(
 
 
 def _test(result: CGResult, inputs: Inputs) -> list[list[Tested]]:
-    """The figures of each candidate on the rows that a fold tests, by fold."""
+    """Test each candidate on the rows that a fold tests, by fold."""
     shape, tol = result.problem.shape, result.problem.stopping.tol
     sums, bound, ended = result.residual.sums, result.stopping_error, result.relative_excess <= tol
     n, t, q = sums["held_n"][:, None], sums["held_t"], sums["held_q"]

@@ -40,12 +40,12 @@ class PreconditionerChoice:
 
 
 def preconditioner_itemsize(m: int) -> int:
-    """Bytes of a number of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well."""
+    """Give the bytes of a number of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well."""
     return 4 if m >= WIDE else 8
 
 
 def decades(alphas: Array) -> tuple[list[float], Array]:
-    """One penalty for those within a decade of each other, rising, and which of them is for each of alphas (columns,).
+    """Merge penalties within a decade of each other into one, rising; and say which is for each of alphas (columns,).
 
     Examples
     --------
@@ -63,7 +63,7 @@ def decades(alphas: Array) -> tuple[list[float], Array]:
 
 
 def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
-    """Most memory that m×m arrays take on the driver at once, about; `None`: of a direct fit."""
+    """Bound the memory that m×m arrays take on the driver at once, about; `None`: of a direct fit."""
     if choice is None:
         # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
         return 8 * 8 * m * m
@@ -73,12 +73,12 @@ def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) 
 
 
 def sweep_flops(n: float, d: int, m: int, c: int) -> float:
-    """Flops of one product of the normal matrix with c vectors."""
+    """Count the flops of one product of the normal matrix with c vectors."""
     return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
-    """Flops of a fit from sums of m×m, in float64 where many landmarks call for it; `float64`: of rows in it.
+    """Count the flops of a direct fit, with float64 sums where many landmarks call for it; `float64`: rows are in it.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
@@ -88,7 +88,7 @@ def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
 
 
 def solve_flops(m: int) -> float:
-    """Flops of one more solve from the same sums."""
+    """Count the flops of one more solve from the same sums."""
     return _WIDE * float(m) ** 3 / 3
 
 

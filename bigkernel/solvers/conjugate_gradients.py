@@ -51,7 +51,7 @@ class CGState:
     beta: Array
 
     def select(self, columns: Array) -> CGState:
-        """The state of some columns."""
+        """Select some columns."""
         return CGState(**{name: values[..., columns] for name, values in vars(self).items()})
 
     @property
@@ -61,7 +61,7 @@ class CGState:
 
 
 def start_cg(alpha: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> CGState:
-    """The state before the first step from α.
+    """Start from α: the state before the first step.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def start_cg(alpha: Array, residual: Array, solve: Callable[[Array], Array], rit
 
 
 def step_cg(state: CGState, product: Array, solve: Callable[[Array], Array]) -> CGState:
-    """The state after a step along its direction p, of which `product` is Ap."""
+    """Step along the direction p, of which `product` is Ap."""
     curvature = _inner(state.direction, product)
     stalled = state.stalled | ~(curvature > 0) | ~(state.rho > 0)
     # ⟨p, r⟩ is ρ, but where rounding has left nothing of p: then the step ends at the least value along it all the same
@@ -101,7 +101,7 @@ def step_cg(state: CGState, product: Array, solve: Callable[[Array], Array]) -> 
 
 
 def _smallest_ritz(eta: Array, beta: Array, stalled: Array) -> Array:
-    """The smallest eigenvalue of the Lanczos matrix of η (k, c) and β (k − 1, c), (c,); ∞ of columns that stall."""
+    """Compute the smallest eigenvalue of the Lanczos matrix of η (k, c) and β (k − 1, c), (c,); ∞ where it stalls."""
     smallest = np.full(len(stalled), np.inf)
     for column in np.flatnonzero(~stalled & (eta > 0).all(axis=0)):
         lengths, betas = eta[:, column], beta[:, column]

@@ -45,7 +45,7 @@ class SampleFactor:
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
 
     def solve(self, R: Array) -> Array:
-        """P⁻¹R, (m, c) float64."""
+        """Compute P⁻¹R, (m, c) float64."""
         return np.asarray(linalg.cho_solve((self.lower, True), R.astype(self.lower.dtype), check_finite=False), float)
 
 
@@ -69,19 +69,19 @@ class FalkonFactor:
     least: float = 0.25  # of as many rows as landmarks
 
     def solve(self, R: Array) -> Array:
-        """P⁻¹R, (m, c) float64."""
+        """Compute P⁻¹R, (m, c) float64."""
         x = self._solve_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
         return np.asarray(self._solve_core(x, transposed=False), np.float64) / self.ratio
 
     def half_solve(self, R: Array) -> Array:
-        """SR, (m, c) float64, with SSᵀ = P⁻¹."""
+        """Compute SR, (m, c) float64, with SSᵀ = P⁻¹."""
         x: Array = R.astype(self.factors.dtype)
         x = linalg.solve_triangular(self.factors, x, lower=True, trans=1, check_finite=False)
         return np.asarray(self._solve_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
 
     def _solve_core(self, R: Array, *, transposed: bool) -> Array:
-        """T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
+        """Compute T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
         places = np.diag_indices(len(R))
         lent = self.factors[places]
         self.factors[places] = self.diagonal
@@ -114,7 +114,7 @@ class Preconditioner:
     lost: Array
 
     def solve(self, R: Array) -> Array:
-        """P⁻¹R of all columns, (m, columns) float64."""
+        """Compute P⁻¹R of all columns, (m, columns) float64."""
         out = np.empty(R.shape)
         for number, factor in enumerate(self.factors):
             own = self.which == number
@@ -123,12 +123,12 @@ class Preconditioner:
         return out
 
     def select(self, columns: Array) -> Preconditioner:
-        """That of some columns."""
+        """Select some columns."""
         return replace(self, which=self.which[columns], least=self.least[columns], lost=self.lost[columns])
 
 
 def describe_preconditioner(rows: int) -> str:
-    """What it is, for people: of so many rows, or with 0 of the landmarks alone."""
+    """Describe the preconditioner of so many rows, or with 0 of the landmarks alone."""
     return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
 
 
@@ -160,13 +160,13 @@ def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) ->
 
 
 def estimate_trace(P: Factor, width: int, times: Callable[[Array], Array]) -> float:
-    """About tr P⁻¹F of P (m, m), where `times` gives FR of R (m, c), from vectors of random signs (Hutchinson 1989)."""
+    """Estimate tr P⁻¹F from vectors of random signs (Hutchinson 1989); `times` gives FR of R (m, c)."""
     signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
     return float((P.solve(signs) * times(signs)).sum()) / _PROBES
 
 
 def _factor_in_place(A: Array, *, lower: bool) -> float:
-    """Cholesky of A + δI into one triangle of A; the jitter δ, in decades, relative to the largest diagonal entry.
+    """Factor A + δI into one triangle of A; returns the jitter δ, in decades, relative to the largest diagonal entry.
 
     The other triangle stays as it is, so that A can be restored where the jitter was too small.
     """

@@ -63,7 +63,7 @@ class LeverageSample:
         return self._smallest([a, b])
 
     def _smallest(self, totals: list[Accumulator]) -> Accumulator:
-        """The rows of all totals with the smallest keys: one more than `size`, which gives their chances."""
+        """Keep the rows with the smallest keys: one more than `size`, which gives their chances."""
         rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
         kept = self._ranks(rows) <= self.size
         return {name: values[kept] for name, values in rows.items()}
@@ -101,7 +101,7 @@ class LeverageSample:
         total.update(self._smallest(totals))
 
     def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
-        """Ids of at most `size` rows, rising, their weights in the sub-sample, and their folds, (k,) each."""
+        """Draw at most `size` rows: their ids, rising, weights in the sub-sample, and folds, (k,) each."""
         weight, chance = total["weight"], np.ones(len(total["row"]))
         if len(chance) > self.size:
             ranks = self._ranks(total)
@@ -116,14 +116,14 @@ class LeverageSample:
         return ids, weight[taken] / chance[taken], fold
 
     def _keys(self, total: Accumulator) -> tuple[Array, Array]:
-        """Keys by weight and by leverage, (k,) each."""
+        """Compute keys by weight and by leverage, (k,) each."""
         # the 53 highest bits, in the middle between 0 and 1 of their steps
         u = ((mixed(total["row"].astype(np.uint64), seed=1) >> np.uint64(11)) + 0.5) / 2.0**53
         with np.errstate(divide="ignore", over="ignore"):
             return u / total["weight"], u / (total["weight"] * total["leverage"])
 
     def _ranks(self, total: Accumulator) -> Array:
-        """The rank of each row by its keys, (k,), in the draw that takes it first."""
+        """Rank each row by its keys, (k,), in the draw that takes it first."""
         ranks = np.empty((2, len(total["row"])), np.int64)
         for rank, key in zip(ranks, self._keys(total), strict=True):
             rank[np.lexsort((total["row"], key))] = np.arange(len(key))

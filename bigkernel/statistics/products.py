@@ -132,7 +132,7 @@ class ProductStatistic(Sums):
 
 
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
-    """Φv of some rows (b, p) and vectors (p, c), (b, c), multiplied and summed in float64."""
+    """Multiply rows (b, p) with vectors (p, c) in float64."""
     values: Array = np.zeros((len(phi), vectors.shape[1]))
     for strip in _strips(phi):
         for columns, wide in _tiles(chunk, phi[strip]):
@@ -141,19 +141,19 @@ def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
 
 
 def tile_bytes(c: int) -> int:
-    """Working memory of products with c vectors, beside what they read and give."""
+    """Give the working memory of products with c vectors, beside what they read and give."""
     rows, columns = _TILE
     return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
 
 
 def _strips(phi: Array) -> Iterator[slice]:
-    """Some rows of a block at a time."""
+    """Cut a block into strips of rows."""
     for start in range(0, len(phi), _TILE[0]):
         yield slice(start, min(start + _TILE[0], len(phi)))
 
 
 def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[slice, Array]]:
-    """Some columns of some rows (b, p) at a time, in float64; one buffer serves them all."""
+    """Cut rows (b, p) into tiles of columns in float64; one buffer serves them all."""
     for start in range(0, phi.shape[1], _TILE[1]):
         columns = slice(start, min(start + _TILE[1], phi.shape[1]))
         wide = chunk.work.buffer("wide", (_TILE[0] * _TILE[1],), np.float64)[: phi[:, columns].size]
