@@ -15,8 +15,6 @@ from .nystroem import Nystroem as Nystroem
 from .random_fourier import RandomFourier as RandomFourier
 from .ridge import KernelRidge as KernelRidge
 from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
-from .ridge_classifier import KernelRidgeClassifier as KernelRidgeClassifier
-from .row_union import RowUnion as RowUnion
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
 from .transforms import Projector as Projector

@@ -23,8 +23,9 @@ from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, PENALTIES
 from bigkernel.estimators.ridge_method import IterativeSettings, RidgeMethod, choose_solver
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.solvers.cg_cost import driver_bytes
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.preconditioners import driver_bytes, named
+from bigkernel.solvers.preconditioners import describe_preconditioner
 
 Array = NDArray[Any]
 _CONSTRAINTS: dict[str, list[Any]] = {
@@ -65,7 +66,12 @@ def plan_solver(self: Any, X: Any, y: Any = None) -> dict[str, Any]:
     because = {"because": reason} if reason else {}
     if choice is None:
         return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
-    planned = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
+    planned = {
+        "solver": "cg",
+        **because,
+        "preconditioner": describe_preconditioner(choice.rows),
+        "sweeps": choice.sweeps,
+    }
     return {**planned, "driver_bytes": driver_bytes(m, choice)}
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
-from bigkernel.estimators.descents import Goal
+from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
+from bigkernel.estimators.conjugate_gradients import fit_by_cg as solve_by_cg
 from bigkernel.estimators.fit_state import (
     ExactProblem,
     Fit,
@@ -26,18 +27,13 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.fitting import Method, fit_moments
-from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import free_bytes, penalty_of
 from bigkernel.estimators.precision import evidence_of, solve_triangle
-from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.exact import exact_krr, indefinite_krr
-from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.preconditioners import (
+from bigkernel.solvers.cg_cost import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
@@ -45,6 +41,9 @@ from bigkernel.solvers.preconditioners import (
     driver_bytes,
     solve_flops,
 )
+from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
@@ -120,9 +119,10 @@ def fit_by_cg(
     rows, settings = data.rows, method.by_cg
     if choice is None:
         choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.targets.width, settings.tol)
-    goal = Goal((float(method.alpha),), method.fit_intercept, settings.tol, settings.max_iter)
+    stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
+    equations = CGProblem(rows, data.targets, basis, alphas, method.fit_intercept, stopping, choice.rows)
     with solving(method):
-        fit, missed = fit_iteratively(rows, data.targets, data.inputs, basis, goal, choice, start)
+        fit, missed = solve_by_cg(equations, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
         emit(Note(f"{missed}: solved directly instead"))
         with suppress(PlanTooLarge):
@@ -138,7 +138,7 @@ def plan_by_cg(data: Training, basis: Any, choice: PreconditionerChoice) -> Plan
     vectors = np.zeros((basis.width, data.targets.width))
     plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.targets, vectors, "plan"))
     if choice.rows:  # with the memory of the sweep that draws rows
-        drawn = plan_sweep(data.rows, planned_draw(data.targets, basis, choice.rows))
+        drawn = plan_sweep(data.rows, planned_sample(data.targets, basis, choice.rows))
         largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
         plan = replace(plan, **largest)
     return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)

@@ -19,7 +19,7 @@ from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import PlanTooLarge
-from bigkernel.estimators.descents import Goal
+from bigkernel.estimators.cg_problem import planned_sample
 from bigkernel.estimators.fit_state import Inputs, RowBasis, Training
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, FourierBasis, LandmarkBasis, RowChoice
@@ -27,18 +27,17 @@ from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened, with_probe
 from bigkernel.estimators.ridge_method import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
-from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, gather
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
+from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.preconditioners import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.products import FoldProducts
+from bigkernel.statistics.products import ProductStatistic
 
 Array = NDArray[Any]
 _STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
@@ -163,17 +162,14 @@ class Descents(Sweep):
     choice: PreconditionerChoice = field(kw_only=True)
 
     @property
-    def goal(self) -> Goal:
-        """What their descents are after."""
-        method, penalties = self.lead.method, [candidate.penalty for candidate in self.candidates]
-        assert isinstance(method, RidgeMethod)
-        alphas = tuple(float(penalty.alpha) for penalty in penalties)
-        return Goal(alphas, penalties[0].fit_intercept, method.by_cg.tol, method.by_cg.max_iter)
+    def alphas(self) -> tuple[float, ...]:
+        """Their penalties."""
+        return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
 
     @property
     def factor_bytes(self) -> int:
         """Of the preconditioners that the penalties need."""
-        return len(decades(np.array(self.goal.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
+        return len(decades(np.array(self.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
 
     def state_bytes(self, targets: Targets, partition: Partition) -> int:
         """Of the vectors of a step on the driver."""
@@ -182,18 +178,18 @@ class Descents(Sweep):
 
     def driver_bytes(self, targets: Targets, partition: Partition) -> int:
         """Most memory that arrays take on the driver, at once."""
-        m, factors = int(self.lead.basis.width), len(decades(np.array(self.goal.alphas))[0])
+        m, factors = int(self.lead.basis.width), len(decades(np.array(self.alphas))[0])
         return driver_bytes(m, self.choice, factors) + self.state_bytes(targets, partition)
 
     def statistic(self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()) -> Any:
         """The products of a look, for a plan."""
         shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
         features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
-        return FoldProducts(features, targets, vectors, "plan", residual=True, folds=partition.folds)
+        return ProductStatistic(features, targets, vectors, "plan", residual=True, folds=partition.folds)
 
     def draws(self, targets: Targets) -> list[Any]:
         """What the sweep that draws rows sums up, for a plan; nothing where there is none."""
-        return [planned_draw(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
+        return [planned_sample(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
 
     def halves(self) -> list[Sweep]:
         """Of half the candidates each."""

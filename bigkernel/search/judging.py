@@ -43,7 +43,7 @@ from bigkernel.search.candidates import (
     limit_bytes,
     within_memory,
 )
-from bigkernel.search.fold_descents import descended
+from bigkernel.search.conjugate_gradients import solve_folds_by_cg
 from bigkernel.search.scoring import Scoring, Solved, Tested, TestedRows
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, changes, variances
@@ -420,9 +420,9 @@ class Work(SearchTraining):
 
     def _descend(self, one: Descents, partition: Partition) -> list[Solved]:
         """The descents of all candidates on all folds, by fold; where they end, a fit to all rows may begin."""
-        solved, shares = descended(one, partition, self.rows, self.targets, self.inputs)
+        solved, steps = solve_folds_by_cg(one, partition, self.rows, self.targets, self.inputs)
         count = f"{len(one.candidates)} penalties and {len(partition.splits)} folds of a kernel"
-        emit(Note(f"{count} descended side by side in {len(shares)} steps"))
+        emit(Note(f"{count} descended side by side in {steps} steps"))
         c, width = self.targets.width, int(one.lead.basis.width)
         for place, candidate in enumerate(one.candidates):
             if 8 * width * c * (len(self.starts) + 1) > settings().memory_limit_bytes:

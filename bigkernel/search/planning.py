@@ -23,7 +23,7 @@ from bigkernel.search.candidates import Candidate, Descents, SidedSweep, Sweep, 
 from bigkernel.search.judging import Work, batches
 from bigkernel.search.scoring import OF_SUMS, Scoring, require_served
 from bigkernel.search.splits import Partition, partitions
-from bigkernel.solvers.preconditioners import named
+from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
@@ -316,7 +316,7 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
         what = f"{kernels} kernel{'s' * (kernels > 1)}, {candidates} candidates, {len(part.splits)} folds: "
         if isinstance(one, Descents):
             number, held = one.choice.sweeps, one.driver_bytes(work.targets, part)
-            what += f"about {number} sweeps of conjugate gradients by the {named(one.choice.rows)}, "
+            what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(one.choice.rows)}, "
             what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
             drawn = [plan_sweep(rows, statistic).task_bytes for statistic in one.draws(work.targets)]
             yield _Line(what, steps.flops, max(steps.task_bytes, *drawn, 0), number, held)

@@ -32,7 +32,7 @@ _NAMES = ("row", "weight", "leverage", "fold")
 
 @dataclass(frozen=True, eq=False)
 class LeverageSample:
-    """The labelled rows with the smallest keys, by weight and by leverage.
+    """Draw the labelled rows with the smallest keys, by weight and by leverage.
 
     Accumulates `row` (k,), their ids, `weight`, `leverage` and `fold`, the one that tests them, of each.
 
@@ -40,16 +40,16 @@ class LeverageSample:
     ----------
     features : a single map of width p
     targets : which rows are labelled
-    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² is about the leverage; no part of what a run is known by, for
+    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² is about the leverage; not compared when a run resumes, for
         other processors round it otherwise
     size : how many rows are drawn at most
-    step : what they are drawn for, in words: a run is known by it
+    step : what they are drawn for, by which a run knows the sweep
     folds : only rows that one of them is trained on; None: all
     """
 
     features: IdentityMap | LandmarkMap | FourierMap
     targets: Targets
-    projection: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
+    projection: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
     size: int
     step: str
     folds: Folds | None = None
@@ -62,11 +62,11 @@ class LeverageSample:
         """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
         return self._smallest([a, b])
 
-    def _smallest(self, parts: list[Accumulator]) -> Accumulator:
-        """The rows of some parts with the smallest keys: one more than `size`, which gives their chances."""
-        whole = {name: np.concatenate([part[name] for part in parts]) for name in _NAMES}
-        kept = self._rank(whole) <= self.size
-        return {name: values[kept] for name, values in whole.items()}
+    def _smallest(self, totals: list[Accumulator]) -> Accumulator:
+        """Keep the rows with the smallest keys: one more than `size`, which gives their chances."""
+        rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
+        kept = self._ranks(rows) <= self.size
+        return {name: values[kept] for name, values in rows.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
@@ -85,46 +85,45 @@ class LeverageSample:
         """See `Statistic`."""
         if chunk.y is None:
             raise DataError("y: labels are needed and the input has none")
-        used = self.targets.labelled(chunk.y, chunk.start)
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows
-        used &= (fold == -1) if self.folds is not None and self.folds.count == 1 else (fold >= -1)
-        found = [total]
-        for block in chunk.blocks(np.flatnonzero(used)):
+        trained = fold == -1 if self.folds is not None and self.folds.count == 1 else fold >= -1
+        totals = [total]
+        for block in chunk.blocks(np.flatnonzero(self.targets.labelled(chunk.y, chunk.start) & trained)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 w = np.ones(len(phi)) if chunk.weight is None else weights_of(chunk, block)
                 with np.errstate(over="ignore"):
                     leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
                 row = chunk.start + np.arange(len(chunk))[block]
-                more = dict(zip(_NAMES, (row, w, leverage, fold[block]), strict=True))
-                found.append({name: np.asarray(values, np.float64)[w > 0] for name, values in more.items()})
-        total.update(self._smallest(found))
+                values = zip(_NAMES, (row, w, leverage, fold[block]), strict=True)
+                totals.append({name: np.asarray(column, np.float64)[w > 0] for name, column in values})
+        total.update(self._smallest(totals))
 
-    def drawn(self, total: Accumulator) -> tuple[Array, Array, Array]:
-        """Ids of at most `size` rows, rising, their weights in the sub-sample, and their folds, (k,) each."""
+    def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
+        """Draw at most `size` rows: their ids, rising, weights in the sub-sample, and folds, (k,) each."""
         weight, chance = total["weight"], np.ones(len(total["row"]))
         if len(chance) > self.size:
-            rank = self._rank(total)
-            first_left = np.sort(rank)[self.size]  # both draws have given as many
+            ranks = self._ranks(total)
+            first_left = np.sort(ranks)[self.size]  # both draws have given as many
             by_weight, by_leverage = (np.sort(key)[first_left] for key in self._keys(total))
             with np.errstate(over="ignore", invalid="ignore"):
                 chance = np.fmax(weight * by_weight, weight * total["leverage"] * by_leverage)
-            chance = np.where(rank < first_left, np.minimum(chance, 1), 0)
+            chance = np.where(ranks < first_left, np.minimum(chance, 1), 0)
         taken = np.flatnonzero(chance > 0)
         taken = taken[np.argsort(total["row"][taken])]
         ids, fold = (total[name][taken].astype(np.int64) for name in ("row", "fold"))
         return ids, weight[taken] / chance[taken], fold
 
     def _keys(self, total: Accumulator) -> tuple[Array, Array]:
-        """Keys by weight and by leverage, (k,) each."""
+        """Compute keys by weight and by leverage, (k,) each."""
         # the 53 highest bits, in the middle between 0 and 1 of their steps
         u = ((mixed(total["row"].astype(np.uint64), seed=1) >> np.uint64(11)) + 0.5) / 2.0**53
         with np.errstate(divide="ignore", over="ignore"):
             return u / total["weight"], u / (total["weight"] * total["leverage"])
 
-    def _rank(self, total: Accumulator) -> Array:
-        """The place of each row by its keys, (k,), in the draw that takes it first."""
+    def _ranks(self, total: Accumulator) -> Array:
+        """Rank each row by its keys, (k,), in the draw that takes it first."""
         ranks = np.empty((2, len(total["row"])), np.int64)
         for rank, key in zip(ranks, self._keys(total), strict=True):
             rank[np.lexsort((total["row"], key))] = np.arange(len(key))

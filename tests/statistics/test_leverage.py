@@ -29,7 +29,7 @@ STATISTIC = LeverageSample(FEATURES, Targets(1), ROOT, SIZE, "drawn")
 
 def drawn(statistic=STATISTIC, **columns):
     total = sweep(as_rows(X, Y, **columns), statistic, client="serial").total
-    return total, statistic.drawn(total)
+    return total, statistic.sample(total)
 
 
 def test_the_draw_is_the_same_however_rows_are_cut_and_merged(small_steps):
@@ -38,7 +38,7 @@ def test_the_draw_is_the_same_however_rows_are_cut_and_merged(small_steps):
     parts = [sweep(as_rows(X, Y), STATISTIC, client=client).total for client in ("serial", "threads")]
     assert_array_equal(parts[0]["row"], parts[1]["row"])
     for order in (parts[0], STATISTIC.merge(whole, parts[0])):
-        again = STATISTIC.drawn(order)
+        again = STATISTIC.sample(order)
         for found, wanted in zip(again, (ids, weight, fold), strict=True):
             assert_array_equal(found, wanted)
     assert SIZE - 1 <= len(ids) <= SIZE
@@ -87,7 +87,7 @@ def test_only_labelled_rows_that_a_fold_is_trained_on_are_drawn():
         folds = np.where(fold > count - 1, -1, fold)
         rows = as_rows(X, labels, fold=folds)
         some = replace(statistic, folds=ColumnFolds(count))
-        ids, _, found = some.drawn(sweep(rows, some, client="serial").total)
+        ids, _, found = some.sample(sweep(rows, some, client="serial").total)
         assert (labels[ids] >= 0).all()
         assert (folds[ids] >= -1).all()
         assert_array_equal(found, folds[ids])

@@ -11,7 +11,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.products import FoldProducts, ProductStatistic
+from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.folds import ColumnFolds, SomeFolds
 
 rng = np.random.default_rng(7)
@@ -30,17 +30,42 @@ def products(rows, *, residual=False, targets=None, vectors=V):
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-def test_sums_are_those_of_the_dense_formulas(small_steps, weight):
-    rows = as_rows(X, Y, weight=weight)
-    w = np.ones(N) if weight is None else weight
-    assert_allclose(products(rows)["U"], B.T @ (w[:, None] * (B @ V)), rtol=1e-10)
-    found, left = products(rows, residual=True), Y - B @ V
-    assert_allclose(found["U"], B.T @ (w[:, None] * left), rtol=1e-9, atol=1e-9)
-    assert_allclose(found["s"], w @ B, rtol=1e-10)
-    assert_allclose(found["e"], w @ left, rtol=1e-9, atol=1e-9)
-    assert_allclose(found["sse"], w @ left**2, rtol=1e-10)
-    assert_allclose(found["squares"], w @ (B @ V) ** 2, rtol=1e-10)
-    assert_allclose([found["rows"], found["n"]], [np.count_nonzero(w), w.sum()], rtol=1e-12)
+@pytest.mark.parametrize("numbers", [None, (2, 0)], ids=["nothing held out", "two of three folds"])
+def test_sums_are_those_of_the_dense_formulas(small_steps, numbers, weight):
+    fold = rng.integers(-2, 3, N)  # −2: no split uses a row, −1: all train on it
+    rows, w = as_rows(X, Y, weight=weight, fold=fold), np.ones(N) if weight is None else weight
+    folds = numbers and SomeFolds(ColumnFolds(3), numbers)
+    groups = [np.ones(N, bool)]
+    if numbers:
+        groups = [*(fold == number for number in numbers), (fold > -2) & ~np.isin(fold, numbers)]
+    used = np.any(groups, axis=0)
+    given = rng.normal(size=(M, len(numbers or [0]), 2, 3))  # two penalties, three targets
+
+    def swept(residual):
+        statistic = ProductStatistic(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds)
+        return sweep(rows, statistic, client="serial").total
+
+    near = {"rtol": 1e-9, "atol": 1e-9}
+    products, sums = swept(False)["U"].reshape(given.shape), swept(True)
+    for place in range(given.shape[1]):
+        tested = w * groups[place] if numbers else np.zeros(N)
+        trained = w * used - tested
+        for penalty in range(2):
+            f = B @ given[:, place, penalty]
+            assert_allclose(products[:, place, penalty], B.T @ (trained[:, None] * f), **near)
+            wanted = {"U": B.T @ (trained[:, None] * (Y - f)), "e": trained @ (Y - f), "sse": trained @ (Y - f) ** 2}
+            wanted["squares"] = trained @ f**2
+            if numbers:
+                wanted |= {"held_e": tested @ (Y - f), "held_sse": tested @ (Y - f) ** 2}
+            for name, values in wanted.items():
+                found = sums[name].reshape(-1, *given.shape[1:])[:, place, penalty]
+                assert_allclose(found.squeeze(), values, **near, err_msg=name)
+    assert len(sums["n"]) == len(groups)
+    for place, own in enumerate(groups):
+        assert_allclose(sums["s"][place], (w * own) @ B, **near)
+        assert_allclose(sums["t"][place], (w * own) @ Y, **near)
+        assert_allclose(sums["q"][place], (w * own) @ Y**2, **near)
+        assert_allclose([sums["n"][place], sums["rows"][place]], [w[own].sum(), np.count_nonzero(w[own])])
 
 
 def test_rows_without_a_label_count_nothing(small_steps):
@@ -85,33 +110,3 @@ def test_the_footprint_is_of_vectors_and_not_of_a_square():
     statistic = ProductStatistic(FEATURES, Targets(3), np.zeros((M, 3)), "1")
     assert statistic.footprint(256).partial_bytes < 8 * M * M
     assert statistic.footprint(512).work_bytes > statistic.footprint(256).work_bytes
-
-
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-def test_columns_of_folds_leave_out_the_rows_that_these_test(small_steps, weight):
-    fold = rng.integers(-2, 3, N)  # −2: no split uses a row, −1: all train on it
-    rows, w = as_rows(X, Y, weight=weight, fold=fold), np.ones(N) if weight is None else weight
-    given = rng.normal(size=(M, 2, 2, 3))  # two of the folds, two penalties, three targets
-    folds = SomeFolds(ColumnFolds(3), (2, 0))
-
-    def swept(residual):
-        statistic = FoldProducts(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds=folds)
-        return sweep(rows, statistic, client="serial").total
-
-    products, looked = swept(False)["U"].reshape(given.shape), swept(True)
-    for place, number in enumerate((2, 0)):
-        trained, tested = w * ((fold > -2) & (fold != number)), w * (fold == number)
-        for penalty in range(2):
-            f = B @ given[:, place, penalty]
-            near = {"rtol": 1e-9, "atol": 1e-9}
-            assert_allclose(products[:, place, penalty], B.T @ (trained[:, None] * f), **near)
-            wanted = {"U": B.T @ (trained[:, None] * (Y - f)), "e": trained @ (Y - f), "sse": trained @ (Y - f) ** 2}
-            wanted |= {"squares": trained @ f**2, "held_e": tested @ (Y - f), "held_sse": tested @ (Y - f) ** 2}
-            for name, values in wanted.items():
-                found = looked[name].reshape(-1, 2, 2, 3)[:, place, penalty]
-                assert_allclose(found.squeeze(), values, **near, err_msg=name)
-    for place, own in enumerate((fold == 2, fold == 0, (fold == 1) | (fold == -1))):
-        assert_allclose(looked["s"][place], (w * own) @ B, rtol=1e-9, atol=1e-12)
-        assert_allclose(looked["t"][place], (w * own) @ Y, rtol=1e-9, atol=1e-9)
-        assert_allclose(looked["q"][place], (w * own) @ Y**2, rtol=1e-9)
-        assert_allclose([looked["n"][place], looked["rows"][place]], [w[own].sum(), np.count_nonzero(w[own])])

@@ -12,6 +12,6 @@ cd "$root"
 # a new numcodecs warns under an old zarr; an old scikit-learn says another error of weights that are all zero
 PYTHONPATH=$root OPENBLAS_NUM_THREADS=1 "$place/bin/python" -m pytest -W "ignore:crc32c usage" \
   tests/data/test_{corpus,zarr_arrays,run_directory}.py tests/streaming tests/engine tests/search tests/test_startup.py \
-  tests/models tests/estimators/test_{kernel_ridge,iterative}.py tests/cluster/test_connect.py \
+  tests/models tests/estimators/test_{kernel_ridge,cg_fits}.py tests/cluster/test_connect.py \
   --deselect tests/search/test_refusals.py::test_weights \
   tests/faults/test_changing_stores.py tests/faults/test_run_protocol.py

@@ -84,7 +84,7 @@ def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
 
 
 def test_how_far_the_normal_matrix_is_is_told(monkeypatch):
-    monkeypatch.setattr("bigkernel.estimators.sub_samples._TELL_SECONDS", -1.0)
+    monkeypatch.setattr("bigkernel.estimators.cg_problem._REPORT_SECONDS", -1.0)
     seen = []
     with observe(lambda event: seen.append((event.what, event.done, event.total)) if isinstance(event, Step) else None):
         found = model(tol=1e-3).fit(X, Y)

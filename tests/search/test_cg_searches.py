@@ -30,7 +30,7 @@ from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search import candidates
 from bigkernel.search.planning import Given
-from bigkernel.statistics.products import FoldProducts
+from bigkernel.statistics.products import ProductStatistic
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(1952)
@@ -97,7 +97,7 @@ def test_the_error_that_is_told_bounds_what_the_tolerance_leaves():
 
 def test_more_penalties_take_no_more_sweeps_and_those_that_have_ended_none():
     seen = []
-    original = FoldProducts.zero
+    original = ProductStatistic.zero
 
     def noted(statistic):
         seen.append(statistic.vectors.shape[1])
@@ -107,7 +107,7 @@ def test_more_penalties_take_no_more_sweeps_and_those_that_have_ended_none():
     for alphas in ([0.01, 100.0], np.geomspace(0.01, 100, 9)):
         seen.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FoldProducts, "zero", noted)
+            patch.setattr(ProductStatistic, "zero", noted)
             _, sweeps = sweeps_of(partial(searched, grid={"alpha": alphas}, refit=False, model={"tol": 1e-6}))
         counts.append(len(sweeps))
         columns.append(set(seen))
@@ -289,7 +289,7 @@ def test_a_search_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(tmp_p
         with dask.config.set({"bigkernel.chunk-bytes": 4096, "bigkernel.min-segments": 4}):
             return searched(grid={"alpha": [0.1, 1.0]}, model={"tol": 1e-2}, cv=GroupKFold(3), fit=groups)
 
-    undisturbed, update, chunks = search(), FoldProducts.update, []
+    undisturbed, update, chunks = search(), ProductStatistic.update, []
 
     def interrupted(statistic, total, chunk):
         if statistic.step.startswith("1 "):
@@ -298,7 +298,7 @@ def test_a_search_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(tmp_p
                 raise KeyboardInterrupt
         update(statistic, total, chunk)
 
-    monkeypatch.setattr(FoldProducts, "update", interrupted)
+    monkeypatch.setattr(ProductStatistic, "update", interrupted)
     with pytest.raises(KeyboardInterrupt), executing("serial", run=tmp_path / "run"):
         search()
     assert 0 < len(list((tmp_path / "run" / "tune-cg-1").rglob("receipts/0-*.json"))) < 4

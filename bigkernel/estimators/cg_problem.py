@@ -1,0 +1,348 @@
+"""The normal equations of kernel ridge as sweeps of the rows, and what preconditions them.
+
+The columns of all solutions stand side by side, fold by fold, penalty by penalty, target by target; a fit has one
+penalty and no folds. Nothing m×m is summed over the rows: the driver alone holds m×m, the core and a factor for each
+decade of penalties. Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
+sub-sample.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.estimators.kernel_basis import Basis
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import emit, spent
+from bigkernel.solvers.cg_cost import CORE_BYTES, decades, preconditioner_itemsize
+from bigkernel.solvers.preconditioners import Factor, Preconditioner, estimate_trace, factor_core, factor_sample
+from bigkernel.statistics.leverage import LeverageSample
+from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
+from bigkernel.statistics.products import ProductStatistic
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import ColumnFolds, Folds
+from bigkernel.streaming.merge_tree import Accumulator
+
+Array = NDArray[Any]
+STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
+_LABEL_ROWS = 2**20  # rows whose labels are read at a time
+_REPORT_SECONDS = 0.5  # between two reports of how far the normal matrix is
+_FEW = 0.1  # directions lost to rounding that are not worth being counted better
+_NOTHING = 20.0  # times the rounding of m numbers, below which the core says nothing
+_PENALISED = 1e-5  # of what a penalty halves: the least that a direction counts for
+_SEED = 0  # the sub-sample is the same in every process
+_PROJECTIONS = 16  # numbers that estimate the leverage of a row, to a third of it
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """Stop where the excess of the objective is at most `tol` of it, or after `max_iter` steps."""
+
+    tol: float
+    max_iter: int
+
+
+class Core:
+    """K_mm in float64, in which it stays positive; kept where it takes at most `CORE_BYTES`, else made each time."""
+
+    def __init__(self, basis: Basis) -> None:
+        self._basis, self.width = basis, int(basis.width)
+        self._kept: list[Array] = []
+        self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
+
+    def strips(self) -> Iterator[tuple[slice, Array]]:
+        """Give some rows at a time, (b, m)."""
+        for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
+            rows = slice(start, min(start + STRIP_ROWS, self.width))
+            strip = self._kept[number] if number < len(self._kept) else self._basis.core_rows(rows)
+            if number == len(self._kept) and 8 * self.width**2 <= CORE_BYTES:
+                self._kept.append(strip)
+            yield rows, strip
+
+    def times(self, vectors: Array) -> Array:
+        """Compute K_mm v, (m, columns)."""
+        out = np.empty(vectors.shape)
+        with spent("core"):
+            for rows, strip in self.strips():
+                out[rows] = strip @ vectors
+        return out
+
+    def copy(self, dtype: DTypeLike | None = None) -> Array:
+        """Copy K_mm in column order, in the dtype of FALKON's factors if none is given."""
+        copy = np.empty((self.width, self.width), dtype or f"f{preconditioner_itemsize(self.width)}")
+        for rows, strip in self.strips():
+            copy[rows] = strip
+        return copy.T
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The residual at coefficients α, and what the same sweep says of the rows that each column is trained on.
+
+    Attributes
+    ----------
+    values : C − Aα, (m, columns), from the rows: better rounded than from sums
+    sums : of `ProductStatistic`; `rows`, `n`, `s`, `t`, `q` over the training rows of a fold, (F, …), and with folds
+        `held_rows`, `held_n`, `held_t`, `held_q` over those that it tests
+    count, weight : number and weight of the training rows, (columns,)
+    intercept : (columns,), 0 without one
+    squared_error : Σ w (y − f)², (columns,)
+    objective, null_objective : with α αᵀKα, and that of α = 0, (columns,)
+    """
+
+    values: Array
+    sums: Accumulator
+    count: Array
+    weight: Array
+    intercept: Array
+    squared_error: Array
+    objective: Array
+    null_objective: Array
+
+    @property
+    def least_objective(self) -> Array:
+        """What is known of the least objective, (columns,): it is neither above the objective nor above that of 0."""
+        return np.minimum(self.objective, self.null_objective)
+
+
+@dataclass(frozen=True, eq=False)
+class CGProblem:
+    """The equations (Σ w bbᵀ + αK) v = Σ w by of each fold, penalty and target; about the mean with an intercept.
+
+    Attributes
+    ----------
+    rows, targets, basis : of the fit
+    alphas : penalties
+    with_intercept : whether one is fitted
+    stopping : when to stop
+    sample_rows : of the preconditioner; 0: factors of the core
+    folds : None: nothing is held out
+    name : of the sweeps
+    reports : of each sweep so far
+    """
+
+    rows: Rows
+    targets: Targets
+    basis: Basis
+    alphas: tuple[float, ...]
+    with_intercept: bool
+    stopping: StoppingRule
+    sample_rows: int
+    folds: Folds | None = None
+    name: str = "cg"
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+    @cached_property
+    def core(self) -> Core:
+        """K_mm."""
+        return Core(self.basis)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(F, A, c)."""
+        return self.folds.count if self.folds else 1, len(self.alphas), self.targets.width
+
+    @property
+    def label(self) -> str:
+        """By which a run knows the sweeps."""
+        alpha = self.alphas[0] if len(self.alphas) == 1 else self.alphas
+        return f"alpha={alpha!r}, intercept={self.with_intercept}, tol={self.stopping.tol!r}"
+
+    def penalties(self, active: Array | slice = slice(None)) -> Array:
+        """Repeat the active penalties: α of each column."""
+        return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
+
+    def residual(self, alpha: Array) -> Residual:
+        """Sweep for the residual of all columns at α (m, columns)."""
+        sums = self._products(alpha, residual=True)
+        if self.folds:
+            groups = {name: sums[name] for name in ("rows", "n", "s", "t", "q")}
+            sums = {**sums, **{f"held_{name}": values[:-1] for name, values in groups.items()}}
+            sums |= {name: _others(values) for name, values in groups.items()}
+        each, K_alpha = self.shape[1] * self.shape[2], self.core.times(alpha)
+        n = np.maximum(sums["n"], 1e-300)
+        count, weight = np.repeat(sums["rows"], each), np.repeat(n, each)
+        e, sse, null = sums["e"], sums["sse"], sums["q"]
+        values: Array = sums["U"] - self.penalties() * K_alpha
+        intercept = np.zeros_like(e)
+        if self.with_intercept:  # b = Σ w (y − f)/n
+            intercept = e / weight
+            values -= self._times_sums(sums["s"], intercept)
+            sse = sse - e**2 / weight
+            null = np.maximum(null - sums["t"] ** 2 / n[:, None], 0)
+        objective = sse + self.penalties() * (alpha * K_alpha).sum(axis=0)
+        null = np.repeat(null, self.shape[1], axis=0).ravel()
+        return Residual(values, sums, count, weight, intercept, sse, objective, null)
+
+    def product(self, vectors: Array, active: Array, at: Residual) -> Array:
+        """Sweep for Av of the columns of the active penalties, (m, columns)."""
+        product: Array = self._products(vectors)["U"] + self.penalties(active) * self.core.times(vectors)
+        if self.with_intercept:  # − s sᵀv/n of the rows that each column is trained on
+            s, n = at.sums["s"], np.maximum(at.sums["n"], 1e-300)
+            by_fold = vectors.reshape(len(vectors), len(n), -1)
+            along = s @ vectors if self.folds is None else np.einsum("fp,pfk->fk", s, by_fold)
+            product -= self._times_sums(s, along.ravel() / np.repeat(n, by_fold.shape[2]))
+        return product
+
+    def _times_sums(self, s: Array, values: Array) -> Array:
+        """Multiply Σ w b of each fold (F, m) with values (columns,), (m, columns)."""
+        return np.asarray((s.T[:, :, None] * values.reshape(len(s), -1)).reshape(s.shape[1], -1))
+
+    def _products(self, vectors: Array, *, residual: bool = False) -> Accumulator:
+        step = f"{len(self.reports)} of {self.label}, sample={self.sample_rows}"
+        statistic = ProductStatistic(self.basis.features(), self.targets, vectors, step, residual, self.folds)
+        return self.sweep(statistic)
+
+    def sweep(self, statistic: Statistic) -> Accumulator:
+        """Sweep once, and note the report."""
+        swept = sweep(self.rows, statistic, what=f"{self.name}-{len(self.reports)}")
+        self.reports.append(swept.report())
+        return swept.total
+
+
+def _others(sums: Array) -> Array:
+    """Add up all groups of rows but each fold's own, (F, …), from sums of each group, (F + 1, …)."""
+    return np.stack([np.delete(sums, number, axis=0).sum(axis=0) for number in range(len(sums) - 1)])
+
+
+def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:
+    """Factor the core for n rows."""
+    (alphas, _), core = decades(problem.penalties()), problem.core
+    factors = [factor_core(core.copy(), alpha, n, intercept=problem.with_intercept) for alpha in alphas]
+    return _for_columns(problem, factors, n)
+
+
+def leverage_sample(problem: CGProblem) -> LeverageSample:
+    """Make the statistic that draws the sub-sample, by leverages as the factors of the core estimate them.
+
+    Of several penalties the least tells most rows apart.
+    """
+    n, core = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core
+    factor = factor_core(core.copy(), min(problem.alphas), n, intercept=problem.with_intercept)
+    normal = np.random.RandomState(_SEED).standard_normal((core.width, _PROJECTIONS)) / _PROJECTIONS**0.5
+    features, step = problem.basis.features(), f"drawn for {problem.label}"
+    return LeverageSample(
+        features, problem.targets, factor.half_solve(normal), problem.sample_rows, step, problem.folds
+    )
+
+
+def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
+    """Make such a statistic for a plan."""
+    return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTIONS)), size, "plan")
+
+
+def _labelled_weight(rows: Rows, targets: Targets) -> float:
+    """Add up the weights of all labelled rows, or count them; columns are read a piece at a time."""
+    source, weight, total = rows.columns["y"], rows.column("weight"), 0.0
+    for start in range(0, len(rows), _LABEL_ROWS):
+        stop = min(start + _LABEL_ROWS, len(rows))
+        y = source.read(start, stop)
+        if y.dtype.kind == "f" and rows.bad_rows == "skip":
+            y = np.where(np.isinf(y), np.nan, y)
+        known = targets.labelled(y, start)
+        w = np.ones(len(known)) if weight is None else np.asarray(weight[start:stop], np.float64)
+        total += float(np.maximum(w[known & np.isfinite(w)], 0).sum())
+    return total
+
+
+def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: Array) -> tuple[Preconditioner, Array]:
+    """Factor the normal matrix of a sub-sample, its rows, weights and folds (k,); and the solution of its rows alone.
+
+    One normal matrix serves all folds: of the rows of all of them, as heavy as the mean of their training sets, which
+    differ from it by less than the draw of a sub-sample does. A tested row shapes the pace by its x alone: every fold
+    starts from the labels that it is trained on.
+    """
+    rows, basis, targets, (F, A, c) = problem.rows, problem.basis, problem.targets, problem.shape
+    y = rows.take_column("y", ids)
+    chunk = Chunk(rows.take(ids), y=y, weight=weight, fold=fold, block_rows=STRIP_ROWS)
+    by_fold: Accumulator = {}
+    if problem.folds:
+        zeros = np.zeros((basis.width, F * c))
+        products = ProductStatistic(basis.features(), targets, zeros, "start", residual=True, folds=ColumnFolds(F))
+        by_fold = products.zero()
+        products.update(by_fold, chunk)
+    moments = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
+    total = moments.zero()
+    chunk.work.passed = _row_reporter(len(ids))
+    moments.update(total, chunk)
+    del chunk
+    total = moments.finish(total)
+    C, n, s, t = (total[name] for name in ("C", "n", "s", "t"))
+    if problem.folds:  # of y − 0 over training rows
+        C, n, s, t = by_fold["U"], _others(by_fold["n"]), _others(by_fold["s"]), by_fold["e"].reshape(F, c)
+    C = C.reshape(basis.width, F, c)
+    if problem.with_intercept:
+        C = C - s.T[:, :, None] * (t / np.maximum(n, 1e-300)[:, None])
+    share = float(n.mean()) / max(float(total["n"][0]), 1e-300)
+    P = _factor_normal_matrix(problem, total, len(ids), share)
+    return P, P.solve(np.tile(C, A).reshape(basis.width, -1))
+
+
+def _row_reporter(rows: int) -> Callable[[int], None]:
+    """Report now and then how many of the rows are in the normal matrix."""
+    what, done, last = "rows of the normal matrix", 0, time.monotonic()
+    emit(Step(what, 0, rows))
+
+    def count_rows(count: int) -> None:
+        nonlocal done, last
+        done += count
+        if done == rows or time.monotonic() - last > _REPORT_SECONDS:
+            last = time.monotonic()
+            emit(Step(what, done, rows))
+
+    return count_rows
+
+
+def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, share: float) -> Preconditioner:
+    """Factor the normal matrix of so many rows, a share of their moments (whose G it takes)."""
+    A, s, n = total.pop("G")[0], total["s"][0], max(float(total["n"][0]), 1e-300)
+    for start in range(0, len(A), STRIP_ROWS):
+        strip = A[start : start + STRIP_ROWS]
+        if problem.with_intercept:
+            strip -= np.outer(s[start : start + STRIP_ROWS] / n, s)
+        if share != 1:
+            strip *= share
+    alphas, _ = decades(problem.penalties())
+    factors: list[Factor] = []
+    for place, alpha in enumerate(alphas):
+        emit(Step("factors of the normal matrix", place, len(alphas)))
+        own = A if place == len(alphas) - 1 else A.copy()
+        for strip_rows, strip in problem.core.strips():
+            own[strip_rows] += alpha * strip
+        factors.append(factor_sample(own.T, rows))
+    emit(Step("factors of the normal matrix", len(alphas), len(alphas)))
+    return _for_columns(problem, factors, share * n)
+
+
+def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Preconditioner:
+    """Assign each column its factor, of n rows."""
+    penalties = problem.penalties()
+    alphas, which = decades(penalties)
+    # a column of a smaller penalty than its factor's: P⁻¹A is smaller by as much at most
+    least = np.array([P.least for P in factors])[which] * np.minimum(penalties / np.array(alphas)[which], 1)
+    lost = [_count_lost(P, problem, alpha, n) for P, alpha in zip(factors, alphas, strict=True)]
+    return Preconditioner(factors, which, least, np.array(lost)[which])
+
+
+def _count_lost(P: Factor, problem: CGProblem, alpha: float, n: float) -> float:
+    """Count the directions lost to rounding: those in which A is below that of P, or of sums of blocks over n rows."""
+    core, m = problem.core, problem.core.width
+    block_rounding = float(np.finfo(problem.basis.dtype).eps) / 2 * core.largest  # of an entry
+    floor = max(P.floor, n * block_rounding**2)
+    lost = floor * estimate_trace(P, m, lambda signs: signs)
+    if lost < _FEW:
+        return lost
+    # nothing is lost where the core is rounding alone, or penalised out of sight: K(K + least)⁻¹ leaves the rest
+    least = max(_NOTHING * m * float(np.finfo(np.float64).eps) * core.largest, _PENALISED * alpha * m / n)
+    A = core.copy(np.float64)
+    A[np.diag_indices(m)] += least
+    shrunk = factor_sample(A, m)
+    return max(floor * estimate_trace(P, m, lambda signs: signs - least * shrunk.solve(signs)), 0.0)

@@ -1,0 +1,246 @@
+"""Kernel ridge by conjugate gradients: m beyond what m×m sums allow.
+
+Every step is one sweep of all columns that are not near enough yet, and sums m numbers for each, so that a run resumes
+inside the iteration. A fit and a search solve the same `CGProblem`. Shapes: m landmarks, F folds, A penalties,
+c targets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import Inaccurate
+from bigkernel.estimators.cg_problem import (
+    CGProblem,
+    Residual,
+    leverage_sample,
+    precondition_by_core,
+    precondition_by_sample,
+)
+from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
+from bigkernel.estimators.number_range import require_squares
+from bigkernel.estimators.parameter_checks import require_labelled, require_some
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
+from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.solvers.conjugate_gradients import CGState, start_cg, step_cg
+from bigkernel.solvers.preconditioners import Preconditioner, describe_preconditioner
+
+Array = NDArray[Any]
+_HALVED = 0.5  # what steps between two residuals leave of the bound, unless rounding ends them
+
+
+@dataclass(frozen=True, eq=False)
+class CGResult:
+    """The solution of all columns, and how near it is.
+
+    Attributes
+    ----------
+    problem : that was solved
+    alpha : coefficients, (m, columns)
+    residual : there
+    excess : bound of what the objective is above its least value, (columns,)
+    rounded : whether rounding has ended the iteration
+    history : after each step the largest bound of the excess, relative to the objective
+    preconditioner : in words
+    jitter : in it, the largest
+    """
+
+    problem: CGProblem
+    alpha: Array
+    residual: Residual
+    excess: Array
+    rounded: bool
+    history: list[float]
+    preconditioner: str
+    jitter: float
+
+    @property
+    def relative_excess(self) -> Array:
+        """The largest excess of a target, relative to its objective, (F, A)."""
+        share = self.excess / np.maximum(self.residual.least_objective, 1e-300)
+        return np.asarray(share.reshape(self.problem.shape).max(axis=2))
+
+    @property
+    def stopping_error(self) -> Array:
+        """Bound of the error of predictions by stopping here, relative to their norm, (F, A)."""
+        # ‖f − f*‖² is at most the excess, but for rounding
+        excess, squares = (
+            values.reshape(self.problem.shape).sum(axis=2) for values in (self.excess, self.residual.sums["squares"])
+        )
+        return np.asarray(np.sqrt(excess / np.maximum(squares, 1e-300)))
+
+    def cancellation_error(self, inputs: Inputs) -> Array:
+        """Estimate the error of predictions, relative to their norm, where coefficients all but cancel, (F, A)."""
+        basis, sums, n = self.problem.basis, self.residual.sums, self.residual.weight
+        squares = sums["squares"]
+        if self.problem.with_intercept:  # f is about its mean then, and y about a point near its own
+            shift = np.resize(inputs.shift, squares.shape)  # the targets, again and again
+            squares = np.maximum(squares - sums["e"] ** 2 / n, 0) + n * shift**2
+        rounded = 8 * np.finfo(np.float64).eps * np.abs(self.alpha).sum(axis=0)
+        rounded += np.finfo(basis.dtype).eps * np.linalg.norm(self.alpha, axis=0)  # of blocks, each by itself
+        lost, squares = (values.reshape(self.problem.shape).sum(axis=2) for values in (n * rounded**2, squares))
+        return np.asarray(self.problem.core.largest * np.sqrt(lost / np.maximum(squares, 1e-300)))
+
+
+def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], start: Array | None = None) -> CGResult:
+    """Solve for all columns, from `start` (m, columns) where it is given, else from the rows of the sub-sample.
+
+    `require_labels` refuses rows that cannot be fitted to, after the first sweep of all of them.
+
+    Raises
+    ------
+    DataError
+        No labelled row to train on, or targets whose squares leave float64.
+    """
+    stopping = problem.stopping
+    P: Preconditioner | None = None
+    alpha = np.zeros((problem.basis.width, len(problem.penalties())))
+    if problem.sample_rows:
+        P, alpha = _draw_preconditioner(problem)
+    alpha = alpha if start is None else start
+    residual = problem.residual(alpha)
+    require_some(problem.rows, problem.reports[0]["skipped_rows"])
+    require_labels(residual)
+    require_squares("y", residual.sums["sse"] + residual.sums["squares"], residual.values)
+    if P is None:
+        emit(Note(f"factors of the core of {problem.basis.width:,} landmarks are made"))
+        with spent("preconditioner"):
+            P = precondition_by_core(problem, float(np.maximum(residual.sums["n"], 1e-300).mean()))
+    # of noise each direction that is lost to rounding takes 1/n of the objective
+    lost = P.lost / np.maximum(residual.count, 1)
+    enough = np.maximum(stopping.tol - lost, stopping.tol / 2)
+    state = start_cg(alpha, residual.values, P.solve, P.least)
+    history: list[float] = []
+    while True:
+        steps, before = len(history), state.excess
+        alpha, ritz = _iterate(problem, residual, state, P, enough, history)
+        # steps carry their residual along, which rounding takes away from that of the rows
+        residual = problem.residual(alpha)
+        state = start_cg(alpha, residual.values, P.solve, ritz)
+        over = state.excess > enough * residual.least_objective
+        nearer = over & (state.excess < _HALVED * before)
+        if not nearer.any() or len(history) >= stopping.max_iter or len(history) == steps:
+            break
+    rounded = bool((over & (len(history) < stopping.max_iter) | (lost > stopping.tol)).any())
+    excess = state.excess + lost * residual.least_objective
+    name, jitter = describe_preconditioner(P.factors[0].rows), max(factor.jitter for factor in P.factors)
+    return CGResult(problem, alpha, residual, excess, rounded, history, name, jitter)
+
+
+def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
+    """Draw a sub-sample by one sweep: its preconditioner, and the solution of its rows alone."""
+    with spent("preconditioner"):
+        statistic = leverage_sample(problem)
+    ids, weight, fold = statistic.sample(problem.sweep(statistic))
+    require_some(problem.rows, problem.reports[-1]["skipped_rows"])
+    require_labelled(len(ids), float(weight.sum()))
+    emit(Note(f"the normal matrix of {len(ids):,} rows is made"))
+    with spent("preconditioner"):
+        return precondition_by_sample(problem, ids, weight, fold)
+
+
+def _iterate(
+    problem: CGProblem, residual: Residual, state: CGState, P: Preconditioner, enough: Array, history: list[float]
+) -> tuple[Array, Array]:
+    """Step until every column is near enough, or stalled; a penalty whose columns are takes part in no further sweep.
+
+    Gives α (m, columns) and the smallest Ritz values (columns,), and appends the bound after each step to `history`.
+    """
+    (F, A, c), stopping = problem.shape, problem.stopping
+    alpha, ritz = state.alpha.copy(), state.ritz.copy()
+    objective, null = residual.objective, residual.null_objective
+    columns, active = np.arange(F * A * c), np.arange(A)  # of all; those that the state has
+    while True:
+        near = state.excess <= enough[columns] * np.minimum(objective, null)
+        ended = near.reshape(F, -1, c).all(axis=(0, 2)) | state.stalled.reshape(F, -1, c).all(axis=(0, 2))
+        going = np.flatnonzero(~ended)
+        last = not len(going) or len(history) >= stopping.max_iter
+        if last or len(going) < len(active):
+            alpha[:, columns], ritz[columns] = state.alpha, state.ritz
+        if last:
+            return alpha, ritz
+        if len(going) < len(active):
+            kept = np.arange(len(columns)).reshape(F, -1, c)[:, going].ravel()
+            columns, active = columns[kept], active[going]
+            state, P, objective, null = state.select(kept), P.select(kept), objective[kept], null[kept]
+        state = step_cg(state, problem.product(state.direction, active, residual), P.solve)
+        objective = objective - state.decrease
+        history.append(float((state.excess / np.maximum(np.minimum(objective, null), 1e-300)).max()))
+        progress = f"step {len(history)} of at most {stopping.max_iter}: the objective is at most {history[-1]:.1g} of"
+        emit(Note(f"{progress} it above its least value; {stopping.tol:g} is enough"))
+
+
+def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) -> tuple[IterativeFit, str]:
+    """Fit one penalty to all rows, from coefficients `start` (m, c) if given; and say by how much it misses `tol`."""
+
+    def require_labels(residual: Residual) -> None:
+        require_labelled(float(residual.sums["rows"][0]), float(residual.sums["n"][0]))
+
+    result = solve_cg(problem, require_labels, start)
+    basis, tol, residual, steps = problem.basis, problem.stopping.tol, result.residual, len(result.history)
+    errors = result.relative_excess, result.stopping_error, result.cancellation_error(inputs)
+    share, error, cancellation = (float(values[0, 0]) for values in errors)
+    missed = ""
+    if share > tol:
+        advice = "rounding allows no more; take" if result.rounded else "take a larger max_iter,"
+        missed = (
+            f"after {steps} steps of conjugate gradients the objective may be {share:.1g} of it above its least "
+            f"value, and tol={tol:g} was asked: {advice} a larger alpha, or solver='direct'"
+        )
+    elif cancellation > max(PROMISE, error):
+        warnings.warn(
+            f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: "
+            "landmarks are much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger "
+            "alpha, dtype='float64' or solver='direct'",
+            Inaccurate,
+            stacklevel=3,
+        )
+    fit = IterativeFit(
+        inputs=inputs,
+        basis=basis,
+        solution=IterativeSolution(
+            coef=result.alpha,
+            intercept=residual.intercept + inputs.shift,
+            rank=basis.width,
+            alpha=problem.alphas[0],
+            training_mse=np.maximum(residual.squared_error, 0) / residual.weight,
+            with_intercept=problem.with_intercept,
+            iterations=steps,
+        ),
+        certificates={
+            "excess": share,
+            "prediction_error": max(error, cancellation),
+            "iterations": steps,
+            "jitter": result.jitter,
+            **basis.figures(),
+        },
+        sweep={
+            **_join_reports(problem.reports),
+            "preconditioner": result.preconditioner,
+            "excess_by_step": result.history,
+            "tol": tol,
+        },
+        skipped_rows=problem.reports[0]["skipped_rows"],
+        rows=int(residual.sums["rows"][0]),
+    )
+    return fit, missed
+
+
+def _join_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the reports of all sweeps: the last one, with what adds up added up."""
+    counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
+    total = {name: sum(report[name] for report in reports) for name in ("flops", "bytes_read", "seconds", *counts)}
+    total |= {name: max(report[name] for report in reports) for name in ("peak_bytes", "announced_bytes")}
+    stages: dict[str, float] = {}
+    for report in reports:
+        for name, seconds in report["stage_seconds"].items():
+            stages[name] = stages.get(name, 0.0) + seconds
+    incidents = [text for report in reports for text in report["incidents"]]
+    return {**reports[-1], **total, "incidents": incidents, "stage_seconds": stages, "sweeps": len(reports)}
