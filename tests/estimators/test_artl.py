@@ -96,9 +96,6 @@ def test_the_width_is_that_of_the_median_distance_of_landmarks():
     assert ARTLClassifier(landmarks=Z, gamma=0.5).fit(X, Y).kernel_.sigma == 1.0
 
 
-# ---------------------------------------------------------------- inputs and executors
-
-
 @pytest.fixture
 def build(tmp_path, make_corpus):
     def make(kind, domain=None):
@@ -171,9 +168,6 @@ def test_a_graph_that_was_not_swept_is_not_made_up():
         model.set_params(manifold=1.0).refit()
 
 
-# ---------------------------------------------------------------- domains
-
-
 def test_a_domain_without_labels_is_the_target():
     domain = np.where(np.arange(len(X)) < N_S, np.where(TRUTH == 0, 5, 2), 9)
     model = ARTLClassifier(**GIVEN).fit(X, Y, domain)
@@ -213,9 +207,6 @@ def test_landmarks_are_balanced_over_both_sides(domain):
     assert np.count_nonzero(model.landmarks_[:, 0] > 50) == 5
 
 
-# ---------------------------------------------------------------- collapse
-
-
 def test_flat_labels_are_warned_of_and_the_least_equivocal_round_is_kept():
     with pytest.warns(PseudoLabelsCollapsed, match="after 3 rounds .* take a larger sharpness"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": 0.3}).fit(X, Y)
@@ -238,9 +229,6 @@ def test_labels_that_grow_less_sure_stop_the_rounds():
     with pytest.warns(PseudoLabelsCollapsed, match="rises, from .* in round [2-5]"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": (30.0, 1.2), "n_rounds": 5}).fit(X, Y)
     assert len(model.rounds_) < 5
-
-
-# ---------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(

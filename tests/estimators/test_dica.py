@@ -51,9 +51,6 @@ def assert_components(model, wanted, rows=NEW, atol=1e-8):
     assert_allclose(reference_domains.up_to_sign(model.transform(rows), wanted), wanted, atol=atol)
 
 
-# ---------------------------------------------------------------- what it computes
-
-
 @FORMS
 @BOTH
 def test_components_of_new_rows_are_those_of_the_paper(form, supervised):
@@ -132,9 +129,6 @@ def test_udica_does_not_look_at_labels():
     plain = model.fit(X, sample_domain=DOMAIN).dual_coef_
     assert_array_equal(model.fit(X, LABELS, DOMAIN).dual_coef_, plain)
     assert not hasattr(model, "classes_")
-
-
-# ---------------------------------------------------------------- every kind of input
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
@@ -240,9 +234,6 @@ def test_bad_rows_can_be_skipped(form):
     model = DICA(**form).fit(rows)
     assert model.skipped_rows_ == 3
     assert_components(model, dense(form, LABELS)[0])
-
-
-# ---------------------------------------------------------------- what is refused, and how
 
 
 @FORMS

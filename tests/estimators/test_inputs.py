@@ -72,9 +72,6 @@ def build(tmp_path, make_corpus):
     return make
 
 
-# ---------------------------------------------------------------- fits
-
-
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @every_kind
 @every_regressor
@@ -159,9 +156,6 @@ def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
     assert_allclose(client.compute(model.decision_function(corpus)).result(), model.decision_function(X), atol=1e-12)
 
 
-# ---------------------------------------------------------------- predictions
-
-
 @every_kind
 def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
     regressor = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, np.column_stack([y, -y]))
@@ -214,9 +208,6 @@ def test_rows_that_are_not_finite_are_not_predicted(build, kind):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     with pytest.raises(DataError, match="NaN"):
         model.predict(rows).compute()
-
-
-# ---------------------------------------------------------------- scores
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
@@ -280,9 +271,6 @@ def test_a_score_without_labels_is_refused(build):
     corpus, _, _ = build("corpus", y=None)
     with pytest.raises(DataError, match="label"):
         Ridge().fit(X, y).score_totals(corpus)
-
-
-# ---------------------------------------------------------------- predictions on disk
 
 
 @pytest.mark.parametrize("kind", ["zarr", "corpus", "corpus 1", "sharded zarr"])

@@ -84,9 +84,6 @@ def test_a_pipeline_streams_a_corpus_through_it(make_corpus):
     assert_array_equal(streamed.predict(corpus).compute(), wanted.predict(Z[ORDER]))
 
 
-# ---------------------------------------------------------------- inputs and executors
-
-
 @pytest.mark.parametrize("kind", ["dask", "zarr", "corpus", "rows"])
 def test_every_kind_of_input_gives_the_components_of_numpy(tmp_path, make_corpus, kind):
     x, y = X[ORDER], Y[ORDER]
@@ -140,9 +137,6 @@ def test_random_features_serve_in_place_of_landmarks():
     model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
     wanted = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
     assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
-
-
-# ---------------------------------------------------------------- domains, and what is refused
 
 
 def test_a_target_of_one_row_is_taken():

@@ -57,9 +57,6 @@ legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient"
 FAST = {"kernel": Gaussian(1.4), "alpha": 0.5, "random_state": 0}
 
 
-# ---------------------------------------------------------------- exact
-
-
 def negative_part(kernel):
     """The warning that a kernel which is not positive is to give."""
     if kernel.positive:
@@ -102,9 +99,6 @@ def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
         KernelRidge().fit(X, y)
 
 
-# ---------------------------------------------------------------- Nyström
-
-
 @legitimate
 @every_kernel
 def test_landmark_form_solves_the_dense_normal_equations(kernel, oracle, small_steps):
@@ -138,9 +132,6 @@ def test_training_error_is_the_mean_squared_error_of_scikit_learn(kernel, weight
     assert_allclose(model.training_mse_, wanted, rtol=1e-8)
     if weight is None:
         assert_allclose(model.training_mse_, ((Y + 3 - model.predict(X)) ** 2).mean(axis=0), rtol=1e-8)
-
-
-# ---------------------------------------------------------------- kernels that are not positive
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
@@ -239,17 +230,11 @@ def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form,
     assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
 
 
-# ---------------------------------------------------------------- the draw
-
-
 def test_a_seed_fixes_the_draw_and_another_changes_it():
     first, again, other = (KernelRidge(n_landmarks=M, random_state=seed).fit(X, y) for seed in (1, 1, 2))
     assert_array_equal(first.landmarks_, again.landmarks_)
     assert_array_equal(first.dual_coef_, again.dual_coef_)
     assert not np.array_equal(first.landmarks_, other.landmarks_)
-
-
-# ---------------------------------------------------------------- classification
 
 
 @pytest.mark.parametrize("n_landmarks", [None, M])
@@ -279,9 +264,6 @@ def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_land
     values = model.decision_function(NEW)
     assert_array_equal(values[:, 2], 0)
     assert_allclose(values[:, 1] - values[:, 0], two.decision_function(NEW), atol=1e-10)
-
-
-# ---------------------------------------------------------------- refusals
 
 
 def _fit(n_landmarks, *, X=X, y=y, weight=None, classifier=False, **params):
@@ -363,9 +345,6 @@ def test_a_corpus_without_a_label_is_refused(make_corpus):
                 KernelRidge(n_landmarks=n_landmarks).fit(rows)
 
 
-# ---------------------------------------------------------------- parameters
-
-
 def test_a_fit_leaves_the_kernel_that_was_given_as_it_was():
     kernel = Gaussian()
     model = KernelRidge(kernel, n_landmarks=M, random_state=0).fit(X, y)
@@ -380,9 +359,6 @@ def test_set_params_of_the_kernel_does_not_reach_into_the_fitted_model(n_landmar
     before = model.predict(NEW)
     model.set_params(kernel__sigma=5.0)
     assert_array_equal(model.predict(NEW), before)
-
-
-# ---------------------------------------------------------------- statistics that are kept
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -486,9 +462,6 @@ def test_a_refused_part_leaves_the_model_as_it_was():
         model.partial_fit(_with(np.nan, (3, 0)), y)
     assert_array_equal(model.predict(NEW), before)
     assert model.statistics_["rows"].sum() == N
-
-
-# ---------------------------------------------------------------- plan
 
 
 def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_does(

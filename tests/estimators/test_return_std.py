@@ -87,9 +87,6 @@ def gaussian(A, B):
     return reference.gaussian(A, B, 1.4)
 
 
-# ---------------------------------------------------------------- dense Gaussian processes
-
-
 @legitimate
 @every_form
 @every_kernel
@@ -136,9 +133,6 @@ def test_a_deviation_is_never_below_that_of_the_noise(alpha, form):
         assert (model.predict(np.vstack([X, NEW, Z]), return_std=True)[1] >= np.sqrt(alpha)).all()
 
 
-# ---------------------------------------------------------------- precision
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @every_kernel
 @legitimate
@@ -156,9 +150,6 @@ def test_single_precision_blocks_give_three_digits(kernel, k, fit_intercept):
         assert_allclose(double**2, wanted, rtol=1e-7)
 
 
-# ---------------------------------------------------------------- shapes
-
-
 @every_form
 @pytest.mark.parametrize("target, shape", [(y, (33,)), (Y[:, :1], (33, 1)), (Y, (33, 2))], ids=["y", "column", "Y"])
 def test_the_pair_has_the_shape_of_the_prediction(target, shape, form):
@@ -168,9 +159,6 @@ def test_the_pair_has_the_shape_of_the_prediction(target, shape, form):
     assert mean.dtype == std.dtype == np.float64
     assert_allclose(mean, model.predict(NEW), rtol=1e-12, atol=1e-14)
     assert_allclose(std.reshape(33, -1) ** 2 * np.ones(2), variance(gaussian, form)[:, None] * np.ones(2), rtol=1e-8)
-
-
-# ---------------------------------------------------------------- every door
 
 
 @pytest.fixture
@@ -250,9 +238,6 @@ def test_row_maps_reach_k_of_x_and_x(make_corpus, tmp_path):
     assert_allclose(model[-1].predict_to(rows, tmp_path / "out", std=True)["std"][...], wanted, rtol=1e-9)
 
 
-# ---------------------------------------------------------------- on disk
-
-
 @pytest.mark.parametrize("kind", ["zarr", "corpus", "dask"])
 @every_form
 def test_what_is_written_is_what_predict_says(build, kind, form, tmp_path):
@@ -301,9 +286,6 @@ def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client,
     mean, std = client.gather(client.compute(list(model.predict(corpus, return_std=True))))
     assert_allclose(mean, model.predict(NEW), rtol=1e-12, atol=1e-13)
     assert_allclose(std, here, rtol=1e-12)
-
-
-# ---------------------------------------------------------------- the model between two questions
 
 
 @every_form
@@ -374,9 +356,6 @@ def test_copies_say_the_same_and_carry_no_factor(form, weight, tmp_path):
     for use in (lambda: clone(model).predict(NEW, return_std=True), lambda: clone(model).predict_to(NEW, "", std=True)):
         with pytest.raises(NotFittedError):
             use()
-
-
-# ---------------------------------------------------------------- refusals
 
 
 @legitimate

@@ -108,9 +108,6 @@ def test_weights_shape_the_eigenfunctions_of_all_rows_in_both_forms_that_have_th
     assert np.abs(exact.predict(NEW) - unweighted).max() > 0.01
 
 
-# ---------------------------------------------------------------- kernels that are not positive
-
-
 def sigmoid(A, B):
     return reference.sigmoid(A, B, 1.0, -0.5)
 
@@ -151,9 +148,6 @@ def test_a_sigmoid_that_is_positive_on_the_rows_gives_no_warning(form):
     K = reference.sigmoid(np.eye(4), np.eye(4), 1.0, 0.1)
     wanted = K @ reference.sssl_exact(K, np.ones(4, bool), np.arange(4.0), 4, ALPHA)
     assert_allclose(model.predict(np.eye(4)), wanted[:, 0], atol=1e-10)
-
-
-# ---------------------------------------------------------------- ranks and penalties
 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
@@ -347,9 +341,6 @@ def test_minus_one_among_text_is_no_label_in_memory_too(kind):
     found, wanted = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
     assert found.classes_.tolist() == ["a", "b", "c"]
     assert_array_equal(found.predict(NEW), np.array(["a", "b", "c"])[wanted.predict(NEW)])
-
-
-# ---------------------------------------------------------------- the graph
 
 
 def moons(count):

@@ -68,9 +68,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(TABLES, MOMENTS)
 
 
-# ---------------------------------------------------------------- data
-
-
 def test_the_pair_is_shuffled_and_its_labels_go_with_their_images(data: Path, sets: tuple[Digits, Digits]) -> None:
     for found, stored in zip(domains_data.the_pair(data, 3), sets, strict=True):
         assert found.labels.tolist() != stored.labels.tolist()
@@ -106,9 +103,6 @@ def test_a_missing_file_is_a_data_error_that_names_it(tmp_path: Path, part: str,
     done = CliRunner().invoke(main, ["domains", *options])
     assert done.exit_code == 3
     assert missing in done.stderr
-
-
-# ---------------------------------------------------------------- methods
 
 
 @pytest.mark.parametrize("key", METHODS)
@@ -164,9 +158,6 @@ def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on
         assert not drawn.fit(Method("", SOURCE, warning), 0).collapsed
 
 
-# ---------------------------------------------------------------- chosen on the source
-
-
 def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(
     sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +190,6 @@ def test_what_is_chosen_does_not_depend_on_target_labels(
     assert set(found[0]) == set(some)
     for key, chosen in found[0].items():
         assert chosen.setting in domains_pair.grid_of(METHODS[key], 2)
-
-
-# ---------------------------------------------------------------- what is shown
 
 
 def fits_of(right: list[list[bool]], seconds: float) -> list[Fit]:
@@ -275,9 +263,6 @@ def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data:
     assert 'src="http' not in page
 
 
-# ---------------------------------------------------------------- rotated digits
-
-
 @pytest.fixture(scope="module")
 def mnist() -> Digits:
     return made("MNIST", 400, 3, side=28)
@@ -332,9 +317,6 @@ def test_the_sentence_about_rotated_digits_compares_draw_by_draw() -> None:
     )
     assert "SSSL 1.0 points more," in text
     assert "UDICA+KRR 3.0 points less (standard error 1.0)" in text
-
-
-# ---------------------------------------------------------------- scale
 
 
 def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(

@@ -187,9 +187,6 @@ def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(
     assert len(after) == 8
 
 
-# ---------------------------------------------------------------- chosen without target labels
-
-
 def test_folds_hold_out_every_row_once_and_keep_proportions(small: Pair) -> None:
     parts = usps_mnist_choice.folds(small.source_labels, 3)
     assert len(parts) == 5
@@ -269,9 +266,6 @@ def test_what_is_chosen_does_not_depend_on_target_labels(small: Pair, tmp_path: 
     assert max(row["cv"] for row in chosen[0] if row["method"] == "KRR") == pytest.approx(
         max(float(row["accuracy"]) for row in csv.DictReader(io.StringIO(grid[0])) if row["method"] == "KRR")
     )
-
-
-# ---------------------------------------------------------------- what is shown
 
 
 def made_fits(m: int, target: float, sssl_seconds: float) -> Any:

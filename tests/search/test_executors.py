@@ -107,9 +107,6 @@ def test_workers_give_the_same_bits(model, options, target, make_corpus, client)
     assert {event.executor for event in seen if isinstance(event, SweepStarted)} == {"dask"}
 
 
-# ---------------------------------------------------------------- memory
-
-
 def test_kernels_that_do_not_fit_together_take_several_sweeps_and_score_the_same():
     wide = rng.normal(size=(200, D))
     model = KernelRidge(landmarks=wide, dtype="float32")
@@ -166,9 +163,6 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
     assert_array_equal(search.best_estimator_.landmarks_, drawn[0])
     alone = KernelRidge(Gaussian(1.0), landmarks=drawn[0], **search.best_params_).fit(X, y)
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
-
-
-# ---------------------------------------------------------------- runs
 
 
 class Ended(Exception):

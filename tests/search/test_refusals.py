@@ -55,9 +55,6 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- the grid
-
-
 @pytest.mark.parametrize(
     "grid, match",
     [
@@ -103,9 +100,6 @@ def test_classifiers_and_regressors_in_one_grid():
     )
 
 
-# ---------------------------------------------------------------- the estimator
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -132,9 +126,6 @@ def test_the_exact_form(grid):
 
 def test_landmarks_of_other_features():
     assert refuse(DataError, r"landmarks: expected an array of shape \(m, 3\)", KernelRidge(landmarks=Z[:, :2]))
-
-
-# ---------------------------------------------------------------- scores
 
 
 @pytest.mark.parametrize(
@@ -229,9 +220,6 @@ def test_r2_of_a_constant_that_is_met_is_one():
     assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
 
 
-# ---------------------------------------------------------------- folds
-
-
 @pytest.mark.parametrize(
     "cv",
     [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], [1.5] * N, 3j, {0: 1}],
@@ -313,9 +301,6 @@ def test_folds_whose_rows_have_no_weight():
     light = (np.arange(N) >= 20) * 1.0
     for weight in (light, 1 - light):
         assert refuse(DataError, "cv: split 0 has .*weight", cv=KFold(3), fit={"sample_weight": weight}, swept=True)
-
-
-# ---------------------------------------------------------------- rows and targets
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,6 @@ GIVEN = KernelRidge(Gaussian(1.4), landmarks=Z)
 CLASSIFIER = KernelRidgeClassifier(Gaussian(1.4), landmarks=Z)
 
 
-# ---------------------------------------------------------------- numbers
-
-
 @legitimate
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
@@ -191,9 +188,6 @@ def test_one_split_has_no_standard_error():
     assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
 
 
-# ---------------------------------------------------------------- classes
-
-
 @pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "lengths"]])
 def test_classes_with_the_scores_that_need_predictions(kernels):
     grid = {"kernel": [KERNELS[name] for name in kernels], "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
@@ -213,9 +207,6 @@ def test_classes_with_the_scores_that_need_predictions(kernels):
 def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
     search = assert_like_peer(CLASSIFIER, {"alpha": [1e-3, 1.0, 100.0]}, X, labels, cv=3, new=NEW)
     assert search.predict(NEW).dtype == labels.dtype
-
-
-# ---------------------------------------------------------------- pipelines
 
 
 def test_pipelines_of_row_wise_transforms():
@@ -244,9 +235,6 @@ def test_steps_may_be_candidates():
     grid = {"map": ["passthrough", UnitNormalizer(), Rescaler(3.0)], "model__alpha": [0.1, 1.0]}
     search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
     assert len(search.plan_.sweeps) == 3
-
-
-# ---------------------------------------------------------------- weights
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -293,9 +281,6 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
     assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
     assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
-
-
-# ---------------------------------------------------------------- ranks, and the choice
 
 
 def test_equal_candidates_share_the_lowest_rank():

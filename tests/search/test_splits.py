@@ -78,9 +78,6 @@ def pairs_of(fold, names):
     return [(np.flatnonzero(fold != name), np.flatnonzero(fold == name)) for name in names]
 
 
-# ---------------------------------------------------------------- which rows
-
-
 @pytest.mark.parametrize("cv, sweeps", SPLITTERS.values(), ids=SPLITTERS)
 def test_a_splitter_is_followed_row_by_row(cv, sweeps):
     rows = as_rows(X, y)
@@ -140,9 +137,6 @@ def test_one_row_is_left_out_in_one_sweep():
     assert_allclose(-split_scores(search)[0], wanted, rtol=1e-7)
 
 
-# ---------------------------------------------------------------- folds by row
-
-
 NUMBERS = np.array([7, 7, 2, -1, 100, 2] * 10)
 
 
@@ -176,9 +170,6 @@ def test_folds_as_plain_data_are_taken(folds):
         MODEL, GRID, X, y, cv=folds, peer_cv=pairs, scoring="neg_mean_squared_error", new=X[:5],
         fit={"groups": GROUPS, "sample_domain": GROUPS}, peer_fit={},
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what is not in memory
 
 
 def lazy(kind, make_corpus, chunk_rows, **columns):

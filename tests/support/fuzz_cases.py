@@ -95,9 +95,6 @@ CASES = st.builds(
 )
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def base(case: Case) -> np.ndarray:
     """The rows before they are multiplied and stored, (n, d) float64 of size 1."""
     n, d = case.shape
@@ -215,9 +212,6 @@ def corpus(place: Path, values: np.ndarray, y: Any) -> Any:
     with CorpusWriter(path, n_features=values.shape[1], dtype=values.dtype, columns=kinds, info=info) as writer:
         writer.append(x=values, **columns)
     return open_corpus(path)
-
-
-# ---------------------------------------------------------------- estimators
 
 
 def kernel(case: Case) -> Any:

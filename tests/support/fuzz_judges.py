@@ -65,9 +65,6 @@ def distance(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found / unit - wanted / unit) / np.linalg.norm(wanted / unit))
 
 
-# ---------------------------------------------------------------- least squares
-
-
 def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | None:
     """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
     if kernel.name in ("sum", "product"):

@@ -183,9 +183,6 @@ def _honest(usable: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-# ---------------------------------------------------------------- crashes
-
-
 def explore(world: World, *, power: bool, most: int | None = None) -> int:
     """Resume from every state that a crash at any step of any driver can leave; the number of different states.
 
@@ -218,9 +215,6 @@ def explore(world: World, *, power: bool, most: int | None = None) -> int:
         world.require_sound(bits, told)
         look("", "")
     return done
-
-
-# ---------------------------------------------------------------- workers that die
 
 
 @contextmanager
