@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 from sklearn.cluster import KMeans
 
-from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
+from bigkernel import ARTLClassifier, KernelRidgeClassifier
 from pipelines.shared.experiments import digit_pair
 
 rng = np.random.default_rng(23)
@@ -15,22 +14,6 @@ X = rng.normal(size=(N, D)) + 3 * np.eye(D)[TRUTH]
 X[N // 2 :] += 0.5
 Y = np.where(np.arange(N) < N // 2, TRUTH, -1)
 ORDER = rng.permutation(N)
-MODELS = {
-    "artl": lambda: ARTLClassifier(Gaussian(2.0), landmarks=X[:20], n_rounds=1),
-    "jda": lambda: JDA(Gaussian(2.0), 5, landmarks=X[:20], n_rounds=1),
-}
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client, make):
-    corpus = make_corpus(X[ORDER], chunk_rows=75, classes=(0, 1, 2), y=Y[ORDER])
-    with executing("serial"):
-        wanted = make().fit(corpus)
-    with executing(client):
-        model = make().fit(corpus)
-    assert_array_equal(model.dual_coef_, wanted.dual_coef_)
-    assert model.rounds_ == wanted.rounds_
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import reference_adaptation as dense
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
+from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.kernels.bandwidths import median_width
@@ -111,37 +110,6 @@ def build(tmp_path, make_corpus):
         return {"X": as_rows(X[ORDER], **columns)}
 
     return make
-
-
-@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus", "rows"])
-def test_every_kind_of_input_gives_the_classifier_of_numpy(build, kind):
-    model, wanted = ARTLClassifier(**GIVEN).fit(**build(kind)), ARTLClassifier(**GIVEN).fit(X, Y)
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-8)
-    assert [entry["changed"] for entry in model.rounds_] == [entry["changed"] for entry in wanted.rounds_]
-    assert_array_equal(model.classes_, [0, 1, 2])
-
-
-def test_executors_give_the_same_bits_and_a_run_is_gone_on_with(tmp_path):
-    settings, fits = {**GIVEN, "n_rounds": 2}, []
-    for client in ("serial", "threads"):
-        with executing(client), dask.config.set({"bigkernel.chunk-bytes": 2**20}):
-            fits.append(ARTLClassifier(**settings).fit(X, Y).dual_coef_)
-    for resume in (False, True):
-        with (
-            executing("serial", run=tmp_path / "run", resume=resume),
-            dask.config.set({"bigkernel.chunk-bytes": 2**20, "bigkernel.monitor": False}),
-        ):
-            fits.append(ARTLClassifier(**settings).fit(X, Y).dual_coef_)
-    for other in fits[1:]:
-        assert_array_equal(other, fits[0])
-    assert {"moments", "round-1", "round-2"} <= {path.name for path in (tmp_path / "run").iterdir()}
-
-
-def test_float32_rows_give_what_float64_rows_give():
-    narrow = ARTLClassifier(**GIVEN).fit(X.astype(np.float32), Y)
-    wide = ARTLClassifier(**GIVEN).fit(X, Y)
-    assert (narrow.dtype_, wide.dtype_) == ("float32", "float64")
-    assert_allclose(narrow.decision_function(X), wide.decision_function(X), atol=2e-3)
 
 
 def test_lazy_predictions_and_scores_are_those_in_memory(build):
@@ -244,11 +212,6 @@ def test_labels_everywhere_leave_nothing_to_adapt_to(domain, message):
         ARTLClassifier(**GIVEN).fit(X[:N_S], Y[:N_S], domain)
 
 
-def test_no_label_at_all_is_refused():
-    with pytest.raises(DataError, match="contains no label"):
-        ARTLClassifier(**GIVEN).fit(X, np.full(len(X), -1))
-
-
 def test_labels_of_one_class_are_refused():
     with pytest.raises(DataError, match="only one class"):
         ARTLClassifier(**GIVEN).fit(X, np.where(Y < 0, -1, 7))
@@ -290,20 +253,3 @@ def test_the_median_is_for_the_gaussian_and_other_kernels_have_their_own_width(n
     wanted = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma="scale").fit(X, Y)
     assert model.kernel_ == wanted.kernel_
     assert_allclose(model.decision_function(X), wanted.decision_function(X))
-
-
-def test_a_plan_is_that_of_the_sweep_of_moments(build):
-    rows = build("rows")["X"]
-    model = ARTLClassifier(**GIVEN)
-    plan = model.plan(rows)
-    fitted = model.fit(rows)
-    assert plan.summary().items() <= fitted.sweep_.items()
-    assert plan.partial_bytes >= sum(fitted.statistics_[name].nbytes for name in ("G", "anchors", "degrees"))
-
-
-def test_bad_rows_that_are_skipped_change_nothing():
-    spoilt = np.vstack([X, np.full((4, D), np.nan)])
-    labels = np.r_[Y, [0, 1, -1, -1]]
-    model = ARTLClassifier(**GIVEN).fit(as_rows(spoilt, labels).skip_bad_rows())
-    assert model.skipped_rows_ == 4
-    assert_allclose(model.decision_function(X), ARTLClassifier(**GIVEN).fit(X, Y).decision_function(X), atol=1e-9)

@@ -12,7 +12,6 @@ from sklearn.model_selection import KFold
 from sklearn.utils.class_weight import compute_class_weight
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV, XNVClassifier
-from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(5)
@@ -68,17 +67,6 @@ def test_lazy_rows_and_corpora_with_names_weigh_alike(make_corpus, small_steps, 
         lazy = model.fit(da.from_array(X, chunks=(60, 3)), da.from_array(CODES, chunks=60), da.from_array(WEIGHT, 60))
         assert_allclose(lazy.decision_function(X), wanted, rtol=1e-7)
     assert model.plan(corpus).n_rows == N
-
-
-def test_bad_rows_that_are_skipped_weigh_nothing():
-    spoilt, weight = X.copy(), WEIGHT.copy()
-    spoilt[:4], weight[4:8] = np.nan, np.inf
-    rows = as_rows(spoilt, CODES, weight=weight).skip_bad_rows()
-    model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN).fit(rows)
-    factors = WEIGHT * np.array([0.5, 2, 3])[CODES]
-    wanted = KernelRidgeClassifier(**GIVEN).fit(X[8:], CODES[8:], factors[8:])
-    assert model.skipped_rows_ == 8
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), rtol=1e-7)
 
 
 def test_partial_fit_adds_rows_that_weigh_by_class():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import zarr
+from kernel_cases import POSITIVE, legitimate
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -22,7 +23,6 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
-    Laplacian,
     Linear,
     Matern,
     Polynomial,
@@ -51,20 +51,7 @@ Z = rng.normal(size=(M, D))
 WEIGHT = rng.uniform(0.1, 3, N)
 LABELS = rng.integers(0, 3, N)
 LENGTHS = np.array([0.8, 1.0, 1.5, 2.0])
-
-KERNELS = {
-    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
-    "gaussian of four lengths": (Gaussian(LENGTHS), lambda A, B: reference.gaussian(A, B, LENGTHS)),
-    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
-    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
-    "matern 3/2": (Matern(2.0, nu=1.5), lambda A, B: reference.matern(A, B, 2.0, 1.5)),
-    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
-    "linear": (Linear(), reference.linear),
-    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
-}
-every_kernel = pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
-# the linear kernel of four features has rank 4, and says so
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+every_kernel = pytest.mark.parametrize("kernel", POSITIVE.values(), ids=POSITIVE)
 FORMS = {"exact": {}, "landmarks": {"landmarks": Z}}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 SAME = {"kernel": Gaussian(1.4), "alpha": ALPHA}
@@ -90,12 +77,12 @@ def gaussian(A, B):
 @legitimate
 @every_form
 @every_kernel
-def test_deviations_are_those_of_the_dense_process(kernel, k, form):
+def test_deviations_are_those_of_the_dense_process(kernel, form):
     model = KernelRidge(kernel, alpha=ALPHA, **form).fit(X, y)
     mean, std = model.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (33,)
     # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(std**2, variance(k, form), rtol=1e-7)
+    assert_allclose(std**2, variance(reference.of_kernel(kernel), form), rtol=1e-7)
     assert_allclose(mean, model.predict(NEW), rtol=1e-12)
 
 
@@ -136,7 +123,8 @@ def test_a_deviation_is_never_below_that_of_the_noise(alpha, form):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @every_kernel
 @legitimate
-def test_single_precision_blocks_give_three_digits(kernel, k, fit_intercept):
+def test_single_precision_blocks_give_three_digits(kernel, fit_intercept):
+    k = reference.of_kernel(kernel)
     rows, new, landmarks = (part.astype(np.float32) for part in (X, NEW, Z))
     settings = {"kernel": kernel, "alpha": ALPHA, "landmarks": landmarks, "fit_intercept": fit_intercept}
     model = KernelRidge(**settings).fit(rows, y)

@@ -79,16 +79,6 @@ def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, point
     assert_array_equal(model.predict(NEW), wanted.argmax(axis=1))
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
-@every_form
-def test_a_corpus_gives_the_same_with_its_own_labels(make_corpus, settings, points, oracle, text):
-    names = ("a", "b", "c") if text else (0, 1, 2)
-    model = SSSLClassifier(**GIVEN, **settings).fit(make_corpus(X, y=CODES, classes=names))
-    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(HOT)
-    assert_allclose(model.decision_function(NEW), wanted, atol=1e-8)
-    assert_array_equal(model.predict(NEW), np.array(names)[wanted.argmax(axis=1)])
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.3, 10.0])
 def test_with_every_row_a_landmark_the_three_forms_agree(alpha):
     few, target = X[:60], PARTLY[:60]
@@ -268,49 +258,11 @@ def test_no_labelled_row_is_an_error(form):
         SSSL(**{**GIVEN, "alpha": -0.1}, **form).fit(X, PARTLY)
 
 
-@every_form
-def test_a_corpus_without_a_labelled_row_is_refused(make_corpus, settings, points, oracle):
-    classes = make_corpus(X, name="classes", y=np.full(N, -1), classes=(0, 1))
-    numbers = make_corpus(X, name="numbers", y=np.full(N, np.nan))
-    for kind, corpus in ((SSSLClassifier, classes), (SSSL, classes), (SSSL, numbers)):
-        with pytest.raises(DataError, match=r"y: .*label"):
-            kind(**GIVEN, **settings).fit(corpus)
-
-
-@every_form
-def test_labelled_rows_without_weight_are_no_labels(settings, points, oracle):
-    with pytest.raises(DataError, match="labelled row with a weight above zero"):
-        SSSL(**GIVEN, **settings).fit(X, PARTLY, sample_weight=1.0 * ~LABELLED)
-
-
 @pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), np.array([1.0, 0.0, 1.0])], ids=["0", "-1", "NaN", "one 0"])
 @every_form
 def test_a_bandwidth_that_is_none_is_refused_in_every_form(settings, points, oracle, sigma):
     with pytest.raises(ConfigError, match="sigma above 0"):
         SSSL(**{**GIVEN, "kernel": Gaussian(sigma)}, **settings).fit(X, PARTLY)
-
-
-@pytest.mark.parametrize("eigenfunctions", ["all", "landmarks"])
-def test_parts_labelled_or_not_add_up_to_one_fit(eigenfunctions):
-    settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
-    order = np.argsort(LABELLED, kind="stable")[::-1]  # the last parts have no label at all
-    parts = SSSLClassifier(**settings)
-    for part in np.array_split(order, 3):
-        parts.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
-    whole = SSSLClassifier(**settings).fit(X, CODES)
-    assert_allclose(parts.decision_function(NEW), whole.decision_function(NEW), atol=1e-8)
-
-
-@pytest.mark.parametrize("eigenfunctions", ["all", "landmarks"])
-def test_refit_with_other_components_and_alpha_equals_a_fresh_fit(eigenfunctions):
-    settings = {"kernel": Gaussian(SIGMA), "landmarks": Z, "eigenfunctions": eigenfunctions}
-    model = SSSL(**settings, n_components=4, alpha=2.0).fit(X, PARTLY)
-    assert model.alpha_ == 2.0
-    model.set_params(n_components=S, alpha=ALPHA)
-    assert (model.alpha_, model.n_components_) == (2.0, 4)
-    model.refit()
-    assert (model.alpha_, model.n_components_) == (ALPHA, S)
-    assert_array_equal(model.dual_coef_, SSSL(**settings, n_components=S, alpha=ALPHA).fit(X, PARTLY).dual_coef_)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

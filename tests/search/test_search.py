@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import reference
+from kernel_cases import KERNELS, legitimate
 from numpy.testing import assert_allclose
 from peers import assert_like_peer, comparable, peer, split_scores
 from sklearn.base import clone
@@ -18,14 +19,10 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
-    Laplacian,
-    Linear,
     LinearRegression,
     Matern,
-    Polynomial,
     Rescaler,
     Ridge,
-    Sigmoid,
     Standardizer,
     SweepSearchCV,
     UnitNormalizer,
@@ -45,30 +42,6 @@ LABELS = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 0] + 0.5 * rng.normal(
 WEIGHT = rng.uniform(0.2, 3, N)
 NUMBERS = ["neg_mean_squared_error", "neg_root_mean_squared_error", "r2"]
 FOLDS = KFold(3, shuffle=True, random_state=1)
-KERNELS = {
-    "gaussian": Gaussian(1.4),
-    "lengths": Gaussian(np.array([0.8, 1.0, 1.5, 2.0])),
-    "laplacian": Laplacian(0.3),
-    "matern 1/2": Matern(2.0, nu=0.5),
-    "matern 3/2": Matern(2.0, nu=1.5),
-    "matern 5/2": Matern(1.5, nu=2.5),
-    "linear": Linear(),
-    "polynomial": Polynomial(2, 0.4, 1.5),
-    "sigmoid": Sigmoid(0.05, 0.2),
-}
-ORACLES = {
-    "gaussian": lambda A, B: reference.gaussian(A, B, 1.4),
-    "lengths": lambda A, B: reference.gaussian(A, B, np.array([0.8, 1.0, 1.5, 2.0])),
-    "laplacian": lambda A, B: reference.laplacian(A, B, 0.3),
-    "matern 1/2": lambda A, B: reference.matern(A, B, 2.0, 0.5),
-    "matern 3/2": lambda A, B: reference.matern(A, B, 2.0, 1.5),
-    "matern 5/2": lambda A, B: reference.matern(A, B, 1.5, 2.5),
-    "linear": reference.linear,
-    "polynomial": lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5),
-    "sigmoid": lambda A, B: reference.sigmoid(A, B, 0.05, 0.2),
-}
-# the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 GIVEN = KernelRidge(Gaussian(1.4), landmarks=Z)
 CLASSIFIER = KernelRidgeClassifier(Gaussian(1.4), landmarks=Z)
 
@@ -81,7 +54,8 @@ def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
         KernelRidge(KERNELS[name], landmarks=Z), {"alpha": alphas, "fit_intercept": flags}, cv=FOLDS, scoring=NUMBERS,
         refit="r2",
     ).fit(X, Y)  # fmt: skip
-    B, core = ORACLES[name](X, Z), ORACLES[name](Z, Z)
+    oracle = reference.of_kernel(KERNELS[name])
+    B, core = oracle(X, Z), oracle(Z, Z)
     cells = [(alpha, flag) for alpha in alphas for flag in flags]
     for j, (train, test) in enumerate(FOLDS.split(X)):
         for i, (alpha, flag) in enumerate(cells):
@@ -188,7 +162,7 @@ def test_one_split_has_no_standard_error():
     assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
 
 
-@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "lengths"]])
+@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "gaussian of four lengths"]])
 def test_classes_with_the_scores_that_need_predictions(kernels):
     grid = {"kernel": [KERNELS[name] for name in kernels], "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
     search = assert_like_peer(
