@@ -139,7 +139,7 @@ def test_every_kind_of_input_gives_the_model_of_numpy(build, name, kind, weight)
 
 
 @given(st.sampled_from(STREAMED), st.integers(1, 100), st.integers(1024, 4000), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_chunking_gives_the_same_model(name, block_rows, chunk_bytes, lazy):
     rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
     with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
