@@ -76,15 +76,7 @@ def posterior_draws(
 @click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, printed as gamma.")
 @options("representer", repeats=10, repeats_help="Functions drawn from the posterior, in the last figure.")
 def representer(
-    g2: float,
-    a: float,
-    w2: float,
-    gamma: float,
-    data: Path,
-    repeats: int,
-    seed: int,
-    out: Path,
-    as_json: bool,
+    g2: float, a: float, w2: float, gamma: float, data: Path, repeats: int, seed: int, out: Path, as_json: bool
 ) -> None:
     """Seven points, polynomials, and the representer theorem.
 

@@ -14,15 +14,7 @@ from typing import Any
 
 import click
 
-from bigkernel.cli.options import (
-    Numbers,
-    Where,
-    cluster_options,
-    execution,
-    json_option,
-    run_options,
-    transform_option,
-)
+from bigkernel.cli.options import Numbers, Where, cluster_options, execution, json_option, run_options, transform_option
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.yaml_files import Kind, ListOf, check_mapping, expanded, read_mapping
 from bigkernel.errors import ConfigError
@@ -129,11 +121,7 @@ _SETTINGS = (
     click.option("--test", type=_PATH, help="With --corpus: the corpus with the true test rows."),
     click.option("--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."),
     click.option(
-        "--landmarks",
-        type=click.IntRange(10),
-        default=2000,
-        show_default=True,
-        help="m, drawn from all rows.",
+        "--landmarks", type=click.IntRange(10), default=2000, show_default=True, help="m, drawn from all rows."
     ),
     transform_option,
     click.option(
@@ -209,13 +197,7 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 @click.pass_context
 def corpus(
-    ctx: click.Context,
-    job: Settings,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    dry_run: bool,
-    as_json: bool,
+    ctx: click.Context, job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
 

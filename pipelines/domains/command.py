@@ -151,10 +151,7 @@ def domains(
     wanted = PARTS if "all" in parts else parts
     report = Report(out, "From one set of digits to another", page.subtitle(wanted), quiet=as_json)
     page.introduction(report)
-    run: Mapping[str, Callable[..., Any]] = {
-        "pair": on_the_pair,
-        "rotated": on_rotated_digits,
-    }
+    run: Mapping[str, Callable[..., Any]] = {"pair": on_the_pair, "rotated": on_rotated_digits}
     for part in PARTS:
         if part in wanted:
             run[part](report, data, size, quiet=as_json)

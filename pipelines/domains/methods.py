@@ -25,16 +25,7 @@ from scipy.spatial.distance import pdist
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KNeighborsClassifier
 
-from bigkernel import (
-    DICA,
-    JDA,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidgeClassifier,
-    Ridge,
-    SSSLClassifier,
-    XNVClassifier,
-)
+from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, Ridge, SSSLClassifier, XNVClassifier
 from bigkernel.errors import PseudoLabelsCollapsed
 from pipelines.domains.data import Task
 from pipelines.shared.experiments import timed
@@ -238,13 +229,7 @@ def ridge_after(model: Any, task: Task, alpha: float) -> Predict:
 WIDTHS = (1.0, 0.7, 0.5)
 METHODS: dict[str, Method] = {
     "1-nn": Method("1-NN", SOURCE, nearest, landmarks=False, published=(44.7, 65.9)),
-    "krr": Method(
-        "KRR",
-        SOURCE,
-        krr,
-        {"width": 0.7, "alpha": 0.1},
-        {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)},
-    ),
+    "krr": Method("KRR", SOURCE, krr, {"width": 0.7, "alpha": 0.1}, {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)}),
     "udica": Method(
         "UDICA + ridge",
         SOURCE,
@@ -276,13 +261,7 @@ METHODS: dict[str, Method] = {
         {"sigma": 0.31, "n_components": 100, "alpha": 0.4},
         {"sigma": (0.7, 0.31), "n_components": (50, 100, 200, 400), "alpha": (1.0, 0.1)},
     ),
-    "xnv": Method(
-        "XNV",
-        TARGET,
-        xnv,
-        {"width": 0.7, "alpha": 1e-4},
-        {"width": WIDTHS, "alpha": (1e-2, 1e-4)},
-    ),
+    "xnv": Method("XNV", TARGET, xnv, {"width": 0.7, "alpha": 1e-4}, {"width": WIDTHS, "alpha": (1e-2, 1e-4)}),
     "tca": Method(
         "TCA + ridge",
         TARGET,

@@ -279,7 +279,7 @@ def introduction(report: Report) -> None:
         "itself to them. Labels of the target are used to measure accuracy and for nothing else, but for this: “the "
         "papers' practice” means hyper-parameters that we, as the authors of the papers did, found by looking at "
         "accuracies on this very pair. They are one setting for both directions and all features. The tables “chosen "
-        "on the source alone” know no label of the target at all.",
+        "on the source alone” know no label of the target at all."
     )
 
 

@@ -195,12 +195,7 @@ def eigenfunctions(
     y[ids] = digits.y[ids]
     largest, rows = max(counts), digits.X[: digits.rows]
     model = SSSLClassifier(
-        Gaussian(digits.sigma),
-        counts[largest],
-        LEAST_ALPHA,
-        n_landmarks=landmarks,
-        manifold=largest,
-        random_state=seed,
+        Gaussian(digits.sigma), counts[largest], LEAST_ALPHA, n_landmarks=landmarks, manifold=largest, random_state=seed
     ).fit(rows, y)
     after()
     sums, kernel, Z = model.statistics_, model.kernel_, model.landmarks_

@@ -76,14 +76,7 @@ class Effort:
 @out_option("scaling", "Directory for report.html, CSV, PNG and the corpora.")
 @data_option("Directory with MNIST's idx files; random pixels without them.")
 @click.pass_context
-def scaling(
-    context: click.Context,
-    quick: bool,
-    as_json: bool,
-    out: Path,
-    data: Path,
-    **sizes: Any,
-) -> None:
+def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data: Path, **sizes: Any) -> None:
     """Measure how fits scale on this machine.
 
     \b

@@ -17,16 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import (
-    DICA,
-    JDA,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidgeClassifier,
-    XNVClassifier,
-    connect,
-    executing,
-)
+from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, XNVClassifier, connect, executing
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows

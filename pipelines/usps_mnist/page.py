@@ -249,7 +249,7 @@ def without_target_labels(
         f"{'ahead of' if lead > 0 else 'behind'} KRR chosen in the same way. On held-out source digits it is right on "
         f"{approximate['cv']:.1f} %: labels of the source tell what fits the source, and little of what carries over "
         "to the target. The accuracies of the first table are what can be reached by someone who knows the answers; "
-        "these are what can be expected.",
+        "these are what can be expected."
     )
 
 

@@ -225,7 +225,7 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
         f"{repeated:,} rows repeat an earlier row in all attributes, {repeated_with_quality:,} of them in the quality "
         "too. Rows of the same attributes, whatever their quality, are on one side of each of these splits (on average "
         f"{np.mean([run.n_test for run in of(runs, 'LR')]):,.0f} test rows), and X and y of both sides are "
-        "standardised by mean and deviation of the training rows alone.",
+        "standardised by mean and deviation of the training rows alone."
     )
 
 

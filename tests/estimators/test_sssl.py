@@ -38,11 +38,7 @@ FORMS = {
         Z,
         lambda Y: reference.sssl_landmarks(CORE, B[LABELLED].T, Y, S, ALPHA),
     ),
-    "all": (
-        {"landmarks": Z, "eigenfunctions": "all"},
-        Z,
-        lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA),
-    ),
+    "all": ({"landmarks": Z, "eigenfunctions": "all"}, Z, lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA)),
     "graph": (
         {"landmarks": Z, "manifold": 0.7, "n_neighbors": 4},
         Z,

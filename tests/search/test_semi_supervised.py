@@ -25,10 +25,7 @@ Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.1 * rng.normal(size=(N,
 PARTLY = np.where(LABELLED[:, None], Y, np.nan)
 LABELS = np.digitize(X[:, 0] + 0.4 * rng.normal(size=N), [-0.5, 0.4])
 CODES = np.where(LABELLED, LABELS, -1)
-FORMS = {
-    "all": {"landmarks": Z, "eigenfunctions": "all"},
-    "landmarks": {"landmarks": Z, "eigenfunctions": "landmarks"},
-}
+FORMS = {"all": {"landmarks": Z, "eigenfunctions": "all"}, "landmarks": {"landmarks": Z, "eigenfunctions": "landmarks"}}
 every_form = pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
 
 

@@ -206,11 +206,7 @@ def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind
 def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
     wanted = SweepSearchCV(MODEL, GRID, cv=EVERY % 4).fit(X, y)
-    for cv in (
-        "domains",
-        EVERY % 4,
-        pairs_of(EVERY % 4, range(4)),
-    ):
+    for cv in ("domains", EVERY % 4, pairs_of(EVERY % 4, range(4))):
         search = SweepSearchCV(MODEL, GRID, cv=cv).fit(rows, **options)
         assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
     shuffled = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(rows, **options)

@@ -122,8 +122,6 @@ def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(
     assert digests[2] == digests[3]
     started.clear()
     monkeypatch.setattr(value_sweeps, "limit_bytes", lambda rows: settings().worker_base_bytes + 70_000)
-    with (
-        observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None),
-    ):
+    with observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None):
         assert search() == digests[0]
     assert started.count("values") > 2

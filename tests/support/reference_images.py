@@ -134,10 +134,7 @@ def patch_features(image: Array, layers: list[dict]) -> Array:
         for a, b in np.ndindex(*cells):
             weights = np.zeros((down, across))
             for i, j in np.ndindex(down, across):
-                from_centre = (
-                    (i + 0.5) * cells[0] / down - a - 0.5,
-                    (j + 0.5) * cells[1] / across - b - 0.5,
-                )
+                from_centre = ((i + 0.5) * cells[0] / down - a - 0.5, (j + 0.5) * cells[1] / across - b - 0.5)
                 weights[i, j] = math.exp(-(math.hypot(*from_centre) ** 2))
             pooled[a, b] = np.tensordot(weights / weights.sum(), psi, 2)
         image = pooled
