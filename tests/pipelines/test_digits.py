@@ -1,7 +1,5 @@
 """The digits pipeline: its corpora are what they should be, test digits were held out, the table is right."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -27,7 +25,7 @@ from pipelines.shared.page import Column, Page, Table
 ROOT = Path(__file__).parents[2]
 
 
-def test_test_digits_are_originals_held_out_in_proportion() -> None:
+def test_test_digits_are_originals_held_out_in_proportion():
     from sklearn.datasets import load_digits
 
     train, train_labels, test, test_labels = bundled_originals(0)
@@ -39,7 +37,7 @@ def test_test_digits_are_originals_held_out_in_proportion() -> None:
     assert np.abs(np.bincount(test_labels) / 597 - np.bincount(train_labels) / 1200).max() < 0.002
 
 
-def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(tmp_path: Path) -> None:
+def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(tmp_path):
     images, labels, test_images, test_labels = bundled_originals(3)
     made = bundled(tmp_path, 2500, 3, keep=True)
     again = bundled(tmp_path, 2500, 3, keep=True)
@@ -60,7 +58,7 @@ def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(t
     np.testing.assert_array_equal(other.test.column("y"), test_labels)
 
 
-def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(tmp_path: Path) -> None:
+def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(tmp_path):
     found = originals(tmp_path, 0, keep=False)
     images, labels = found.train.column("x"), found.train.column("y")
     copies = copies_of(images.reshape(-1, 8, 8), 1, 0, VARIATION).reshape(-1, 64)
@@ -71,14 +69,14 @@ def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(
     assert np.mean(labels[likeness.argmax(axis=1)] == labels) > 0.9
 
 
-def test_originals_are_kept_where_they_are_whole(tmp_path: Path) -> None:
+def test_originals_are_kept_where_they_are_whole(tmp_path):
     made, again, other = (originals(tmp_path, seed, keep=True) for seed in (0, 0, 1))
     assert [found.kept for found in (made, again, other)] == [False, True, False]
     assert (len(other.train), len(other.test)) == (1200, 597)
     assert other.train.info.image_shape == (8, 8)
 
 
-def test_labelled_rows_are_of_distinct_originals(rng: np.random.Generator) -> None:
+def test_labelled_rows_are_of_distinct_originals(rng):
     group = np.arange(300) % 30
     y = group % 3
     chosen = choose_labelled(y, group, 5, seed=1)
@@ -89,7 +87,7 @@ def test_labelled_rows_are_of_distinct_originals(rng: np.random.Generator) -> No
         choose_labelled(y, group, 11, seed=1)
 
 
-def test_help_teaches_without_importing_a_pipeline() -> None:
+def test_help_teaches_without_importing_a_pipeline():
     code = (
         "import sys; from pipelines.__main__ import main; main(['--help'], standalone_mode=False); "
         "print({'numpy', 'distributed', 'matplotlib', 'bigkernel'} & set(sys.modules))"
@@ -99,7 +97,7 @@ def test_help_teaches_without_importing_a_pipeline() -> None:
     assert done.stdout.strip().endswith("set()")
 
 
-def test_the_widest_table_fits_eighty_columns() -> None:
+def test_the_widest_table_fits_eighty_columns():
     record = {
         "method": "KRR, same labels",
         "labels": 9_999_999,
@@ -120,7 +118,7 @@ def test_the_widest_table_fits_eighty_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_page_escapes_text_and_needs_no_network() -> None:
+def test_a_page_escapes_text_and_needs_no_network():
     table = Table([Column("a", "<a>", left=True), Column("b", "b")], [{"a": "<script>", "b": None}])
     page = Page("<b>").text("1 < 2 & 93 %").facts({"<k>": "<v>"}).table(table, caption="<c>")
     text = page.figure(b"\x89PNG\r\n\x1a\n" + bytes(24), caption="<d>").html()
@@ -133,7 +131,7 @@ def test_a_page_escapes_text_and_needs_no_network() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path: Path) -> None:
+def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path):
     options = ["--rows", "2000", "--landmarks", "150", "--workers", "1", "--out", str(tmp_path), "--json"]
     done = CliRunner().invoke(main, ["digits", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
