@@ -1,7 +1,5 @@
 """ARTLClassifier: its dense form, every kind of input and executor, collapsing labels, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 
 import dask.array as da

@@ -1,7 +1,5 @@
 """DICA and UDICA for every kind of input, and the door of domains: what is named, what is refused, what is allowed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import dask.array as da

@@ -1,7 +1,5 @@
 """JDA: its dense form, every kind of input and executor, classifiers behind it, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

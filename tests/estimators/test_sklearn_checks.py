@@ -1,9 +1,5 @@
 """Every estimator keeps scikit-learn's contract: its own suite of checks, on each."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -64,7 +60,7 @@ VARIANTS = [
 ]
 
 
-def expected_failures(estimator: Any) -> dict[str, str]:
+def expected_failures(estimator):
     """Checks that a documented promise of ours contradicts, each with the promise."""
     failures = {}
     if isinstance(estimator, SSSLClassifier | XNVClassifier):
@@ -82,12 +78,12 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
-def test_estimator_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_estimator_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @parametrize_with_checks(VARIANTS, expected_failed_checks=expected_failures)
-def test_variants_keep_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_variants_keep_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

@@ -1,9 +1,5 @@
 """scikit-learn's checks on estimators that need a target: adapted to the rows they are trained on."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -17,7 +13,7 @@ from bigkernel.statistics.domain_cells import Cells
 class OnItself:
     """Every row once with its label, once without."""
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
+    def _read_fit(self, X, y, sample_domain, sample_weight):
         rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels")
         chunk = rows.read(0, len(rows))
         label = cells.label(chunk)
@@ -42,7 +38,7 @@ ESTIMATORS = [
 ]
 
 
-def expected_failures(estimator: Any) -> dict[str, str]:
+def expected_failures(estimator):
     """Checks that a documented promise of ours contradicts, each with the promise."""
     weighted = "landmarks are rows whatever their weight, and the width of the kernel is that of their distances"
     return {
@@ -56,5 +52,5 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
-def test_estimator_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_estimator_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

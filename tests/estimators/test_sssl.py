@@ -1,7 +1,5 @@
 """SSSL: its three forms against the dense ones, unlabelled rows in every guise, and components beyond the rank."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -3,8 +3,6 @@
 The truth is the same fit in float64 blocks where that is certain, and for SSSL a singular value decomposition.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """XNV against its dense form for every kind of input; rows added, solved again, cut and spread over workers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

@@ -1,7 +1,5 @@
 """The search over ARTLClassifier: every cell is a fit to the labels that its split leaves, and rounds share sweeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

@@ -1,7 +1,5 @@
 """The choice among equal scores, and the ends of a grid."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

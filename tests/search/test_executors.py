@@ -1,7 +1,5 @@
 """A search gives the same bits on every executor, keeps within its memory, and goes on where it was ended."""
 
-from __future__ import annotations
-
 import threading
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """scikit-learn's manners: clone, parameters, repr, tags, pickling, fitted or not; the plan; and what observers see."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What cannot be searched is refused by name, before anything is swept where it can be known before."""
 
-from __future__ import annotations
-
 import dask
 import dask.array as da
 import numpy as np

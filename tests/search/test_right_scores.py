@@ -1,7 +1,5 @@
 """Every cell of a search knows whether it is right: its scores against least squares that squares nothing."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SweepSearchCV against GridSearchCV over the same folds, landmarks and candidates, cell by cell."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search over SSSL: labelled rows are folded, tested ones stay without labels, unlabelled ones always."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

@@ -1,7 +1,5 @@
 """Folds of every kind: which rows each split trains on and tests, in how many sweeps, and the scores of refits."""
 
-from __future__ import annotations
-
 import dask.array as da
 import numpy as np
 import pandas as pd

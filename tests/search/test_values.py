@@ -1,7 +1,5 @@
 """Scores that need every held-out prediction: scikit-learn's scorers and functions, against GridSearchCV's."""
 
-from __future__ import annotations
-
 import dask
 import dask.array as da
 import numpy as np

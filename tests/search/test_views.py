@@ -1,7 +1,5 @@
 """The search over XNV, and the errors that moved sums tell of each candidate, of SSSL too."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
