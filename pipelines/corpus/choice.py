@@ -32,18 +32,12 @@ LEAST_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Choice:
-    """A model with the settings that the rows have chosen, and what was seen of the candidates.
+    """A model with the settings that the rows have chosen, and what was seen of the candidates."""
 
-    Attributes
-    ----------
-    model : not fitted; its landmarks are those of the job
-    sigma, alpha : of the model
-    searched : a record a width, with its best penalty and error on held-out rows; empty where nothing was searched
-    """
-
-    model: Any
-    sigma: float
+    model: Any  # not fitted; its landmarks are those of the job
+    sigma: float  # of the model
     alpha: float | str
+    # a record a width, with its best penalty and error on held-out rows; empty where nothing was searched
     searched: tuple[Record, ...] = ()
 
 

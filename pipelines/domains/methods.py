@@ -39,30 +39,19 @@ N_CLASSES = 10
 
 @dataclass(frozen=True)
 class Method:
-    """A method: how it is fitted, and with what.
+    """A method: how it is fitted, and with what."""
 
-    Attributes
-    ----------
-    name : in tables
-    knows : "source": no image of the target; "target": its images too
-    fit : (task, landmarks, setting) -> predictor of labels (n,) for rows (n, d)
-    setting : hyper-parameters by name, as in the papers' practice
-    grid : values of each to choose from, the smoothest first
-    landmarks : whether it takes any
-    published : accuracy USPS→MNIST and MNIST→USPS on the bare pair
-    most_rows : an exact method is left out beyond
-    needs_styles : whether it learns from several domains, which restyled copies are
-    """
-
-    name: str
-    knows: str
+    name: str  # in tables
+    knows: str  # "source": no image of the target; "target": its images too
+    # (task, landmarks, setting) -> predictor of labels (n,) for rows (n, d)
     fit: Callable[[Task, Array, Setting], Predict]
-    setting: Setting = field(default_factory=dict)
+    setting: Setting = field(default_factory=dict)  # hyper-parameters by name, as in the papers' practice
+    # values of each to choose from, the smoothest first
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    landmarks: bool = True
-    published: tuple[float, float] | None = None
-    most_rows: int | None = None
-    needs_styles: bool = False
+    landmarks: bool = True  # whether it takes any
+    published: tuple[float, float] | None = None  # accuracy USPS→MNIST and MNIST→USPS on the bare pair
+    most_rows: int | None = None  # an exact method is left out beyond
+    needs_styles: bool = False  # whether it learns from several domains, which restyled copies are
 
     def takes(self, task: Task) -> bool:
         """True where it can be fitted to the task: not beyond `most_rows`, and styles where it needs some."""
@@ -72,20 +61,12 @@ class Method:
 
 @dataclass(frozen=True)
 class Fit:
-    """One fit of a method.
+    """One fit of a method."""
 
-    Attributes
-    ----------
-    accuracy : on the target, %
-    seconds : of the fit and its landmarks
-    collapsed : whether its pseudo-labels became flat and an earlier round was kept
-    predicted : labels of the target rows
-    """
-
-    accuracy: float
-    seconds: float
-    collapsed: bool
-    predicted: Array = field(repr=False, compare=False)
+    accuracy: float  # on the target, %
+    seconds: float  # of the fit and its landmarks
+    collapsed: bool  # whether its pseudo-labels became flat and an earlier round was kept
+    predicted: Array = field(repr=False, compare=False)  # labels of the target rows
 
 
 class Draws:

@@ -155,22 +155,14 @@ def bright(images: Array) -> Array:
 
 @dataclass(frozen=True)
 class Verdict:
-    """SSSL_N against the answer in one direction.
-
-    Attributes
-    ----------
-    exact, answer : accuracy on the target, %; of the answer its mean
-    draws_error : standard error of the difference over the draws, points
-    images_error : standard error of the difference over the target images, paired, points
-    exact_seconds, answer_seconds : medians, landmarks included
-    """
+    """SSSL_N against the answer in one direction."""
 
     direction: str
-    exact: float
+    exact: float  # accuracy on the target, %; of the answer its mean
     answer: float
-    draws_error: float
-    images_error: float
-    exact_seconds: float
+    draws_error: float  # standard error of the difference over the draws, points
+    images_error: float  # standard error of the difference over the target images, paired, points
+    exact_seconds: float  # medians, landmarks included
     answer_seconds: float
 
     @property

@@ -42,18 +42,12 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Domains:
-    """Rows of some domains.
+    """Rows of some domains."""
 
-    Attributes
-    ----------
-    rows, labels, domain : (n, d), (n,) and (n,) positions in `STYLES`
-    centres : landmarks (k, d) of each domain, by its position
-    """
-
-    rows: Array
+    rows: Array  # (n, d), (n,) and (n,) positions in `STYLES`
     labels: Array
     domain: Array
-    centres: Mapping[int, Array]
+    centres: Mapping[int, Array]  # landmarks (k, d) of each domain, by its position
 
     @property
     def landmarks(self) -> Array:

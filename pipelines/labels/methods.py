@@ -88,14 +88,9 @@ class LabelsAlone(Method):
 
 @dataclass(frozen=True, eq=False)
 class SelfTraining(LabelsAlone):
-    """Kernel ridge that takes its own surest predictions for labels, of each class as many, in two rounds.
+    """Kernel ridge that takes its own surest predictions for labels, of each class as many, in two rounds."""
 
-    Attributes
-    ----------
-    pool : ids of the rows that may get a label
-    """
-
-    pool: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    pool: Array = field(default_factory=lambda: np.empty(0, np.int64))  # ids of the rows that may get a label
     name: str = "self-training"
 
     def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
@@ -118,14 +113,10 @@ class SelfTraining(LabelsAlone):
 
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(Method):
-    """SSSL: ridge on eigenfunctions of all rows, which every draw of labels shares, for no label shapes them.
-
-    Attributes
-    ----------
-    values : manifold -> the eigenfunctions (n + t, s) at all digits, leading first, scaled as `SSSL` scales them
-    """
+    """SSSL: ridge on eigenfunctions of all rows, which every draw of labels shares, for no label shapes them."""
 
     name: str
+    # manifold -> the eigenfunctions (n + t, s) at all digits, leading first, scaled as `SSSL` scales them
     values: Mapping[float, Array]
     settings: Sequence[Setting]
     default: Setting
@@ -140,16 +131,11 @@ class Eigenfunctions(Method):
 
 @dataclass(frozen=True, eq=False)
 class Spreading(Method):
-    """scikit-learn's `LabelSpreading` over nearest neighbours; test digits ask their neighbours.
+    """scikit-learn's `LabelSpreading` over nearest neighbours; test digits ask their neighbours."""
 
-    Attributes
-    ----------
-    graph : (r + t, r) CSR, 1 at the nearest of the first r rows, which labels spread over; last the test digits
-    rows : n, the number of the first test digit
-    """
-
+    # (r + t, r) CSR, 1 at the nearest of the first r rows, which labels spread over; last the test digits
     graph: sparse.csr_array
-    rows: int
+    rows: int  # n, the number of the first test digit
     name: str = "LabelSpreading"
     settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (0.2, 0.8, 0.95))
     default: Setting = field(default_factory=lambda: {"alpha": 0.95})

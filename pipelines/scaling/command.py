@@ -27,20 +27,13 @@ QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount that is measured: options of the command.
+    """The amount that is measured: options of the command."""
 
-    Attributes
-    ----------
-    rows, landmarks, repeats : of the sweeps on one and two workers
-    crowd : workers under the scheduler that is measured
-    segments : of the sweeps that measure it, at least two numbers
-    """
-
-    rows: int
+    rows: int  # of the sweeps on one and two workers
     landmarks: int
     repeats: int
-    crowd: int
-    segments: tuple[int, ...]
+    crowd: int  # workers under the scheduler that is measured
+    segments: tuple[int, ...]  # of the sweeps that measure it, at least two numbers
 
     def __post_init__(self) -> None:
         if len(self.segments) < 2:

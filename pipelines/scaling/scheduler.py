@@ -78,18 +78,11 @@ class Count:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one sweep.
+    """Seconds of one sweep."""
 
-    Attributes
-    ----------
-    segments : how many it had
-    seconds : by the clock
-    processor : seconds of the processor by role, "driver", "scheduler" and "workers"
-    """
-
-    segments: int
-    seconds: float
-    processor: dict[str, float]
+    segments: int  # how many it had
+    seconds: float  # by the clock
+    processor: dict[str, float]  # seconds of the processor by role, "driver", "scheduler" and "workers"
 
 
 def count_rows(client: Client, segments: int, *, run: Path | None, long: bool = True) -> Cost:

@@ -169,19 +169,12 @@ def show_seconds(value: float) -> str:
 
 @dataclass
 class Report:
-    """Tables and pictures of an experiment: printed, kept as files, and put on one page.
+    """Tables and pictures of an experiment: printed, kept as files, and put on one page."""
 
-    Attributes
-    ----------
-    out : directory of the files; made when the report is
-    title, subtitle : of the page
-    quiet : print nothing but, at the end, one JSON object
-    """
-
-    out: Path
-    title: str
+    out: Path  # directory of the files; made when the report is
+    title: str  # of the page
     subtitle: str
-    quiet: bool = False
+    quiet: bool = False  # print nothing but, at the end, one JSON object
     page: Page = field(init=False)
     results: dict[str, Any] = field(init=False, default_factory=dict)
     _begun: float = field(init=False, default_factory=time.perf_counter)

@@ -45,23 +45,15 @@ HONEST_LANDMARKS = 400
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit and rows to judge by, standardised.
+    """Rows to fit and rows to judge by, standardised."""
 
-    Attributes
-    ----------
-    X, y : (n, d) and (n,), training rows, by their own statistics
-    X_test, y_test : (q, d) and (q,), test rows by the statistics of the training rows
-    X_apart, y_apart : the same test rows by their own statistics, as the reference has them
-    points : quality points in one unit of y
-    """
-
-    X: Array
+    X: Array  # (n, d) and (n,), training rows, by their own statistics
     y: Array
-    X_test: Array
+    X_test: Array  # (q, d) and (q,), test rows by the statistics of the training rows
     y_test: Array
-    X_apart: Array
+    X_apart: Array  # the same test rows by their own statistics, as the reference has them
     y_apart: Array
-    points: float
+    points: float  # quality points in one unit of y
 
 
 def read(data: Path) -> tuple[Array, Array]:

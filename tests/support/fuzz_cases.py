@@ -43,32 +43,22 @@ NEW = ("same", "ndarray", "wide", "nan", "flat", "none", "empty")
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an estimator; the defaults are an ordinary one.
+    """One call of an estimator; the defaults are an ordinary one."""
 
-    Attributes
-    ----------
-    kind, dtype, power, look, shape : of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
-    target : of y
-    alpha, width, landmarks, kernel, intercept : of the estimator, where it has them
-    new : what is predicted
-    entry : "fit", "partial_fit" (twice) or "weighted"
-    seed : of all numbers
-    """
-
-    kind: str = "ndarray"
+    kind: str = "ndarray"  # of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
     dtype: str = "f8"
     power: int = 0
     look: str = "ordinary"
     shape: tuple[int, int] = (12, 3)
-    target: str = "plain"
-    alpha: Any = 1.0
+    target: str = "plain"  # of y
+    alpha: Any = 1.0  # of the estimator, where it has them
     width: float | None = None
     landmarks: Any = 5
     kernel: str = "rbf"
     intercept: bool = False
-    new: str = "same"
-    entry: str = "fit"
-    seed: int = 0
+    new: str = "same"  # what is predicted
+    entry: str = "fit"  # "fit", "partial_fit" (twice) or "weighted"
+    seed: int = 0  # of all numbers
 
 
 def often(ordinary: int, values: tuple[Any, ...]) -> st.SearchStrategy[Any]:

@@ -36,19 +36,12 @@ SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkern
 
 @dataclass(frozen=True)
 class Job:
-    """A command in a directory of its own, where `make` puts what it needs.
+    """A command in a directory of its own, where `make` puts what it needs."""
 
-    Attributes
-    ----------
-    words : of the command; a second attempt adds --resume
-    result : what must not depend on what happened
-    over : of a refusal that says that it had been done before it was killed
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # of the command; a second attempt adds --resume
     make: Callable[[Path], None]
-    result: Callable[[Path], Any]
-    over: str = ""
+    result: Callable[[Path], Any]  # what must not depend on what happened
+    over: str = ""  # of a refusal that says that it had been done before it was killed
 
 
 def _rows() -> tuple[np.ndarray, np.ndarray]:

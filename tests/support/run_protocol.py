@@ -91,20 +91,12 @@ def _read_group(path: Any, kind: str) -> tuple[dict[str, np.ndarray], dict[str, 
 
 @dataclass
 class World:
-    """A machine with one run directory, and all drivers that were ever started on it, one after the other.
+    """A machine with one run directory, and all drivers that were ever started on it, one after the other."""
 
-    Attributes
-    ----------
-    disk : Disk
-    segments : of the sweep
-    told : first rows of the segments that a driver was told to be finished
-    computed : first rows of the segments that the last driver has begun
-    """
-
-    disk: Disk
-    segments: int
-    told: set[int] = field(default_factory=set)
-    computed: list[int] = field(default_factory=list)
+    disk: Disk  # Disk
+    segments: int  # of the sweep
+    told: set[int] = field(default_factory=set)  # first rows of the segments that a driver was told to be finished
+    computed: list[int] = field(default_factory=list)  # first rows of the segments that the last driver has begun
     generation: int = 0
 
     def __post_init__(self) -> None:
