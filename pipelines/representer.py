@@ -129,14 +129,7 @@ def representer(
 def fit_all(
     x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float
 ) -> tuple[dict[str, Array], Array, dict[str, float]]:
-    """Fit the polynomials and the kernel.
-
-    Returns
-    -------
-    fits : values at x and then at `at`, (len(x) + len(at),), by name; "kernel" is the last
-    std : (len(at),), standard deviations of an observation by the kernel fit
-    seconds : of each fit, by name
-    """
+    """Fit the polynomials and the kernel: values at x and `at` by name, deviations at `at`, seconds by name."""
     fits, seconds = {}, {}
     for degree in DEGREES:
         fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))

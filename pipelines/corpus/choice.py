@@ -56,13 +56,7 @@ def search_rows(job: Settings, n_rows: int, n_originals: int | None) -> int:
 
 
 def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int) -> Choice:
-    """The model of rows as the kernel sees them, on landmarks Z (m, d).
-
-    Parameters
-    ----------
-    looked_at : first rows that candidates are fitted to and judged on
-    n_features : of a row as stored
-    """
+    """The model of rows as the kernel sees them, on landmarks Z (m, d), chosen on the first `looked_at` rows."""
     if not job.searches:
         sigma, alpha = job.width_for(n_features), job.penalty
         return Choice(model_of(job, sigma, alpha, Z), sigma, alpha)

@@ -93,13 +93,7 @@ def truth(test: Corpus) -> tuple[Array, Array]:
 
 
 def first_rows(job: Settings, material: Material) -> int:
-    """Rows of the first fit: the originals, or some for every landmark; all, for one step.
-
-    Raises
-    ------
-    DataError
-        Some classes are not among them: the rows of a corpus that was given stand in another than a random order.
-    """
+    """Rows of the first fit: the originals, or some for every landmark, all for one step; with every class."""
     if job.steps == 1:
         return len(material.train)
     count = len(material.train) // 100 if material.originals is None else len(material.originals)

@@ -216,11 +216,6 @@ def digits(
     python -m pipelines digits --rows 2000000 --landmarks 4000 --out /scratch/digits
     python -m pipelines digits --data ~/mnist --labelled-per-class 10
     python -m pipelines digits --json | jq '.results[] | {method, accuracy_percent}'
-
-    \b
-    In --out: report.html (opens offline), table.csv, results.json, a PNG of each
-    picture, originals.corpus, train.corpus, test.corpus (bigkernel info shows
-    what is in them).
     """
     out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may stand elsewhere
     subtitle = f"{labelled_per_class} labelled rows a class, {landmarks:,} landmarks"

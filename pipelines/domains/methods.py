@@ -147,21 +147,14 @@ def sssl_exact(task: Task, Z: Array, setting: Setting) -> Predict:
 def xnv(task: Task, Z: Array, setting: Setting) -> Predict:
     """XNV: two views of m/2 landmarks."""
     views = np.concatenate([Z[0::2], Z[1::2]])
-    model = XNVClassifier(
-        kernel_of(Z, setting["width"]), setting["alpha"], n_landmarks=len(views) // 2, landmarks=views
-    )
+    model = XNVClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=views)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
 def invariant(task: Task, Z: Array, setting: Setting, supervised: bool = True) -> Predict:
     """Components of DICA, styles of the source as domains, and ridge regression in them."""
-    model = DICA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        supervised=supervised,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    )
+    given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
+    model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.source, task.labels, sample_domain=task.style, sample_weight=task.weight)
     return ridge_after(model, task, setting["alpha"])
 
@@ -173,13 +166,8 @@ def unsupervised_invariant(task: Task, Z: Array, setting: Setting) -> Predict:
 
 def transfer(task: Task, Z: Array, setting: Setting, n_rounds: int = 0) -> Predict:
     """Transfer components, and ridge regression in them."""
-    model = JDA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        n_rounds=n_rounds,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    )
+    given = {"alpha": setting["penalty"], "landmarks": Z, "n_rounds": n_rounds}
+    model = JDA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.rows, task.partial_labels, sample_weight=task.weights)
     return ridge_after(model, task, setting["alpha"])
 
@@ -191,13 +179,8 @@ def jda(task: Task, Z: Array, setting: Setting) -> Predict:
 
 def artl(task: Task, Z: Array, setting: Setting) -> Predict:
     """Adaptation regularization."""
-    model = ARTLClassifier(
-        kernel_of(Z, setting["width"]),
-        mmd=setting["mmd"],
-        manifold=setting["manifold"],
-        alpha=setting["alpha"],
-        landmarks=Z,
-    )
+    given = {name: setting[name] for name in ("mmd", "manifold", "alpha")}
+    model = ARTLClassifier(kernel_of(Z, setting["width"]), landmarks=Z, **given)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
@@ -208,63 +191,23 @@ def ridge_after(model: Any, task: Task, alpha: float) -> Predict:
 
 
 WIDTHS = (1.0, 0.7, 0.5)
+FEW = {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1}
+COMPONENTS = (50, 100, 200)
+INVARIANT = {"n_components": COMPONENTS, "penalty": (10.0, 0.1)}
+TRANSFER = {"n_components": COMPONENTS, "penalty": (10.0, 1.0)}
+SSSL = {"sigma": (0.7, 0.31), "n_components": (*COMPONENTS, 400), "alpha": (1.0, 0.1)}
+EXACT = {"sigma": 0.31, "n_components": 120, "alpha": 0.4}
+ADAPTED = {"width": 0.7, "mmd": 10.0, "manifold": 0.7, "alpha": 0.3}
+ADAPTATIONS = {"mmd": (100.0, 10.0, 1.0), "manifold": (3.0, 0.7, 0.2)}
 METHODS: dict[str, Method] = {
     "1-nn": Method("1-NN", SOURCE, nearest, landmarks=False, published=(44.7, 65.9)),
     "krr": Method("KRR", SOURCE, krr, {"width": 0.7, "alpha": 0.1}, {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)}),
-    "udica": Method(
-        "UDICA + ridge",
-        SOURCE,
-        unsupervised_invariant,
-        {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 0.1)},
-        needs_styles=True,
-    ),
-    "dica": Method(
-        "DICA + ridge",
-        SOURCE,
-        invariant,
-        {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 0.1)},
-        needs_styles=True,
-    ),
-    "sssl-exact": Method(
-        "SSSL_N",
-        TARGET,
-        sssl_exact,
-        {"sigma": 0.31, "n_components": 120, "alpha": 0.4},
-        landmarks=False,
-        most_rows=4_000,
-    ),
-    "sssl": Method(
-        "SSSL_m",
-        TARGET,
-        sssl,
-        {"sigma": 0.31, "n_components": 100, "alpha": 0.4},
-        {"sigma": (0.7, 0.31), "n_components": (50, 100, 200, 400), "alpha": (1.0, 0.1)},
-    ),
+    "udica": Method("UDICA + ridge", SOURCE, unsupervised_invariant, FEW, INVARIANT, needs_styles=True),
+    "dica": Method("DICA + ridge", SOURCE, invariant, FEW, INVARIANT, needs_styles=True),
+    "sssl-exact": Method("SSSL_N", TARGET, sssl_exact, EXACT, landmarks=False, most_rows=4_000),
+    "sssl": Method("SSSL_m", TARGET, sssl, {**EXACT, "n_components": 100}, SSSL),
     "xnv": Method("XNV", TARGET, xnv, {"width": 0.7, "alpha": 1e-4}, {"width": WIDTHS, "alpha": (1e-2, 1e-4)}),
-    "tca": Method(
-        "TCA + ridge",
-        TARGET,
-        transfer,
-        {"width": 0.7, "n_components": 100, "penalty": 1.0, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 1.0)},
-        published=(51.2, 56.3),
-    ),
-    "jda": Method(
-        "JDA + ridge",
-        TARGET,
-        jda,
-        {"width": 0.7, "n_components": 100, "penalty": 1.0, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 1.0)},
-        published=(59.7, 67.3),
-    ),
-    "artl": Method(
-        "ARTL",
-        TARGET,
-        artl,
-        {"width": 0.7, "mmd": 10.0, "manifold": 0.7, "alpha": 0.3},
-        {"mmd": (100.0, 10.0, 1.0), "manifold": (3.0, 0.7, 0.2)},
-        published=(67.7, 88.8),
-    ),
+    "tca": Method("TCA + ridge", TARGET, transfer, {**FEW, "penalty": 1.0}, TRANSFER, published=(51.2, 56.3)),
+    "jda": Method("JDA + ridge", TARGET, jda, {**FEW, "penalty": 1.0}, TRANSFER, published=(59.7, 67.3)),
+    "artl": Method("ARTL", TARGET, artl, ADAPTED, ADAPTATIONS, published=(67.7, 88.8)),
 }

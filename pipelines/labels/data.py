@@ -36,13 +36,7 @@ class Digits:
     sigma: float  # of the Gaussian kernel, from the distances between rows
 
     def drawn(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
-        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random.
-
-        Raises
-        ------
-        ConfigError
-            A class has not so many.
-        """
+        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random."""
         found = []
         for label in np.unique(self.y):
             ids = np.flatnonzero(self.y[:among] == label)

@@ -169,14 +169,7 @@ def neighbours(X: Array, among: int) -> sparse.csr_array:
 def eigenfunctions(
     digits: Digits, ids: Array, counts: Mapping[float, int], *, landmarks: int, seed: int, after: Callable[[], None]
 ) -> dict[float, Array]:
-    """Eigenfunctions of all rows at all digits, manifold -> (n + t, s), from the sums of one fit.
-
-    Parameters
-    ----------
-    ids : of labelled rows, which a fit needs; its sums of all rows do not depend on them
-    counts : manifold -> s; the largest manifold is above 0
-    after : is called after each
-    """
+    """Eigenfunctions of all rows at all digits, manifold -> (n + t, s), from the sums of one fit."""
     y = np.full(digits.rows, -1)
     y[ids] = digits.y[ids]
     largest, rows = max(counts), digits.X[: digits.rows]

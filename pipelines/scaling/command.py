@@ -87,10 +87,6 @@ def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data:
     python -m pipelines scaling --quick
     python -m pipelines scaling --rows 640000 --repeats 5 --out /scratch/scaling
     python -m pipelines scaling --json | jq '.measured.strong.speed_up'
-
-    \b
-    In --out: report.html (opens offline), results.json, timings.csv, scaling.csv,
-    segments.csv, and the corpora.
     """
     if quick:
         default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)

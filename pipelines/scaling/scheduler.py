@@ -186,13 +186,7 @@ def _wait(told: Connection) -> None:
 
 
 def line(costs: Sequence[Cost]) -> dict[str, float]:
-    """Seconds a segment by least squares over the sweeps: `seconds` and those of each role; `fixed` whatever the size.
-
-    Raises
-    ------
-    ValueError
-        Fewer than two numbers of segments.
-    """
+    """Seconds a segment by least squares over the sweeps: `seconds`, those of each role, and `fixed`."""
     counts = np.array([cost.segments for cost in costs], np.float64)
     if len(set(counts)) < 2:
         raise ValueError(f"a line: expected at least two numbers of segments, found {sorted(set(counts))}")

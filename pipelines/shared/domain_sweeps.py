@@ -78,14 +78,7 @@ def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
 def measure(
     corpus: Corpus, m: int, *, repeats: int, workers: int, update: Callable[[int, int], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Every sweep `repeats` times on a local cluster.
-
-    Returns
-    -------
-    dict
-        By name: `seconds` (median) and `all_seconds`, `ratio` (median over rounds) to the Gram sweep, `peak_bytes` of
-        the largest worker and `announced_bytes`.
-    """
+    """Every sweep `repeats` times on a local cluster: its seconds, their ratio to the Gram sweep, and memory."""
     todo = jobs(corpus, m)
     announced = {name: job.announced_bytes() for name, job in todo.items()}
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}

@@ -89,13 +89,7 @@ def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
 
 
 def data_file(data: Path, name: str) -> Path:
-    """The path of a data file.
-
-    Raises
-    ------
-    DataError
-        It is not there; says what the file is.
-    """
+    """Return the path of a data file; where it is not there, say what it is."""
     path = data / name
     if not path.is_file():
         raise DataError(f"{path}: not found; it is {FILES[name]}. --data or BIGKERNEL_DATA names its directory")

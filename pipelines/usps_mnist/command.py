@@ -142,11 +142,6 @@ def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m:
     python -m pipelines usps-mnist --repeats 2 --landmarks 200 --out /tmp/few
     python -m pipelines usps-mnist --seed 10      # other draws, other folds
     python -m pipelines usps-mnist --json | jq '.speedup, .reached'
-
-    \b
-    In --out: report.html (opens offline), results.json, and each table and picture
-    by itself: printed.csv, chosen.csv, grid.csv, curves.csv, digits.png, target.png,
-    source.png, seconds.png.
     """
     pair = Pair.read(data)
     require_count(2 * min(len(pair.source), len(pair.target)), m)

@@ -133,14 +133,7 @@ FITTED = (
 
 
 def verdict(fits: Fits, m: int) -> dict[str, Any]:
-    """Compare with the requirements: SSSL_m not below the reference's accuracies somewhere, and its speed over SSSL_N.
-
-    Returns
-    -------
-    dict
-        reached: the rows that are not below the reference on both sets, best target first;
-        speedup: seconds of SSSL_N over those of SSSL_m with uniform landmarks, by form.
-    """
+    """Compare SSSL_m with the reference's accuracies, best target first, and its speed with that of SSSL_N."""
     source, target = PRINTED["SSSL_m"][:2]
     rows = [record("SSSL_m", fits[setting], setting) for setting in table_settings(m)]
     good = sorted(

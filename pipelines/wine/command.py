@@ -198,11 +198,6 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     python -m pipelines wine
     python -m pipelines wine --repeats 3 --landmarks 400 --landmarks 1600 --pairs 0
     python -m pipelines wine --json | jq '.as_printed[] | {method, rows, mse, printed_mse, within}'
-
-    \b
-    In --out: report.html (opens offline), results.json, and each table and picture
-    by itself: as_printed.csv, nystrom.csv, honest.csv, formula.csv,
-    nystrom_error.png, nystrom_seconds.png.
     """
     X, y = read(data)
     group = groups(X)

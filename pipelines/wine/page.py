@@ -26,26 +26,18 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One method on one split.
-
-    Attributes
-    ----------
-    mse : in units of the standardised quality, squared: of the rows "train", of the test rows "apart" (standardised by
-        themselves) and "test" (by the training rows), and of a "constant" prediction on "test"
-    points : quality points in one unit of the standardised quality
-    n_train, n_test : rows
-    seconds : to fit, and to predict training and test rows
-    rank : of the kernel matrix or core, for kernel methods
-    """
+    """One method on one split."""
 
     method: str
     split: int
+    # of the standardised quality: of the rows "train", of the test rows "apart" (standardised by themselves) and "test"
+    # (by the training rows), and of a "constant" prediction on "test"
     mse: dict[str, float]
-    points: float
+    points: float  # quality points in one unit of the standardised quality
     n_train: int
     n_test: int
-    seconds: float
-    rank: int | None
+    seconds: float  # to fit, and to predict training and test rows
+    rank: int | None  # of the kernel matrix or core, for kernel methods
 
 
 def nystrom_name(m: int) -> str:

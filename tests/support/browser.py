@@ -29,12 +29,7 @@ def chromium() -> str | None:
 
 
 class Tab:
-    """One open page.
-
-    Attributes
-    ----------
-    problems : what the page complained of: errors on its console, exceptions, requests that failed
-    """
+    """One open page; `problems` are errors on its console, exceptions, and requests that failed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
         self._loop, self._socket = loop, socket
@@ -109,12 +104,7 @@ class Tab:
         return found["result"].get("value")
 
     def until(self, expression: str, seconds: float = 60) -> None:
-        """Wait until an expression is true; one that throws is not true yet.
-
-        Raises
-        ------
-        TimeoutError
-        """
+        """Wait until an expression is true; one that throws is not true yet."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:

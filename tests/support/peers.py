@@ -88,11 +88,7 @@ def assert_like_peer(
 ) -> SweepSearchCV:
     """Everything that a user reads of a search equals what GridSearchCV gives; returns the search.
 
-    Parameters
-    ----------
-    fit, peer_fit : further arguments of `fit`; the peer has those of `fit` unless its own are given
-    peer_cv : folds of the peer, where it does not know `cv`
-    new : rows to predict with the best model
+    The peer has `peer_cv` and `peer_fit` in place of what it does not know; the best model predicts `new`.
     """
     with dask.config.set(STEPS):
         ours = SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, refit=refit, **options).fit(X, y, **(fit or {}))

@@ -178,10 +178,7 @@ def _honest(usable: Callable[..., Any]) -> Callable[..., Any]:
 def explore(world: World, *, power: bool, most: int | None = None) -> int:
     """Resume from every state that a crash at any step of any driver can leave; the number of different states.
 
-    Parameters
-    ----------
-    power : what was not synchronised may be lost as well
-    most : states; None: until there is no new one
+    With `power`, what was not synchronised may be lost as well; `most` states, None: until there is no new one.
     """
     first: tuple[Image, frozenset[int]] = ({}, frozenset())
     queue, seen = deque([first]), {(known({}), frozenset[int]())}
