@@ -179,7 +179,7 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
 @click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB].")
 @seed_option
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Output directory [out/digits; MNIST out/mnist]."
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for report.html, CSV and PNG [out/digits; MNIST out/mnist]."
 )
 @click.option("--keep/--fresh", default=True, help="Use again a whole corpus of the same settings in --out [keep].")
 @json_option

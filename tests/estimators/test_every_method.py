@@ -264,3 +264,16 @@ def test_what_transforms_predicts_nothing_and_what_is_exact_has_no_plan_no_parts
                 model.plan(X, METHODS[name][1])
             with pytest.raises(ConfigError, match="fit again"):
                 model.refit()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, target) in METHODS.items() if target.dtype.kind == "f"])
+def test_a_column_of_targets_keeps_its_shape_and_several_are_each_as_if_alone(name):
+    flat, column = fit(name), fit(name, y=METHODS[name][1][:, None])
+    assert flat.predict(X).shape == (N,)
+    assert isinstance(flat.intercept_, float) or name.startswith("sssl")
+    assert_array_equal(column.predict(X), flat.predict(X)[:, None])
+    hidden = np.isnan(METHODS[name][1])[:, None]
+    both = fit(name, y=np.where(hidden, np.nan, Y))
+    assert_allclose(both.predict(X)[:, 0], flat.predict(X), rtol=1e-7, atol=1e-8)
+    key = "coef_" if hasattr(flat, "coef_") else "dual_coef_"
+    assert [getattr(model, key).ndim for model in (flat, both)] == [1, 2]

@@ -257,10 +257,11 @@ def test_transformed_rows_are_written(build, tmp_path):
     assert_allclose(written["prediction"][...], model.predict(unit.transform(X)), atol=1e-12)
 
 
-def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
+@pytest.mark.parametrize("std", [False, True])
+def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std):
     corpus, _, _ = build("corpus")
     model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
-    model.predict_to(corpus, tmp_path / "out")
+    model.predict_to(corpus, tmp_path / "out", std=std)
     chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
     content = bytearray(chunk.read_bytes())
     content[30] ^= 1
@@ -268,9 +269,12 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
     before = sorted(path.name for path in tmp_path.iterdir())
     for target, overwrite in (("new", False), ("out", True)):
         with pytest.raises(ChunkCorrupt, match="rows"):
-            model.predict_to(corpus, tmp_path / target, overwrite=overwrite)
+            model.predict_to(corpus, tmp_path / target, std=std, overwrite=overwrite)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], model.predict(X), atol=1e-12)
+    if std:
+        deviations = model.predict(X, return_std=True)[1]
+        assert_allclose(zarr.open_group(tmp_path / "out")["std"][...], deviations, rtol=1e-12)
 
 
 def test_a_model_that_raises_leaves_nothing(build, tmp_path, monkeypatch):

@@ -131,17 +131,6 @@ def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
     assert_allclose(model.dual_coef_, reference.krr_exact(K, target, 0.5)[:, 0], atol=1e-12)
 
 
-@pytest.mark.parametrize("n_landmarks", [None, M])
-def test_one_column_of_targets_keeps_its_shape(n_landmarks):
-    flat = KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, y)
-    column = KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, y[:, None])
-    assert flat.predict(NEW).shape == (30,)
-    assert flat.dual_coef_.ndim == 1
-    assert isinstance(flat.intercept_, float)
-    assert column.predict(NEW).shape == (30, 1)
-    assert_array_equal(column.predict(NEW)[:, 0], flat.predict(NEW))
-
-
 @pytest.mark.parametrize(
     "dtype, rows, expected",
     [
@@ -303,27 +292,12 @@ def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments, n_la
     assert isinstance(caught.value, BigKernelError)
 
 
-@pytest.mark.parametrize("n_landmarks", [None, 5])
-@pytest.mark.parametrize("gamma", [0.0, -1.0, float("nan")])
-def test_a_gamma_by_name_that_is_none_is_refused_by_name(gamma, n_landmarks):
-    with pytest.raises(ValueError, match="gamma"):
-        KernelRidge("rbf", gamma=gamma, n_landmarks=n_landmarks).fit(X, y)
-
-
 def test_a_fit_leaves_the_kernel_that_was_given_as_it_was():
     kernel = Gaussian()
     model = KernelRidge(kernel, n_landmarks=M, random_state=0).fit(X, y)
     assert kernel.sigma == "scale"
     assert isinstance(model.kernel_.sigma, float)
     assert clone(model).kernel.sigma == "scale"
-
-
-@pytest.mark.parametrize("n_landmarks", [None, M])
-def test_set_params_of_the_kernel_does_not_reach_into_the_fitted_model(n_landmarks):
-    model = KernelRidge(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(X, y)
-    before = model.predict(NEW)
-    model.set_params(kernel__sigma=5.0)
-    assert_array_equal(model.predict(NEW), before)
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -336,19 +310,6 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
     assert_allclose(model.predict(NEW), fresh.predict(NEW), rtol=1e-7)
     assert_allclose(model.intercept_, fresh.intercept_, atol=1e-6)
     assert_allclose(model.training_mse_, fresh.training_mse_, rtol=1e-5)
-
-
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-def test_three_parts_with_given_landmarks_equal_one_fit(fit_intercept, weight):
-    settings = {"kernel": Gaussian(1.4), "alpha": 0.5, "landmarks": Z, "fit_intercept": fit_intercept}
-    whole = KernelRidge(**settings).fit(X, Y, weight)
-    parts = KernelRidge(**settings)
-    for part in np.array_split(np.arange(N), 3):
-        parts.partial_fit(X[part], Y[part], None if weight is None else weight[part])
-    assert_allclose(parts.dual_coef_, whole.dual_coef_, atol=1e-10 * np.abs(whole.dual_coef_).max())
-    assert_allclose(parts.predict(NEW), whole.predict(NEW), atol=1e-10)
-    assert_allclose(parts.statistics_["G"], whole.statistics_["G"], rtol=1e-12)
 
 
 def test_three_parts_keep_the_landmarks_drawn_first():

@@ -57,14 +57,6 @@ def test_regression_is_that_of_the_dense_form(settings, points, oracle):
 
 
 @every_form
-def test_one_column_of_targets_keeps_its_shape(settings, points, oracle):
-    model = SSSL(**GIVEN, **settings).fit(X, PARTLY[:, 0])
-    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(Y[LABELLED, 0])[:, 0]
-    assert_allclose(model.predict(NEW), wanted, atol=1e-8)
-    assert model.predict(NEW).shape == (25,)
-
-
-@every_form
 def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
     model = SSSLClassifier(**GIVEN, **settings).fit(X, CODES)
     wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(HOT)

@@ -45,13 +45,6 @@ def test_regression_is_that_of_the_dense_form(intercept, weight):
     assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
 
 
-def test_one_column_of_targets_keeps_its_shape():
-    model = XNV(**GIVEN).fit(X, PARTLY[:, 0])
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED, 0])[:, 0], atol=1e-8)
-    assert model.dual_coef_.shape == (M,)
-    assert isinstance(model.intercept_, float)
-
-
 def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
     model = XNVClassifier(**GIVEN).fit(X, CODES)
     assert_array_equal(model.classes_, [0, 1, 2])

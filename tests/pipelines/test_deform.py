@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call
 
 from bigkernel import open_corpus
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from pipelines.__main__ import main
 from pipelines.shared import deformed as made
 from pipelines.shared.deformed import BLOCK_ROWS, ELASTIC, RESTYLED, Variation, blocks, copies_of, deformed, turned
 
@@ -76,24 +75,19 @@ def test_the_command_writes_a_corpus_with_its_columns_and_refuses_one_that_is_th
     info = CorpusInfo("bars", "drawn", (0, 1, 2, 3, 4), (28, 28), 255.0)
     with CorpusWriter(tmp_path / "a", n_features=784, dtype=np.uint8, columns={"y": np.int64}, info=info) as writer:
         writer.append(x=images.reshape(30, -1), y=np.arange(30) % 5)
-    words = ["deform", str(tmp_path / "a"), str(tmp_path / "b"), "--rows", "1000", "--seed", "3", "--quiet"]
-    done = CliRunner().invoke(main, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    words = ["deform", tmp_path / "a", tmp_path / "b", "--rows", 1000, "--seed", 3, "--quiet"]
+    call(*words)
     found = open_corpus(tmp_path / "b")
     rows = np.concatenate(list(blocks(images, 1000, 3, ELASTIC)))
     np.testing.assert_array_equal(found.column("x"), rows.reshape(1000, -1))
     np.testing.assert_array_equal(found.column("group"), np.arange(1000) % 30)
     np.testing.assert_array_equal(found.column("y"), np.arange(1000) % 30 % 5)
     assert (found.info.image_shape, found.info.classes) == ((28, 28), info.classes)
-    again = CliRunner().invoke(main, words)
-    assert again.exit_code == 3
-    assert "already exists" in again.stderr
+    assert "already exists" in call(*words, code=3).stderr
 
 
 def test_rows_that_are_no_images_are_refused(tmp_path):
     with CorpusWriter(tmp_path / "a", n_features=3, dtype=np.float64, columns={}, info=CorpusInfo("a")) as writer:
         writer.append(x=np.eye(3))
-    done = CliRunner().invoke(main, ["deform", str(tmp_path / "a"), str(tmp_path / "b"), "--rows", "10", "--quiet"])
-    assert done.exit_code == 3
-    assert "expected images" in done.stderr
+    assert "expected images" in call("deform", tmp_path / "a", tmp_path / "b", "--rows", 10, "--quiet", code=3).stderr
     assert not (tmp_path / "b").exists()

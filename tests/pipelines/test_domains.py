@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
 from sklearn.cluster import KMeans
 
 from bigkernel.errors import PseudoLabelsCollapsed
-from pipelines.__main__ import main
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
@@ -95,10 +94,8 @@ def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(set
     ("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("rotated", "train-labels-idx1-ubyte.gz")]
 )
 def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
-    options = ["--part", part, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick"]
-    done = CliRunner().invoke(main, ["domains", *options])
-    assert done.exit_code == 3
-    assert missing in done.stderr
+    options = ["--part", part, "--data", tmp_path, "--out", tmp_path / "out", "--quick"]
+    assert missing in call("domains", *options, code=3).stderr
 
 
 @pytest.mark.parametrize("key", METHODS)
@@ -225,12 +222,7 @@ def test_a_figure_that_no_draw_changes_has_no_error():
 @pytest.mark.usefixtures("few")
 def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data, tmp_path):
     out = tmp_path / "out"
-    options = ["--part", "pair", "--quick", "--landmarks", "24", "--data", str(data), "--out", str(out)]
-    done = CliRunner().invoke(main, ["domains", *options], env={"COLUMNS": "80"}, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines[:-1])) <= 80  # the last one is a path
-    assert "…" not in done.stdout
+    call("domains", "--part", "pair", "--quick", "--landmarks", 24, "--data", data, "--out", out)
     results = json.loads((out / "results.json").read_text())
     for table in TABLES:
         keys = [line["key"] for line in results[f"pair_{table}"]]
@@ -248,9 +240,7 @@ def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data,
     names = {f"pair_{table}{kind}_bars" for table in TABLES for kind in ("", "_chosen")}
     names |= {"examples"}
     assert {path.stem for path in out.glob("*.png")} == names
-    page = (out / "report.html").read_text()
-    assert page.count("<img") == len(names)
-    assert 'src="http' not in page
+    require_page(out, pictures=len(names))
 
 
 @pytest.fixture(scope="module")
@@ -290,8 +280,7 @@ def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns
             assert all(setting[key] in values for key, values in method.grid.items())
     report = Report(tmp_path, "", "")
     domains_rotated.show(report, found, domains_rotated.styled(mnist, 30, 0), 30, 20)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    fits_eighty_columns(capsys.readouterr().out)
     table = report.results["rotated"]
     assert [line["left_out"] for line in table] == [*domains_rotated.STYLES, "mean", "fit s"]
     for name in domains_rotated.METHODS:
@@ -318,9 +307,7 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp
         assert job.announced_bytes() > 2**20
         result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "announced_bytes": job.announced_bytes()}
     domain_sweeps.show(result, "1,200 rows")
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.count("1.25×") == 5
+    assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5
 
 
 def test_the_last_domain_has_no_labels_at_scale(tmp_path):
@@ -330,10 +317,3 @@ def test_the_last_domain_has_no_labels_at_scale(tmp_path):
     assert np.bincount(domain).tolist() == [100] * 4
     assert (y[domain == 3] == -1).all()
     assert (y[domain < 3] >= 0).all()
-
-
-def test_help_teaches():
-    done = CliRunner().invoke(main, ["domains", "--help"])
-    assert done.exit_code == 0
-    for words in ("digits16_USPS_1800.mat", "--part", "--quick", "source alone", "open problem"):
-        assert words in " ".join(done.output.split())

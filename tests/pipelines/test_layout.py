@@ -6,6 +6,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from pipeline_runs import call
 
 from pipelines.__main__ import PIPELINES
 
@@ -75,3 +76,9 @@ def test_no_text_calls_a_document_a_seed(module):
         r"\bseed(s?['’]|\s+(document|\d{3}|prints|does|has)\b)|_the_seed|seed_(mse|source|target|s)", re.I
     )
     assert [text for text in texts if document.search(text)] == []
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_help_teaches_what_is_done_and_left(name):
+    said = " ".join(call(name, "--help").stdout.split())
+    assert name in ("bench", "deform") or (f"python -m pipelines {name}" in said and "report.html" in said)

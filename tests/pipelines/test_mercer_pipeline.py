@@ -1,15 +1,12 @@
 """The mercer experiment: what it calls positive definite is so by the eigenvalues of the reference's own equations."""
 
-import json
-
 import numpy as np
 import pytest
 import reference
-from click.testing import CliRunner
+from pipeline_runs import results_of
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from pipelines.__main__ import main
 from pipelines.mercer import cases, digits
 
 DENSE = {
@@ -38,10 +35,8 @@ def test_every_case_is_the_kernel_that_its_name_says(case):
 
 
 def test_the_command_tells_theory_and_digits_agree(tmp_path):
-    options = ["--rows", "60", "--repeats", "2", "--data", str(tmp_path / "none"), "--out", str(tmp_path), "--json"]
-    done = CliRunner().invoke(main, ["mercer", *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+    options = ["--rows", 60, "--repeats", 2, "--data", tmp_path / "none", "--out", tmp_path]
+    results = results_of("mercer", *options)
     assert "scikit-learn" in results["facts"]["data"]
     assert len(results["kernels"]) == len(DENSE)
     for record in results["kernels"]:

@@ -1,16 +1,14 @@
 """The representer experiment: the reference's five lines, polynomials and hyper-parameters come out of ours."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call, require_page, results_of
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from bigkernel import Gaussian, KernelRidge
-from pipelines.__main__ import main
 from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws
 
 AT = np.linspace(0, 20, 57)
@@ -47,9 +45,7 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
 
 
 def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path):
-    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+    results = results_of("representer", "--out", tmp_path)
     assert results["difference"] < 1e-12
     assert results["sigma"] == pytest.approx(5 / np.sqrt(2))
     assert [r["fit"] for r in results["fits"]] == ["linear", "2nd order", "3rd order", "4th order", "kernel"]
@@ -62,10 +58,8 @@ def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_
         rows = list(csv.DictReader(file))
     at_nine = next(row for row in rows if float(row["x"]) == 9.0)
     assert float(at_nine["kernel"]) == pytest.approx(2.0, abs=5e-3)
-    assert "http://" not in (tmp_path / "report.html").read_text()
+    require_page(tmp_path)
 
 
 def test_hyper_parameters_out_of_range_are_refused(tmp_path):
-    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--a", "0"])
-    assert done.exit_code == 2
-    assert "--a" in done.output
+    assert "--a" in call("representer", "--out", tmp_path, "--a", 0, code=2).stderr
