@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
@@ -39,6 +39,13 @@ def accumulate(
 def split_scores(search: Any, label: str = "score") -> Array:
     """(candidates, splits)."""
     return np.array([search.cv_results_[f"split{j}_test_{label}"] for j in range(search.n_splits_)]).T
+
+
+def cells(search: Any, splits: Any) -> Iterator[tuple[dict[str, Any], Any, Any, Callable[..., float]]]:
+    """(parameters, rows of the training, rows of the test, its score by name) of every candidate on every split."""
+    for j, (train, test) in enumerate(splits):
+        for i, params in enumerate(search.cv_results_["params"]):
+            yield params, train, test, lambda name="score", j=j, i=i: search.cv_results_[f"split{j}_test_{name}"][i]
 
 
 def digest(search: Any) -> str:
