@@ -229,20 +229,7 @@ def corpus(
         --cluster local --run /scratch/strokes --resume
     python -m pipelines corpus --job job.yaml
 
-    A job file has the options' names as keys; relative paths start at the file:
-
-    \b
-    bigkernel:
-      job:
-        data: ~/mnist
-        rows: 8100000
-        landmarks: 2000
-        run: /scratch/mnist8m
-        resume: true
-      cluster:
-        kind: local
-        workers: 2
-        memory-limit: 2GiB
+    A job file has the options' names as keys, and relative paths start at it: cluster/job.yaml is an example.
     """
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")

@@ -5,10 +5,8 @@ A method sees labelled rows of the source; whether it sees the rows of the targe
 rows that it sees. Gaussian kernels have σ = width·√(median ‖z − z′‖²) over the landmarks, the
 one rule for every table, direction and set; SSSL keeps the σ that its printed reference has.
 
-Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair; one
-setting serves both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the
-target. For ARTL we looked at manifold 0.3, 0.5, 0.7, 1 and alpha
-0.1, 0.3: a smaller alpha lets about every fifth draw end with two classes exchanged (78 instead of 90 %).
+Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair, one
+for both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the target.
 """
 
 from __future__ import annotations

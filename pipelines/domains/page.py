@@ -150,9 +150,6 @@ def bright(images: Array) -> Array:
     return scaled
 
 
-# -- the open problem --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Verdict:
     """SSSL_N against the answer in one direction."""
@@ -251,9 +248,6 @@ def sentence(found: Verdict, m: int) -> str:
             else "That does not answer the open problem, which asks for both."
         )
     )
-
-
-# -- captions ----------------------------------------------------------------------------------------------------------
 
 
 def subtitle(parts: Sequence[str]) -> str:

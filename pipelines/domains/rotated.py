@@ -56,10 +56,11 @@ class Domains:
 
     def split(self, left_out: int) -> tuple[Domains, Domains]:
         """All other domains, and this one."""
-        parts = []
-        for mask in (self.domain != left_out, self.domain == left_out):
-            parts.append(Domains(self.rows[mask], self.labels[mask], self.domain[mask], self.centres))
-        return parts[0], parts[1]
+        rest, this = (
+            Domains(self.rows[mask], self.labels[mask], self.domain[mask], self.centres)
+            for mask in (self.domain != left_out, self.domain == left_out)
+        )
+        return rest, this
 
 
 def styled(mnist: Digits, rows: int, seed: int) -> list[Digits]:
@@ -85,9 +86,6 @@ def drawn(mnist: Digits, rows: int, m: int, seed: int) -> tuple[Domains, float]:
     return Domains(np.concatenate(features), labels, domain, centres), seconds * (len(sets) - 1) / len(sets)
 
 
-# -- the methods -------------------------------------------------------------------------------------------------------
-
-
 def pooled_krr(source: Domains, setting: Setting) -> Predict:
     """Ridge regression on landmarks, whatever the domain."""
     Z = source.landmarks
@@ -105,13 +103,9 @@ def pooled_sssl(source: Domains, setting: Setting) -> Predict:
 def dica_krr(source: Domains, setting: Setting, supervised: bool = True) -> Predict:
     """Kernel ridge regression in components of DICA."""
     Z = source.landmarks
-    model = DICA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        supervised=supervised,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    ).fit(source.rows, source.labels, sample_domain=source.domain)
+    given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
+    model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
+    model.fit(source.rows, source.labels, sample_domain=source.domain)
     centres = model.transform(Z)
     krr = KernelRidgeClassifier(kernel_of(centres, 1.0), setting["alpha"], landmarks=centres)
     krr.fit(model.transform(source.rows), source.labels)
@@ -191,9 +185,6 @@ def measure(mnist: Digits, rows: int, m: int, draws: Sequence[int], *, quiet: bo
                     times[name].append(seconds + spent)
                 after()
     return Rotated(accuracies, {name: statistics.median(some) for name, some in times.items()}, chosen)
-
-
-# -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: int) -> None:

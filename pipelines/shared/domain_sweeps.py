@@ -1,9 +1,7 @@
 """`bench domains`: one sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
 
-Rows are digits of unit norm in four domains, of which the last has no labels. Every job has the same m landmarks (XNV
-two views of m/2) and runs on a local cluster; jobs take turns, and a round's ratios are to the Gram sweep of that
-round. Later rounds of JDA and ARTL, which sweep the target rows for pseudo-labels, are not counted here: the sweep that
-all rows go through is.
+Rows are digits of unit norm in four domains, the last without labels. Jobs of the same m landmarks take turns on a
+local cluster. Later rounds of JDA and ARTL, of the target rows alone, are not counted.
 """
 
 from __future__ import annotations

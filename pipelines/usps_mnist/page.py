@@ -89,13 +89,9 @@ def _printed_values(method: str) -> dict[str, Any]:
 
 def record(method: str, fits: Sequence[Fit], setting: Setting | None = None) -> dict[str, Any]:
     """A line of the first table."""
-    chosen = (
-        {}
-        if setting is None
-        else {"eigenfunctions": setting.eigenfunctions, "landmarks": setting.landmarks, "m": setting.m, "s": setting.s}
-    )
-    if method == "SSSL_N":
-        chosen = {"s": COMPONENTS}
+    chosen: dict[str, Any] = {"s": COMPONENTS} if method == "SSSL_N" else {}
+    if setting is not None:
+        chosen = {key: getattr(setting, key) for key in ("eigenfunctions", "landmarks", "m", "s")}
     return {
         "method": method,
         **chosen,
@@ -265,36 +261,24 @@ def against_landmarks(
         "source": "Accuracy on the source, that is, on the labelled rows themselves.",
     }
     beside = np.linspace(-0.045, 0.045, len(chosen))  # of the logarithm, so that error bars do not hide one another
+    axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     for key, caption in captions.items():
-        report.figure(
-            key,
-            curves,
-            [
-                Curve(
-                    name,
-                    np.asarray(counts) * np.exp(shift),
-                    [r[key] for r in line],
-                    error=[r[f"{key}_std"] or 0 for r in line],
-                )
-                for shift, (name, line) in zip(beside, chosen.items(), strict=True)
-            ],
-            x_label="landmarks m",
-            y_label=f"{key} accuracy, %",
-            levels=[("SSSL_N", mean(exact, key))],
-            x_log=True,
-            x_ticks=counts,
-            caption=caption,
-        )
+        shown = [
+            Curve(
+                name, np.asarray(counts) * np.exp(shift), [r[key] for r in line], [r[f"{key}_std"] or 0 for r in line]
+            )
+            for shift, (name, line) in zip(beside, chosen.items(), strict=True)
+        ]
+        levels, label = [("SSSL_N", mean(exact, key))], f"{key} accuracy, %"
+        report.figure(key, curves, shown, **axes, y_label=label, levels=levels, caption=caption)
     report.figure(
         "seconds",
         curves,
         [Curve(name, counts, [r["seconds"] for r in line]) for name, line in chosen.items()],
-        x_label="landmarks m",
+        **axes,
         y_label="seconds of a fit",
         levels=[("SSSL_N", median_seconds(exact))],
-        x_log=True,
         y_log=True,
-        x_ticks=counts,
         caption="Median seconds of a fit with its landmarks, both axes logarithmic. k-means takes longer than all the "
         "rest of SSSL_m.",
     )

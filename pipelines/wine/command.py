@@ -5,10 +5,8 @@ The experiment of “Fast Domain Generalization with Kernel Methods”, part 1, 
 Linear regression (LR), ridge regression (RR) and kernel ridge regression (KRR) predict the quality of a wine, 0 to 10,
 from d = 11 attributes. Kernel Gaussian with σ = 1.4, λ = 10 for RR and KRR, as the reference found them by grid search.
 
-What the reference does and we repeat: it prepends a column of ones to X and penalises its weight in RR as any other; it
-standardises the test rows by their own statistics, which a single new wine does not have; and its random splits put
-copies of one wine on both sides (937 of the 4,898 rows repeat an earlier one), which flatters a method that remembers
-its training rows. Hence a second experiment without these two.
+The reference prepends a column of ones to X and penalises its weight in RR, standardises the test rows by their own
+statistics, and its random splits put copies of one wine on both sides. We repeat that, and a second time without it.
 """
 
 from __future__ import annotations

@@ -162,15 +162,14 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
     methods = {"exact KRR": "KRR", "RR": "RR"}
     levels = {name: float(errors(exact, method, "apart").mean()) for name, method in methods.items()}
     times = {name: seconds(exact, method) for name, method in methods.items()}
+    axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     report.figure(
         "nystrom_error",
         curves,
         drawn,
-        x_label="landmarks m",
+        **axes,
         y_label="mean squared error of the\nstandardised quality (variance 1)",
         levels=[(f"{name}, test: {value:.3f}", value) for name, value in levels.items()],
-        x_log=True,
-        x_ticks=counts,
         caption="Error against the number of landmarks: mean and sample standard deviation over the splits. The bars "
         "of the test error show how much splits differ; all points and both levels share the same splits.",
     )
@@ -178,12 +177,10 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
         "nystrom_seconds",
         curves,
         [Curve("Nyström KRR", counts, [seconds(runs, name) for name in names])],
-        x_label="landmarks m",
+        **axes,
         y_label="seconds to fit and predict (median)",
         levels=[(f"{name}: {show_seconds(value)} s", value) for name, value in times.items()],
-        x_log=True,
         y_log=True,
-        x_ticks=counts,
         caption=f"Time against the number of landmarks, on logarithmic axes; {exact[0].n_train:,} training rows.",
     )
 
