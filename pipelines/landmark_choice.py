@@ -4,8 +4,6 @@ Two sets of rows: digits of two domains, and a mixture of four clusters of which
 where uniform draws miss what matters. Shapes: n rows, d features, m landmarks.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ g2·exp(−(x−x')A(x−x')) + w2·[same row] is ours by three identities (`map
 σ = (2A)^{-1/2}; a scale g2 on the kernel is a factor on the penalty; w2 on the diagonal is added to the penalty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

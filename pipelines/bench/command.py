@@ -3,8 +3,6 @@
 Rows are digits or random pixels (`shared.timed_sweeps`).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import time

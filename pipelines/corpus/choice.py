@@ -3,8 +3,6 @@
 Shapes: m landmarks.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

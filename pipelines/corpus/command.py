@@ -4,8 +4,6 @@ Settings come from options, or from a YAML file (--job) whose keys are the optio
 counts more. What the stages are is in `job`, what is shown of them in `page`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace

@@ -8,8 +8,6 @@ sweep publishes in the run directory, in the same order each time, so that the w
 with it: what is finished is found and taken.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

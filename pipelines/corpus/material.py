@@ -1,7 +1,5 @@
 """The corpora of `python -m pipelines corpus`, opened or made, and which of their rows have a label."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a job needs, told before anything is made: the rows may not be there yet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

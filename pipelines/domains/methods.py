@@ -9,12 +9,11 @@ Settings marked as the papers' practice were found by us, as those of the papers
 for both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the target.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,22 +156,12 @@ def invariant(task: Task, Z: Array, setting: Setting, supervised: bool = True) -
     return ridge_after(model, task, setting["alpha"])
 
 
-def unsupervised_invariant(task: Task, Z: Array, setting: Setting) -> Predict:
-    """The same with UDICA."""
-    return invariant(task, Z, setting, supervised=False)
-
-
 def transfer(task: Task, Z: Array, setting: Setting, n_rounds: int = 0) -> Predict:
     """Transfer components, and ridge regression in them."""
     given = {"alpha": setting["penalty"], "landmarks": Z, "n_rounds": n_rounds}
     model = JDA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.rows, task.partial_labels, sample_weight=task.weights)
     return ridge_after(model, task, setting["alpha"])
-
-
-def jda(task: Task, Z: Array, setting: Setting) -> Predict:
-    """Joint distribution adaptation, ten rounds, and ridge regression in its components."""
-    return transfer(task, Z, setting, n_rounds=10)
 
 
 def artl(task: Task, Z: Array, setting: Setting) -> Predict:
@@ -189,6 +178,7 @@ def ridge_after(model: Any, task: Task, alpha: float) -> Predict:
 
 
 WIDTHS = (1.0, 0.7, 0.5)
+JOINT = partial(transfer, n_rounds=10)
 FEW = {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1}
 COMPONENTS = (50, 100, 200)
 INVARIANT = {"n_components": COMPONENTS, "penalty": (10.0, 0.1)}
@@ -200,12 +190,12 @@ ADAPTATIONS = {"mmd": (100.0, 10.0, 1.0), "manifold": (3.0, 0.7, 0.2)}
 METHODS: dict[str, Method] = {
     "1-nn": Method("1-NN", SOURCE, nearest, landmarks=False, published=(44.7, 65.9)),
     "krr": Method("KRR", SOURCE, krr, {"width": 0.7, "alpha": 0.1}, {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)}),
-    "udica": Method("UDICA + ridge", SOURCE, unsupervised_invariant, FEW, INVARIANT, needs_styles=True),
+    "udica": Method("UDICA + ridge", SOURCE, partial(invariant, supervised=False), FEW, INVARIANT, needs_styles=True),
     "dica": Method("DICA + ridge", SOURCE, invariant, FEW, INVARIANT, needs_styles=True),
     "sssl-exact": Method("SSSL_N", TARGET, sssl_exact, EXACT, landmarks=False, most_rows=4_000),
     "sssl": Method("SSSL_m", TARGET, sssl, {**EXACT, "n_components": 100}, SSSL),
     "xnv": Method("XNV", TARGET, xnv, {"width": 0.7, "alpha": 1e-4}, {"width": WIDTHS, "alpha": (1e-2, 1e-4)}),
     "tca": Method("TCA + ridge", TARGET, transfer, {**FEW, "penalty": 1.0}, TRANSFER, published=(51.2, 56.3)),
-    "jda": Method("JDA + ridge", TARGET, jda, {**FEW, "penalty": 1.0}, TRANSFER, published=(59.7, 67.3)),
+    "jda": Method("JDA + ridge", TARGET, JOINT, {**FEW, "penalty": 1.0}, TRANSFER, published=(59.7, 67.3)),
     "artl": Method("ARTL", TARGET, artl, ADAPTED, ADAPTATIONS, published=(67.7, 88.8)),
 }

@@ -1,7 +1,5 @@
 """Tables, pictures and sentences of `python -m pipelines domains`; the numbers come from its fits."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

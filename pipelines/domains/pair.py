@@ -1,7 +1,5 @@
 """Two sets of digits in both directions: all methods over several draws, and hyper-parameters chosen on the source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

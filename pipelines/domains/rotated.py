@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -112,11 +113,6 @@ def dica_krr(source: Domains, setting: Setting, supervised: bool = True) -> Pred
     return lambda rows: np.asarray(krr.predict(model.transform(rows)))
 
 
-def udica_krr(source: Domains, setting: Setting) -> Predict:
-    """Kernel ridge regression in components of UDICA."""
-    return dica_krr(source, setting, supervised=False)
-
-
 @dataclass(frozen=True)
 class Method:
     """A method and the values of its hyper-parameters, the smoothest first."""
@@ -129,7 +125,8 @@ METHODS = {
     "KRR": Method(pooled_krr, {"width": (0.7, 0.5), "alpha": (1.0, 0.1)}),
     "SSSL": Method(pooled_sssl, {"width": (0.5,), "n_components": (100, 200, 400), "alpha": (0.1,)}),
     "UDICA+KRR": Method(
-        udica_krr, {"width": (0.5,), "n_components": (50, 100), "penalty": (1.0, 0.01), "alpha": (0.1,)}
+        partial(dica_krr, supervised=False),
+        {"width": (0.5,), "n_components": (50, 100), "penalty": (1.0, 0.01), "alpha": (0.1,)},
     ),
     "DICA+KRR": Method(dica_krr, {"width": (0.5,), "n_components": (9,), "penalty": (1.0, 0.01), "alpha": (1.0, 0.1)}),
 }

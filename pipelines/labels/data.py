@@ -3,8 +3,6 @@
 All go through the same row maps, which look at one image alone: a common pose, oriented strokes, unit norm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

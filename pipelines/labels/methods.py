@@ -4,8 +4,6 @@ A method has all features, of rows and test digits, and is told the labels of so
 rows, t test digits, l labelled rows, m landmarks, s eigenfunctions, c classes.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

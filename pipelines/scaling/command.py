@@ -3,8 +3,6 @@
 Strong and weak scaling over one and two workers (`workers`), and what a segment costs beside its rows (`scheduler`).
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

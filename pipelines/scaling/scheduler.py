@@ -9,8 +9,6 @@ the serial resource that bounds how many workers are of use. What a sweep costs 
 workers, planning) is taken off by a line fitted to two or three numbers of segments.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import multiprocessing

@@ -6,8 +6,6 @@ order of the rounds alternates. Before and after each sweep, every worker times 
 busy cores may clock lower, or share memory, and that is no fault of the sweep.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Callable, Sequence

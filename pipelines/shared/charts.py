@@ -1,7 +1,5 @@
 """Line charts of the experiments: curves with error bars, bands and levels, on light or dark paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +46,7 @@ def curves(
     height: float = 3.6,
     paper: Paper = LIGHT,
 ) -> bytes:
-    """Curves in one frame, the legend above it; `levels` are dashed horizontal lines, each with its name.
-
-    Axis labels carry the units.
-    """
+    """Curves in one frame, the legend above it; `levels` are dashed horizontal lines, each with its name."""
     with drawing(6.4, height, paper) as (figure, png):
         ax = figure.subplots()
         marks = iter(MARKS * len(shown))

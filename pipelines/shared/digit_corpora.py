@@ -4,8 +4,6 @@ The bundled digits are split into originals to train on and digits to test with;
 and their deformed copies (`shared.deformed`). Copies of one original share its number in the column `group`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Rows are digits of unit norm in four domains, the last without labels. Jobs of t
 local cluster. Later rounds of JDA and ARTL, of the target rows alone, are not counted.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

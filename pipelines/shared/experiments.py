@@ -4,8 +4,6 @@ An experiment is a click command under `options`. It hands its tables and pictur
 tables and leaves CSV, PNG, JSON and one self-contained page in the output directory.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

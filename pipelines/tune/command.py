@@ -5,8 +5,6 @@ digits are looked at once, when everything is chosen. All copies of a digit are 
 copies of what they trained on, and promise too small an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone; no label of the target comes in here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -12,8 +12,6 @@ of the k-means centres from either set, all rows, s = 100, had 95.03 and 45.16 %
 to 19, looked at afterwards. The second table is chosen by the labels of the source alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import product

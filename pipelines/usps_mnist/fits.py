@@ -3,8 +3,6 @@
 Shapes: n_l labelled rows of the source, n_u rows of the target, N = n_l + n_u, d pixels, m landmarks, s eigenfunctions.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

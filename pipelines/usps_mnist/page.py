@@ -1,7 +1,5 @@
 """The settings, tables, pictures and sentences of `python -m pipelines usps-mnist`; the numbers come from its fits."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ The reference prepends a column of ones to X and penalises its weight in RR, sta
 statistics, and its random splits put copies of one wine on both sides. We repeat that, and a second time without it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

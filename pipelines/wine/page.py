@@ -1,7 +1,5 @@
 """The tables, pictures and sentences of `python -m pipelines wine`, all computed from its runs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
