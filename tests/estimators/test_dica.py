@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import cell_counts, distinct
 from bigkernel.statistics.domain_cells import Cells
@@ -116,17 +116,6 @@ def test_udica_does_not_look_at_labels():
     plain = model.fit(X, sample_domain=DOMAIN).dual_coef_
     assert_array_equal(model.fit(X, LABELS, DOMAIN).dual_coef_, plain)
     assert not hasattr(model, "classes_")
-
-
-def test_rows_go_on_as_rows_to_the_next_step(make_corpus):
-    corpus = make_corpus(X, y=LABELS, domain=DOMAIN, classes=(0, 1, 2, 3))
-    model = DICA(**LANDMARKS).fit(corpus)
-    mapped = model.transform(corpus)
-    assert isinstance(mapped, Rows)
-    assert mapped.shape == (N, 3)
-    after = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(mapped)
-    here = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(model.transform(X), LABELS)
-    assert_array_equal(after.predict(mapped).compute(), here.predict(model.transform(X)))
 
 
 def test_it_stands_in_a_pipeline_that_takes_domains():

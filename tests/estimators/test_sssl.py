@@ -244,13 +244,6 @@ def test_no_labelled_row_is_an_error(form):
         SSSL(**{**GIVEN, "alpha": -0.1}, **form).fit(X, PARTLY)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), np.array([1.0, 0.0, 1.0])], ids=["0", "-1", "NaN", "one 0"])
-@every_form
-def test_a_bandwidth_that_is_none_is_refused_in_every_form(settings, points, oracle, sigma):
-    with pytest.raises(ConfigError, match="sigma above 0"):
-        SSSL(**{**GIVEN, "kernel": Gaussian(sigma)}, **settings).fit(X, PARTLY)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_gcv_takes_the_penalty_of_least_dense_gcv(form, weighted):

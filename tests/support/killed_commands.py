@@ -6,8 +6,6 @@ every job the publishes of an undisturbed command, those that were tried, at mos
 that led to another result, with what was said.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -44,19 +42,19 @@ class Job:
     over: str = ""  # of a refusal that says that it had been done before it was killed
 
 
-def _rows() -> tuple[np.ndarray, np.ndarray]:
+def _rows():
     rng = np.random.default_rng(12)
     X = rng.normal(size=(240, 4))
     return X, rng.integers(0, 3, 240)
 
 
-def _table(place: Path) -> None:
+def _table(place):
     X, y = _rows()
     with open(place / "table.csv", "w", newline="") as file:
         csv.writer(file).writerows([*map(float, row), int(label)] for row, label in zip(X, y, strict=True))
 
 
-def _corpus(place: Path) -> None:
+def _corpus(place):
     X, y = _rows()
     info = CorpusInfo("train", classes=(0, 1, 2))
     with CorpusWriter(
@@ -65,22 +63,22 @@ def _corpus(place: Path) -> None:
         to.append(x=X, y=y)
 
 
-def _corpus_and_model(place: Path) -> None:
+def _corpus_and_model(place):
     X, _ = _rows()
     _corpus(place)
     save_model(KernelRidge(Gaussian(2.0), n_landmarks=9, random_state=0).fit(X, X[:, 0]), place / "m.model")
 
 
-def _files(path: Path) -> dict[str, bytes]:
+def _files(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def _arrays(path: Path) -> dict[str, int]:
+def _arrays(path):
     with opened(path, limit_bytes=LIMIT_BYTES) as contents:
         return contents.crc32
 
 
-def _told(place: Path) -> dict[str, Any]:
+def _told(place):
     told = json.loads((place / "out").read_text())
     return {key: value for key, value in told.items() if isinstance(value, float) and "second" not in key}
 
@@ -103,7 +101,7 @@ JOBS = {
 }
 
 
-def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, int]:
+def attempt(job, place, *more, kill_at=0):
     """Run the command in a fork; its exit code or minus its signal, and the publishes that it came to."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -113,7 +111,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
         done, replace = 0, os.replace
 
-        def counted(source: Any, target: Any, **options: Any) -> None:
+        def counted(source, target, **options):
             nonlocal done
             if sys._getframe(1).f_globals["__name__"] in PUBLISHERS:
                 done += 1
@@ -141,7 +139,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
     return os.waitstatus_to_exitcode(status), published
 
 
-def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
+def gone_on_with(job, place, kill_at, wanted):
     """What is wrong with a command that was killed at a publish and then gone on with; empty: nothing."""
     place.mkdir()
     job.make(place)
@@ -158,7 +156,7 @@ def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
     return "" if job.result(place) == wanted else "another result"
 
 
-def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
+def kill(place, job, most):
     """Kill a job at so many of its publishes, spread evenly: how many were tried, and what was wrong."""
     clean = place / "clean"
     clean.mkdir(parents=True)
@@ -171,6 +169,6 @@ def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
     return len(moments), {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
 
 
-def main(place: str, asked: dict[str, int]) -> None:
+def main(place, asked):
     """Print, as JSON, what `kill` says of each job."""
     print(json.dumps({name: kill(Path(place, name), JOBS[name], most) for name, most in asked.items()}))

@@ -10,8 +10,6 @@ predict, c targets. Targets may be (n, c) or (n,), which is read as (n, 1); coef
 block k(X, Z) has the rows of X as its rows; a prediction is `k(X_new, Z) @ coef + intercept`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

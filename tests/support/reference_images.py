@@ -4,8 +4,6 @@ Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across
 The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 
