@@ -92,8 +92,7 @@ def test_a_search_weighs_the_classes_of_all_candidates(solver):
     assert_array_equal(found.best_estimator_.predict(X), wanted.best_estimator_.predict(X))
 
 
-@pytest.mark.parametrize("solver", ["direct", "cg"])
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("solver, weight", [("direct", None), ("direct", WEIGHT), ("cg", WEIGHT)])
 def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solver, weight):
     grid, cv = {"class_weight": [None, TABLE, "balanced"], "alpha": [0.1, 10.0]}, KFold(3)
     model = KernelRidgeClassifier(solver=solver, tol=1e-9, max_iter=60, **GIVEN)

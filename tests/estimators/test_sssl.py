@@ -254,15 +254,19 @@ def test_gcv_takes_the_penalty_of_least_dense_gcv(form, weighted):
     unit[LABELLED] = np.eye(n)
 
     def fitted(alpha, targets):
-        model = SSSL(**{**GIVEN, "alpha": alpha}, **settings).fit(X, targets, sample_weight=weight)
-        return model, model.predict(X)[LABELLED]
+        return SSSL(**{**GIVEN, "alpha": alpha}, **settings).fit(X, targets, sample_weight=weight)
+
+    models = [fitted(1.0, targets) for targets in (PARTLY, unit)]
 
     def score(alpha):
-        residual = Y[LABELLED] - fitted(alpha, PARTLY)[1]
-        left = 1 - np.trace(fitted(alpha, unit)[1]) / n
-        return (weight[LABELLED, None] * residual**2).sum() / n / left**2
+        if settings:
+            values, hat = (model.set_params(alpha=alpha).refit().predict(X)[LABELLED] for model in models)
+        else:
+            values, hat = (fitted(alpha, targets).predict(X)[LABELLED] for targets in (PARTLY, unit))
+        left = 1 - np.trace(hat) / n
+        return (weight[LABELLED, None] * (Y[LABELLED] - values) ** 2).sum() / n / left**2
 
-    model, _ = fitted("gcv", PARTLY)
+    model = fitted("gcv", PARTLY)
     assert score(model.alpha_) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 23)) * (1 + 1e-6)
 
 
