@@ -67,10 +67,12 @@ def test_it_holds_on_the_target_where_ridge_on_the_source_does_not():
 
 
 def test_a_sharpness_of_two_numbers_rises_by_equal_factors():
-    model = ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=4)
-    assert_allclose([model._sharpness(number) for number in (1, 2, 3, 4)], [2, 4, 8, 16])
-    assert ARTLClassifier(sharpness=5.0)._sharpness(3) == 5
-    assert ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=1)._sharpness(1) == 2
+    model = ARTLClassifier(**{**GIVEN, "sharpness": (1.5, 12.0)}).fit(X, Y)
+    assert len(model.rounds_) == 4
+    _, told = oracle(np.ones(len(X)), sharpness=[1.5, 3, 6, 12], rounds=len(model.rounds_))
+    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in told], rtol=1e-8)
+    first = ARTLClassifier(**{**GIVEN, "sharpness": (1.5, 12.0), "n_rounds": 1}).fit(X, Y)
+    assert first.rounds_[0]["entropy"] == model.rounds_[0]["entropy"]
 
 
 def test_rounds_end_where_no_label_changes():
