@@ -97,12 +97,6 @@ def true_excess(X, y, model, reference=None, sample_weight=None):
     With A = [√w B; √α T], K = TᵀT, and a* the least-squares solution, J(f) − J* is ‖A(a − a*)‖² = ‖Ra − Qᵀỹ‖²,
     A = QR: no square of a condition, and no difference of two objectives. With an intercept b, B and y are less their
     weighted means, and Σw (b − b(a))² is added, b(a) the best intercept for the coefficients a.
-
-    Parameters
-    ----------
-    model : with landmarks, coefficients over them, and one penalty
-    reference : k(X, Z) (n, m) in float64; None: `dense` of the model's kernel
-    sample_weight : (n,), as the model was fitted with
     """
     k = dense(model.kernel_) if reference is None else reference
     X, Z = np.asarray(X, np.float64), np.asarray(model.landmarks_, np.float64)

@@ -94,8 +94,7 @@ def kernel_values(kernel, X, Z):
 def least_squares(phi, Y, alpha, weight, *, intercept):
     """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², from the singular values of φ.
 
-    None where columns are between dependent and independent, which sums of squares take for the former, and no penalty
-    to speak of decides.
+    None where columns are between dependent and independent, and no penalty to speak of decides.
     """
     root = np.sqrt(weight)[:, None]
     Y = Y.reshape(len(Y), -1)

@@ -1,9 +1,7 @@
 """Commands that are killed at publishes and gone on with.
 
-Every attempt is a fork of this process, which has imported all that a command needs and done nothing: it takes a tenth
-of a start. A publish is a rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it. Prints of
-every job the publishes of an undisturbed command, those that were tried, at most as many as were asked for, and those
-that led to another result, with what was said.
+Every attempt is a fork of this process, which has imported all that a command needs and done nothing. A publish is a
+rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it.
 """
 
 import csv

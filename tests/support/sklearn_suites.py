@@ -1,12 +1,10 @@
 """A pytest plugin: scikit-learn's own tests, from the installed package, with our classes in place of theirs.
 
-`python -m pytest -p sklearn_suites --pyargs sklearn.tests.test_kernel_ridge` with this folder on PYTHONPATH. Each class
-here differs from ours in names, in the order of parameters and in defaults, on which scikit-learn's tests rely without
-naming them. A parameter that ours has not is taken, and refused where it asks for something.
-OWN_DEFAULTS="gamma,kernel" in the environment gives the parameters that it names our defaults back.
-
-Tests that name none of these classes are left out, and so are those of RidgeCV, of neighbours' graphs, and repetitions
-for solvers and searches of other names.
+Each class here differs from ours in names, in the order of parameters and in defaults, on which those tests rely
+without naming them. A parameter that ours has not is taken, and refused where it asks for something;
+OWN_DEFAULTS="gamma,kernel" in the environment gives the parameters that it names our defaults back. Tests that name
+none of these classes are left out, and so are those of RidgeCV, of neighbours' graphs, and repetitions for solvers
+and searches of other names.
 """
 
 import importlib
