@@ -224,14 +224,6 @@ def test_unlabelled_rows_shape_the_model_through_all_eigenfunctions_only():
         assert np.allclose(with_them, SSSL(**settings).fit(**fewer).predict(NEW), atol=1e-9) == same
 
 
-def test_two_classes_give_one_column_of_decisions():
-    codes = np.where(LABELLED, LABELS > 0, -1)
-    model = SSSLClassifier(**GIVEN, landmarks=Z).fit(X, codes)
-    decision = model.decision_function(NEW)
-    assert decision.shape == (25,)
-    assert_array_equal(model.predict(NEW), decision > 0)
-
-
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
 def test_no_labelled_row_is_an_error(form):
     with pytest.raises(DataError, match="label"):

@@ -67,22 +67,14 @@ def test_fitting_changes_neither_the_estimator_nor_the_grid():
     assert [name for name in vars(model) if name.endswith("_")] == []
 
 
-@pytest.mark.parametrize(
-    "model", [CLASSIFIER, SSSLClassifier(landmarks=Z), make_pipeline(UnitNormalizer(), CLASSIFIER)]
-)
-def test_a_search_of_classifiers_is_one(model):
-    search = SweepSearchCV(model, {})
-    assert is_classifier(search)
-    assert not is_regressor(search)
-    assert hasattr(search, "decision_function")
+OF_CLASSES = [CLASSIFIER, SSSLClassifier(landmarks=Z), make_pipeline(UnitNormalizer(), CLASSIFIER)]
 
 
-@pytest.mark.parametrize("model", [MODEL, Ridge(), make_pipeline(UnitNormalizer(), MODEL)])
-def test_a_search_of_regressors_is_one(model):
-    search = SweepSearchCV(model, {})
-    assert is_regressor(search)
-    assert not is_classifier(search)
-    assert not hasattr(search, "decision_function")
+@pytest.mark.parametrize("model", [*OF_CLASSES, MODEL, Ridge(), make_pipeline(UnitNormalizer(), MODEL)])
+def test_a_search_is_a_classifier_or_a_regressor_as_its_estimator_is(model):
+    search, classifier = SweepSearchCV(model, {}), model in OF_CLASSES
+    assert is_classifier(search) == hasattr(search, "decision_function") == classifier
+    assert is_regressor(search) == (not classifier)
 
 
 def test_it_says_that_it_is_not_fitted():
