@@ -1,7 +1,5 @@
 """`python -m pipelines`: one table of pipelines, each a module that is imported when it is asked for."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """`python -m pipelines deform`: a corpus of deformed copies of the images of another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -4,8 +4,6 @@ Two sets of rows: digits of two domains, and a mixture of four clusters of which
 where uniform draws miss what matters. Shapes: n rows, d features, m landmarks.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,28 +36,19 @@ FEATURES, APART, WIDE = 5, 6.0, 0.5  # of the mixture: d, the distance of its ce
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows to fit, rows to judge by, and the kernel and penalty of the classifier.
+    """Rows to fit, rows to judge by, and the kernel and penalty of the classifier."""
 
-    Attributes
-    ----------
-    name, title : of files and headings
-    X, y, domain : (n, d), (n,), (n,)
-    new, truth : (t, d), (t,)
-    counts : numbers of landmarks, rising
-    measure : what the accuracy is called
-    """
-
-    name: str
+    name: str  # of files and headings
     title: str
-    X: Array
+    X: Array  # (n, d), (n,), (n,)
     y: Array
     domain: Array
-    new: Array
+    new: Array  # (t, d), (t,)
     truth: Array
     kernel: Kernel
     alpha: float
-    counts: tuple[int, ...]
-    measure: str
+    counts: tuple[int, ...]  # numbers of landmarks, rising
+    measure: str  # what the accuracy is called
 
     def accuracy(self, guess: Array) -> float:
         """In %; the mean over classes, so that a small cluster counts as much as a large one."""

@@ -5,8 +5,6 @@ symmetric without a negative eigenvalue. A sample of rows can refute it, not pro
 what theory knows and what the digits show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

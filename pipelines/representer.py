@@ -8,8 +8,6 @@ g2·exp(−(x−x')A(x−x')) + w2·[same row] is ours by three identities (`map
 σ = (2A)^{-1/2}; a scale g2 on the kernel is a factor on the penalty; w2 on the diagonal is added to the penalty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,15 +74,7 @@ def posterior_draws(
 @click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, printed as gamma.")
 @options("representer", repeats=10, repeats_help="Functions drawn from the posterior, in the last figure.")
 def representer(
-    g2: float,
-    a: float,
-    w2: float,
-    gamma: float,
-    data: Path,
-    repeats: int,
-    seed: int,
-    out: Path,
-    as_json: bool,
+    g2: float, a: float, w2: float, gamma: float, data: Path, repeats: int, seed: int, out: Path, as_json: bool
 ) -> None:
     """Seven points, polynomials, and the representer theorem.
 
@@ -137,14 +127,7 @@ def representer(
 def fit_all(
     x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float
 ) -> tuple[dict[str, Array], Array, dict[str, float]]:
-    """Fit the polynomials and the kernel.
-
-    Returns
-    -------
-    fits : values at x and then at `at`, (len(x) + len(at),), by name; "kernel" is the last
-    std : (len(at),), standard deviations of an observation by the kernel fit
-    seconds : of each fit, by name
-    """
+    """Fit the polynomials and the kernel: values at x and `at` by name, deviations at `at`, seconds by name."""
     fits, seconds = {}, {}
     for degree in DEGREES:
         fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))

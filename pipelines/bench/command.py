@@ -3,8 +3,6 @@
 Rows are digits or random pixels (`shared.timed_sweeps`).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import time
@@ -32,6 +30,14 @@ def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
         json_option,
     )
     return functools.reduce(lambda found, option: option(found), reversed(several), function)
+
+
+def tell(result: Any, as_json: bool, show: Callable[..., Any], *words: Any) -> None:
+    """Print JSON, or tables."""
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        show(result, *words)
 
 
 @click.group()
@@ -65,10 +71,7 @@ def gram(
         update = stack.enter_context(bar("turns", enabled=not as_json, unit="turns"))
         client = "threads" if threads else stack.enter_context(connect("local", workers=processors()))
         result = bench_gram.measure(corpus, landmarks, repeats=repeats, client=client, seconds=seconds, update=update)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        bench_gram.show(result)
+    tell(result, as_json, bench_gram.show)
 
 
 @bench.command(short_help="Peak memory against what was announced.")
@@ -298,10 +301,7 @@ def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeat
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with progress(enabled=not as_json):
         result = bench_plan.measure(corpus, [int(m) for m in landmarks.split(",")], repeats=repeats)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        bench_plan.show(result, f"{rows:,} × {FEATURES}")
+    tell(result, as_json, bench_plan.show, f"{rows:,} × {FEATURES}")
 
 
 @bench.command(short_help="Sweeps of XNV, DICA, JDA, ARTL against Gram's.")
@@ -320,10 +320,7 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
         result = domain_sweeps.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        domain_sweeps.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
+    tell(result, as_json, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
 @bench.command(short_help="What watching a fit costs.")
@@ -342,10 +339,12 @@ def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pai
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with bar("pairs", enabled=not as_json) as update:
         result = bench_monitor.measure(corpus, landmarks, pairs=pairs, out=out, update=update)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        bench_monitor.show(result, f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers")
+    tell(
+        result,
+        as_json,
+        bench_monitor.show,
+        f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers",
+    )
 
 
 @bench.command(short_help="One row and a thousand against plain NumPy.")
@@ -363,7 +362,4 @@ def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, round
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with bar("rounds", enabled=not as_json) as update:
         result = bench_serve.measure(corpus, landmarks, rounds=rounds, update=update)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        bench_serve.show(result)
+    tell(result, as_json, bench_serve.show)

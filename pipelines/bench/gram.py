@@ -6,8 +6,6 @@ of the limit and not of the sweep. Both are measured by turns, by the clock and 
 work runs beside, the second alone means something.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

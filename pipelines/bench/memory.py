@@ -4,8 +4,6 @@ Each sweep has processes of its own, whose peak nothing else has raised: two wor
 a fresh process with a thread a processor.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -94,8 +92,7 @@ def show(few_and_many: Sequence[Peak], sizes: Sequence[Peak]) -> None:
                 [
                     f"{one.landmarks:,}",
                     one.executor,
-                    f"{one.announced_bytes / 1e6:,.0f}",
-                    f"{one.peak_bytes / 1e6:,.0f}",
+                    *(f"{size / 1e6:,.0f}" for size in (one.announced_bytes, one.peak_bytes)),
                     f"{one.ratio:.2f}",
                 ]
                 for one in sizes

@@ -5,8 +5,6 @@ and the journal, and with none of them. The JSON of the first is asked for once 
 run is made once, when the job has ended, and is told apart.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile

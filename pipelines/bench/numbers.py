@@ -6,8 +6,6 @@ that scikit-learn generates or ships, and wine where its file is at hand; standa
 in units of a standard deviation.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Each fits Nyström ridge regression with m Gaussian landmarks on unit-norm rows 
 first 2,000 rows. The landmarks are those that scikit-learn's Nystroem draws with random_state=0.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -15,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +95,6 @@ def _bigkernel(corpus: Any, landmarks: int, alpha: float, cluster: bool = False)
         return figures
 
 
-def _bigkernel_cluster(corpus: Any, landmarks: int, alpha: float) -> dict[str, Any]:
-    return _bigkernel(corpus, landmarks, alpha, cluster=True)
-
-
 def _scikit_learn(corpus: Any, landmarks: int, alpha: float, dtype: Any = np.float64) -> dict[str, Any]:
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import Ridge
@@ -143,15 +138,11 @@ def _dask_array(corpus: Any, landmarks: int, alpha: float) -> dict[str, Any]:
         return {"seconds": seconds, "predictions": np.asarray(kernel(x[:PROBES]).compute() @ coef)}
 
 
-def _scikit_learn_float32(corpus: Any, landmarks: int, alpha: float) -> dict[str, Any]:
-    return _scikit_learn(corpus, landmarks, alpha, np.float32)
-
-
 CONTENDERS = {
     "bigkernel": _bigkernel,
-    "bigkernel, cluster": _bigkernel_cluster,
+    "bigkernel, cluster": partial(_bigkernel, cluster=True),
     "scikit-learn": _scikit_learn,
-    "scikit-learn float32": _scikit_learn_float32,
+    "scikit-learn float32": partial(_scikit_learn, dtype=np.float32),
     "dask-array": _dask_array,
 }
 

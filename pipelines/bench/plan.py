@@ -1,7 +1,5 @@
 """`bench plan`: what a pilot tells of a fit against what the fit then takes, and announced memory against peaks."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

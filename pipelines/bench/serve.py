@@ -5,8 +5,6 @@ other step in place, no row looked at. The three take turns, so that each ratio 
 Loading is timed in processes of their own, beside one that imports NumPy alone.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The peer fits every candidate on every fold; it is timed on a few cells of the g
 the same rows (unit norm), ten one-hot targets, as many landmarks, and score the mean squared error of held-out rows.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

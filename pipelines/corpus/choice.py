@@ -3,8 +3,6 @@
 Shapes: m landmarks.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -32,18 +30,12 @@ LEAST_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Choice:
-    """A model with the settings that the rows have chosen, and what was seen of the candidates.
+    """A model with the settings that the rows have chosen, and what was seen of the candidates."""
 
-    Attributes
-    ----------
-    model : not fitted; its landmarks are those of the job
-    sigma, alpha : of the model
-    searched : a record a width, with its best penalty and error on held-out rows; empty where nothing was searched
-    """
-
-    model: Any
-    sigma: float
+    model: Any  # not fitted; its landmarks are those of the job
+    sigma: float  # of the model
     alpha: float | str
+    # a record a width, with its best penalty and error on held-out rows; empty where nothing was searched
     searched: tuple[Record, ...] = ()
 
 
@@ -62,13 +54,7 @@ def search_rows(job: Settings, n_rows: int, n_originals: int | None) -> int:
 
 
 def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int) -> Choice:
-    """The model of rows as the kernel sees them, on landmarks Z (m, d).
-
-    Parameters
-    ----------
-    looked_at : first rows that candidates are fitted to and judged on
-    n_features : of a row as stored
-    """
+    """The model of rows as the kernel sees them, on landmarks Z (m, d), chosen on the first `looked_at` rows."""
     if not job.searches:
         sigma, alpha = job.width_for(n_features), job.penalty
         return Choice(model_of(job, sigma, alpha, Z), sigma, alpha)

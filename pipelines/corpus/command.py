@@ -4,8 +4,6 @@ Settings come from options, or from a YAML file (--job) whose keys are the optio
 counts more. What the stages are is in `job`, what is shown of them in `page`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,11 +126,7 @@ _SETTINGS = (
     click.option("--test", type=_PATH, help="With --corpus: the corpus with the true test rows."),
     click.option("--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."),
     click.option(
-        "--landmarks",
-        type=click.IntRange(10),
-        default=2000,
-        show_default=True,
-        help="m, drawn from all rows.",
+        "--landmarks", type=click.IntRange(10), default=2000, show_default=True, help="m, drawn from all rows."
     ),
     transform_option,
     click.option(
@@ -208,13 +202,7 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 @click.pass_context
 def corpus(
-    ctx: click.Context,
-    job: Settings,
-    where: Where,
-    run: str | None,
-    resume: bool,
-    dry_run: bool,
-    as_json: bool,
+    ctx: click.Context, job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
 
@@ -246,20 +234,7 @@ def corpus(
         --cluster local --run /scratch/strokes --resume
     python -m pipelines corpus --job job.yaml
 
-    A job file has the options' names as keys; relative paths start at the file:
-
-    \b
-    bigkernel:
-      job:
-        data: ~/mnist
-        rows: 8100000
-        landmarks: 2000
-        run: /scratch/mnist8m
-        resume: true
-      cluster:
-        kind: local
-        workers: 2
-        memory-limit: 2GiB
+    A job file has the options' names as keys, and relative paths start at it: cluster/job.yaml is an example.
     """
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")

@@ -8,8 +8,6 @@ sweep publishes in the run directory, in the same order each time, so that the w
 with it: what is finished is found and taken.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,19 +44,12 @@ Array = NDArray[Any]
 
 @dataclass
 class View:
-    """A way to look at the rows, and the model of it.
-
-    Attributes
-    ----------
-    maps : fitted row transforms
-    choice : of the model; its model is fitted step by step
-    plan : of a fit to all rows
-    """
+    """A way to look at the rows, and the model of it."""
 
     name: str
-    maps: Pipeline
-    choice: Choice
-    plan: Plan
+    maps: Pipeline  # fitted row transforms
+    choice: Choice  # of the model; its model is fitted step by step
+    plan: Plan  # of a fit to all rows
 
     @property
     def pipeline(self) -> Pipeline:
@@ -69,23 +60,18 @@ class View:
 
 @dataclass
 class Outcome:
-    """The results of a job, for the page.
-
-    Attributes
-    ----------
-    views : the ways in which rows are looked at; the last one's model is judged and saved
-    fits : a record a fit: features, rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
-    errors : a record a view, a number of rows and of landmarks, with the error in % and its standard error
-    verdict : of the last model on the test digits, see `cli.judgement`
-    """
+    """The results of a job, for the page."""
 
     job: Settings
     material: Material
     landmarks: int
+    # the ways in which rows are looked at; the last one's model is judged and saved
     views: list[View] = field(default_factory=list)
+    # a record a fit: features, rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
     fits: list[Record] = field(default_factory=list)
+    # a record a view, a number of rows and of landmarks, with the error in % and its standard error
     errors: list[Record] = field(default_factory=list)
-    verdict: Record = field(default_factory=dict)
+    verdict: Record = field(default_factory=dict)  # of the last model on the test digits, see `cli.judgement`
     workers: int = 0
     searched_rows: int = 0
     model: str = ""

@@ -1,7 +1,5 @@
 """The corpora of `python -m pipelines corpus`, opened or made, and which of their rows have a label."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,13 +91,7 @@ def truth(test: Corpus) -> tuple[Array, Array]:
 
 
 def first_rows(job: Settings, material: Material) -> int:
-    """Rows of the first fit: the originals, or some for every landmark; all, for one step.
-
-    Raises
-    ------
-    DataError
-        Some classes are not among them: the rows of a corpus that was given stand in another than a random order.
-    """
+    """Rows of the first fit: the originals, or some for every landmark, all for one step; with every class."""
     if job.steps == 1:
         return len(material.train)
     count = len(material.train) // 100 if material.originals is None else len(material.originals)

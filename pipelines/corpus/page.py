@@ -1,7 +1,5 @@
 """The page of `python -m pipelines corpus`: its plan, its choices, its fits, the error against rows and landmarks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a job needs, told before anything is made: the rows may not be there yet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +19,9 @@ MNIST_SIZE = (60_000, 784)
 
 
 def planned(job: Settings, run: Path) -> Record:
-    """Return the needs of a job: rows, disk, flops, memory of a worker. Nothing is made.
+    """Return the needs of a job: rows, disk, flops, memory of a worker; nothing is made.
 
     Figures are of the fit to all rows, as the last view looks at them; on `searched_rows` of them σ and α are chosen.
-
-    Raises
-    ------
-    PlanTooLarge
-        The corpus does not fit on the disk.
     """
     job.check()
     rows, corpus, originals = _rows(job)

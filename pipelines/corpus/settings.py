@@ -1,7 +1,5 @@
 """The settings of a job, and the ways in which it looks at its rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

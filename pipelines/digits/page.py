@@ -1,7 +1,5 @@
 """The report page of `python -m pipelines digits`, and its table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

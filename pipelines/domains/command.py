@@ -25,23 +25,14 @@ DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of all parts.
+    """The sizes of all parts."""
 
-    Attributes
-    ----------
-    repeats, seed : draws are seed … seed + repeats − 1
-    m : landmarks
-    rows : of USPS and of MNIST
-    domain_rows : of a domain of the rotated digits
-    values : of each hyper-parameter that are tried; None: all
-    """
-
-    repeats: int
+    repeats: int  # draws are seed … seed + repeats − 1
     seed: int
-    m: int
-    rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)
-    domain_rows: int = 1_000
-    values: int | None = None
+    m: int  # landmarks
+    rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)  # of USPS and of MNIST
+    domain_rows: int = 1_000  # of a domain of the rotated digits
+    values: int | None = None  # of each hyper-parameter that are tried; None: all
 
     @property
     def draws(self) -> range:
@@ -151,10 +142,7 @@ def domains(
     wanted = PARTS if "all" in parts else parts
     report = Report(out, "From one set of digits to another", page.subtitle(wanted), quiet=as_json)
     page.introduction(report)
-    run: Mapping[str, Callable[..., Any]] = {
-        "pair": on_the_pair,
-        "rotated": on_rotated_digits,
-    }
+    run: Mapping[str, Callable[..., Any]] = {"pair": on_the_pair, "rotated": on_rotated_digits}
     for part in PARTS:
         if part in wanted:
             run[part](report, data, size, quiet=as_json)

@@ -24,18 +24,11 @@ USPS_ROWS, MNIST_ROWS = 1800, 2000  # of the pair
 
 @dataclass(frozen=True)
 class Digits:
-    """A set of digits.
+    """A set of digits."""
 
-    Attributes
-    ----------
-    name : of the set
-    images : (n, h, w), 0 is empty, 1 is full ink
-    labels : (n,) 0 to 9
-    """
-
-    name: str
-    images: Array
-    labels: Array
+    name: str  # of the set
+    images: Array  # (n, h, w), 0 is empty, 1 is full ink
+    labels: Array  # (n,) 0 to 9
 
     def __len__(self) -> int:
         return len(self.images)
@@ -47,24 +40,15 @@ class Digits:
 
 @dataclass(frozen=True)
 class Task:
-    """Labelled rows of one set and rows of another, of which a method may see the features and never a label.
+    """Labelled rows of one set and rows of another, of which a method may see the features and never a label."""
 
-    Attributes
-    ----------
-    name : source → target
-    source, labels, weight : (n, d), (n,) and (n,)
-    digit : (n,) which digit of the set a row shows; copies of one share it
-    style : (n,) how a row was restyled; 0 everywhere where none was
-    target, target_labels : (k, d) and (k,); the labels only measure accuracies
-    """
-
-    name: str
-    source: Array
+    name: str  # source → target
+    source: Array  # (n, d), (n,) and (n,)
     labels: Array
     weight: Array
-    digit: Array
-    style: Array
-    target: Array
+    digit: Array  # (n,) which digit of the set a row shows; copies of one share it
+    style: Array  # (n,) how a row was restyled; 0 everywhere where none was
+    target: Array  # (k, d) and (k,); the labels only measure accuracies
     target_labels: Array
     _cached: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 

@@ -5,8 +5,6 @@ copies    the same, and five restyled copies of every image of the source, all w
 moments   images brought to one pose by their moments, then 512 oriented strokes
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -5,18 +5,15 @@ A method sees labelled rows of the source; whether it sees the rows of the targe
 rows that it sees. Gaussian kernels have σ = width·√(median ‖z − z′‖²) over the landmarks, the
 one rule for every table, direction and set; SSSL keeps the σ that its printed reference has.
 
-Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair; one
-setting serves both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the
-target. For ARTL we looked at manifold 0.3, 0.5, 0.7, 1 and alpha
-0.1, 0.3: a smaller alpha lets about every fifth draw end with two classes exchanged (78 instead of 90 %).
+Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair, one
+for both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the target.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,16 +22,7 @@ from scipy.spatial.distance import pdist
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KNeighborsClassifier
 
-from bigkernel import (
-    DICA,
-    JDA,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidgeClassifier,
-    Ridge,
-    SSSLClassifier,
-    XNVClassifier,
-)
+from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, Ridge, SSSLClassifier, XNVClassifier
 from bigkernel.errors import PseudoLabelsCollapsed
 from pipelines.domains.data import Task
 from pipelines.shared.experiments import timed
@@ -48,30 +36,19 @@ N_CLASSES = 10
 
 @dataclass(frozen=True)
 class Method:
-    """A method: how it is fitted, and with what.
+    """A method: how it is fitted, and with what."""
 
-    Attributes
-    ----------
-    name : in tables
-    knows : "source": no image of the target; "target": its images too
-    fit : (task, landmarks, setting) -> predictor of labels (n,) for rows (n, d)
-    setting : hyper-parameters by name, as in the papers' practice
-    grid : values of each to choose from, the smoothest first
-    landmarks : whether it takes any
-    published : accuracy USPS→MNIST and MNIST→USPS on the bare pair
-    most_rows : an exact method is left out beyond
-    needs_styles : whether it learns from several domains, which restyled copies are
-    """
-
-    name: str
-    knows: str
+    name: str  # in tables
+    knows: str  # "source": no image of the target; "target": its images too
+    # (task, landmarks, setting) -> predictor of labels (n,) for rows (n, d)
     fit: Callable[[Task, Array, Setting], Predict]
-    setting: Setting = field(default_factory=dict)
+    setting: Setting = field(default_factory=dict)  # hyper-parameters by name, as in the papers' practice
+    # values of each to choose from, the smoothest first
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    landmarks: bool = True
-    published: tuple[float, float] | None = None
-    most_rows: int | None = None
-    needs_styles: bool = False
+    landmarks: bool = True  # whether it takes any
+    published: tuple[float, float] | None = None  # accuracy USPS→MNIST and MNIST→USPS on the bare pair
+    most_rows: int | None = None  # an exact method is left out beyond
+    needs_styles: bool = False  # whether it learns from several domains, which restyled copies are
 
     def takes(self, task: Task) -> bool:
         """True where it can be fitted to the task: not beyond `most_rows`, and styles where it needs some."""
@@ -81,20 +58,12 @@ class Method:
 
 @dataclass(frozen=True)
 class Fit:
-    """One fit of a method.
+    """One fit of a method."""
 
-    Attributes
-    ----------
-    accuracy : on the target, %
-    seconds : of the fit and its landmarks
-    collapsed : whether its pseudo-labels became flat and an earlier round was kept
-    predicted : labels of the target rows
-    """
-
-    accuracy: float
-    seconds: float
-    collapsed: bool
-    predicted: Array = field(repr=False, compare=False)
+    accuracy: float  # on the target, %
+    seconds: float  # of the fit and its landmarks
+    collapsed: bool  # whether its pseudo-labels became flat and an earlier round was kept
+    predicted: Array = field(repr=False, compare=False)  # labels of the target rows
 
 
 class Draws:
@@ -175,57 +144,30 @@ def sssl_exact(task: Task, Z: Array, setting: Setting) -> Predict:
 def xnv(task: Task, Z: Array, setting: Setting) -> Predict:
     """XNV: two views of m/2 landmarks."""
     views = np.concatenate([Z[0::2], Z[1::2]])
-    model = XNVClassifier(
-        kernel_of(Z, setting["width"]), setting["alpha"], n_landmarks=len(views) // 2, landmarks=views
-    )
+    model = XNVClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=views)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
 def invariant(task: Task, Z: Array, setting: Setting, supervised: bool = True) -> Predict:
     """Components of DICA, styles of the source as domains, and ridge regression in them."""
-    model = DICA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        supervised=supervised,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    )
+    given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
+    model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.source, task.labels, sample_domain=task.style, sample_weight=task.weight)
     return ridge_after(model, task, setting["alpha"])
 
 
-def unsupervised_invariant(task: Task, Z: Array, setting: Setting) -> Predict:
-    """The same with UDICA."""
-    return invariant(task, Z, setting, supervised=False)
-
-
 def transfer(task: Task, Z: Array, setting: Setting, n_rounds: int = 0) -> Predict:
     """Transfer components, and ridge regression in them."""
-    model = JDA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        n_rounds=n_rounds,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    )
+    given = {"alpha": setting["penalty"], "landmarks": Z, "n_rounds": n_rounds}
+    model = JDA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.rows, task.partial_labels, sample_weight=task.weights)
     return ridge_after(model, task, setting["alpha"])
 
 
-def jda(task: Task, Z: Array, setting: Setting) -> Predict:
-    """Joint distribution adaptation, ten rounds, and ridge regression in its components."""
-    return transfer(task, Z, setting, n_rounds=10)
-
-
 def artl(task: Task, Z: Array, setting: Setting) -> Predict:
     """Adaptation regularization."""
-    model = ARTLClassifier(
-        kernel_of(Z, setting["width"]),
-        mmd=setting["mmd"],
-        manifold=setting["manifold"],
-        alpha=setting["alpha"],
-        landmarks=Z,
-    )
+    given = {name: setting[name] for name in ("mmd", "manifold", "alpha")}
+    model = ARTLClassifier(kernel_of(Z, setting["width"]), landmarks=Z, **given)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
@@ -236,75 +178,24 @@ def ridge_after(model: Any, task: Task, alpha: float) -> Predict:
 
 
 WIDTHS = (1.0, 0.7, 0.5)
+JOINT = partial(transfer, n_rounds=10)
+FEW = {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1}
+COMPONENTS = (50, 100, 200)
+INVARIANT = {"n_components": COMPONENTS, "penalty": (10.0, 0.1)}
+TRANSFER = {"n_components": COMPONENTS, "penalty": (10.0, 1.0)}
+SSSL = {"sigma": (0.7, 0.31), "n_components": (*COMPONENTS, 400), "alpha": (1.0, 0.1)}
+EXACT = {"sigma": 0.31, "n_components": 120, "alpha": 0.4}
+ADAPTED = {"width": 0.7, "mmd": 10.0, "manifold": 0.7, "alpha": 0.3}
+ADAPTATIONS = {"mmd": (100.0, 10.0, 1.0), "manifold": (3.0, 0.7, 0.2)}
 METHODS: dict[str, Method] = {
     "1-nn": Method("1-NN", SOURCE, nearest, landmarks=False, published=(44.7, 65.9)),
-    "krr": Method(
-        "KRR",
-        SOURCE,
-        krr,
-        {"width": 0.7, "alpha": 0.1},
-        {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)},
-    ),
-    "udica": Method(
-        "UDICA + ridge",
-        SOURCE,
-        unsupervised_invariant,
-        {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 0.1)},
-        needs_styles=True,
-    ),
-    "dica": Method(
-        "DICA + ridge",
-        SOURCE,
-        invariant,
-        {"width": 0.7, "n_components": 100, "penalty": 0.1, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 0.1)},
-        needs_styles=True,
-    ),
-    "sssl-exact": Method(
-        "SSSL_N",
-        TARGET,
-        sssl_exact,
-        {"sigma": 0.31, "n_components": 120, "alpha": 0.4},
-        landmarks=False,
-        most_rows=4_000,
-    ),
-    "sssl": Method(
-        "SSSL_m",
-        TARGET,
-        sssl,
-        {"sigma": 0.31, "n_components": 100, "alpha": 0.4},
-        {"sigma": (0.7, 0.31), "n_components": (50, 100, 200, 400), "alpha": (1.0, 0.1)},
-    ),
-    "xnv": Method(
-        "XNV",
-        TARGET,
-        xnv,
-        {"width": 0.7, "alpha": 1e-4},
-        {"width": WIDTHS, "alpha": (1e-2, 1e-4)},
-    ),
-    "tca": Method(
-        "TCA + ridge",
-        TARGET,
-        transfer,
-        {"width": 0.7, "n_components": 100, "penalty": 1.0, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 1.0)},
-        published=(51.2, 56.3),
-    ),
-    "jda": Method(
-        "JDA + ridge",
-        TARGET,
-        jda,
-        {"width": 0.7, "n_components": 100, "penalty": 1.0, "alpha": 0.1},
-        {"n_components": (50, 100, 200), "penalty": (10.0, 1.0)},
-        published=(59.7, 67.3),
-    ),
-    "artl": Method(
-        "ARTL",
-        TARGET,
-        artl,
-        {"width": 0.7, "mmd": 10.0, "manifold": 0.7, "alpha": 0.3},
-        {"mmd": (100.0, 10.0, 1.0), "manifold": (3.0, 0.7, 0.2)},
-        published=(67.7, 88.8),
-    ),
+    "krr": Method("KRR", SOURCE, krr, {"width": 0.7, "alpha": 0.1}, {"width": WIDTHS, "alpha": (10.0, 1.0, 0.1, 0.01)}),
+    "udica": Method("UDICA + ridge", SOURCE, partial(invariant, supervised=False), FEW, INVARIANT, needs_styles=True),
+    "dica": Method("DICA + ridge", SOURCE, invariant, FEW, INVARIANT, needs_styles=True),
+    "sssl-exact": Method("SSSL_N", TARGET, sssl_exact, EXACT, landmarks=False, most_rows=4_000),
+    "sssl": Method("SSSL_m", TARGET, sssl, {**EXACT, "n_components": 100}, SSSL),
+    "xnv": Method("XNV", TARGET, xnv, {"width": 0.7, "alpha": 1e-4}, {"width": WIDTHS, "alpha": (1e-2, 1e-4)}),
+    "tca": Method("TCA + ridge", TARGET, transfer, {**FEW, "penalty": 1.0}, TRANSFER, published=(51.2, 56.3)),
+    "jda": Method("JDA + ridge", TARGET, JOINT, {**FEW, "penalty": 1.0}, TRANSFER, published=(59.7, 67.3)),
+    "artl": Method("ARTL", TARGET, artl, ADAPTED, ADAPTATIONS, published=(67.7, 88.8)),
 }

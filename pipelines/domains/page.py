@@ -1,7 +1,5 @@
 """Tables, pictures and sentences of `python -m pipelines domains`; the numbers come from its fits."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -150,27 +148,16 @@ def bright(images: Array) -> Array:
     return scaled
 
 
-# -- the open problem --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """SSSL_N against the answer in one direction.
-
-    Attributes
-    ----------
-    exact, answer : accuracy on the target, %; of the answer its mean
-    draws_error : standard error of the difference over the draws, points
-    images_error : standard error of the difference over the target images, paired, points
-    exact_seconds, answer_seconds : medians, landmarks included
-    """
+    """SSSL_N against the answer in one direction."""
 
     direction: str
-    exact: float
+    exact: float  # accuracy on the target, %; of the answer its mean
     answer: float
-    draws_error: float
-    images_error: float
-    exact_seconds: float
+    draws_error: float  # standard error of the difference over the draws, points
+    images_error: float  # standard error of the difference over the target images, paired, points
+    exact_seconds: float  # medians, landmarks included
     answer_seconds: float
 
     @property
@@ -261,9 +248,6 @@ def sentence(found: Verdict, m: int) -> str:
     )
 
 
-# -- captions ----------------------------------------------------------------------------------------------------------
-
-
 def subtitle(parts: Sequence[str]) -> str:
     """Of the page."""
     words = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
@@ -279,7 +263,7 @@ def introduction(report: Report) -> None:
         "itself to them. Labels of the target are used to measure accuracy and for nothing else, but for this: “the "
         "papers' practice” means hyper-parameters that we, as the authors of the papers did, found by looking at "
         "accuracies on this very pair. They are one setting for both directions and all features. The tables “chosen "
-        "on the source alone” know no label of the target at all.",
+        "on the source alone” know no label of the target at all."
     )
 
 

@@ -1,7 +1,5 @@
 """Two sets of digits in both directions: all methods over several draws, and hyper-parameters chosen on the source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -38,14 +36,7 @@ def fit_all(
     what: str,
     quiet: bool,
 ) -> Fits:
-    """Fit every method that can be, in both directions, to every draw; what no draw changes a few times, for its time.
-
-    Parameters
-    ----------
-    table : of features
-    settings : by method, for either direction; None: each method's own
-    what : name of the bar
-    """
+    """Fit every method in both directions to every draw; what no draw changes a few times, for its time."""
     fits: Fits = {}
     same = table != COPIES
     with steps(what, 2 * len(draws), quiet=quiet) as after, threadpool_limits(limits=1, user_api="blas"):
@@ -72,11 +63,6 @@ def choose(task: Task, m: int, seed: int, most: int | None, after: Callable[[], 
 
     Held-out digits, with all their copies, are no part of the fit; those of the target are, unlabelled, where a method
     knows them. Landmarks are of draw `seed`.
-
-    Parameters
-    ----------
-    most : values of each hyper-parameter that are tried, or None
-    after : called behind each setting
     """
     drawn, found = Draws(task, m), {}
     splitter = StratifiedGroupKFold(N_FOLDS, shuffle=True, random_state=seed)

@@ -1,7 +1,5 @@
 """The picture of accuracies by method of `python -m pipelines domains`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -42,18 +43,12 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Domains:
-    """Rows of some domains.
+    """Rows of some domains."""
 
-    Attributes
-    ----------
-    rows, labels, domain : (n, d), (n,) and (n,) positions in `STYLES`
-    centres : landmarks (k, d) of each domain, by its position
-    """
-
-    rows: Array
+    rows: Array  # (n, d), (n,) and (n,) positions in `STYLES`
     labels: Array
     domain: Array
-    centres: Mapping[int, Array]
+    centres: Mapping[int, Array]  # landmarks (k, d) of each domain, by its position
 
     @property
     def landmarks(self) -> Array:
@@ -62,10 +57,11 @@ class Domains:
 
     def split(self, left_out: int) -> tuple[Domains, Domains]:
         """All other domains, and this one."""
-        parts = []
-        for mask in (self.domain != left_out, self.domain == left_out):
-            parts.append(Domains(self.rows[mask], self.labels[mask], self.domain[mask], self.centres))
-        return parts[0], parts[1]
+        rest, this = (
+            Domains(self.rows[mask], self.labels[mask], self.domain[mask], self.centres)
+            for mask in (self.domain != left_out, self.domain == left_out)
+        )
+        return rest, this
 
 
 def styled(mnist: Digits, rows: int, seed: int) -> list[Digits]:
@@ -91,9 +87,6 @@ def drawn(mnist: Digits, rows: int, m: int, seed: int) -> tuple[Domains, float]:
     return Domains(np.concatenate(features), labels, domain, centres), seconds * (len(sets) - 1) / len(sets)
 
 
-# -- the methods -------------------------------------------------------------------------------------------------------
-
-
 def pooled_krr(source: Domains, setting: Setting) -> Predict:
     """Ridge regression on landmarks, whatever the domain."""
     Z = source.landmarks
@@ -111,22 +104,13 @@ def pooled_sssl(source: Domains, setting: Setting) -> Predict:
 def dica_krr(source: Domains, setting: Setting, supervised: bool = True) -> Predict:
     """Kernel ridge regression in components of DICA."""
     Z = source.landmarks
-    model = DICA(
-        kernel_of(Z, setting["width"]),
-        int(setting["n_components"]),
-        supervised=supervised,
-        alpha=setting["penalty"],
-        landmarks=Z,
-    ).fit(source.rows, source.labels, sample_domain=source.domain)
+    given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
+    model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
+    model.fit(source.rows, source.labels, sample_domain=source.domain)
     centres = model.transform(Z)
     krr = KernelRidgeClassifier(kernel_of(centres, 1.0), setting["alpha"], landmarks=centres)
     krr.fit(model.transform(source.rows), source.labels)
     return lambda rows: np.asarray(krr.predict(model.transform(rows)))
-
-
-def udica_krr(source: Domains, setting: Setting) -> Predict:
-    """Kernel ridge regression in components of UDICA."""
-    return dica_krr(source, setting, supervised=False)
 
 
 @dataclass(frozen=True)
@@ -141,7 +125,8 @@ METHODS = {
     "KRR": Method(pooled_krr, {"width": (0.7, 0.5), "alpha": (1.0, 0.1)}),
     "SSSL": Method(pooled_sssl, {"width": (0.5,), "n_components": (100, 200, 400), "alpha": (0.1,)}),
     "UDICA+KRR": Method(
-        udica_krr, {"width": (0.5,), "n_components": (50, 100), "penalty": (1.0, 0.01), "alpha": (0.1,)}
+        partial(dica_krr, supervised=False),
+        {"width": (0.5,), "n_components": (50, 100), "penalty": (1.0, 0.01), "alpha": (0.1,)},
     ),
     "DICA+KRR": Method(dica_krr, {"width": (0.5,), "n_components": (9,), "penalty": (1.0, 0.01), "alpha": (1.0, 0.1)}),
 }
@@ -197,9 +182,6 @@ def measure(mnist: Digits, rows: int, m: int, draws: Sequence[int], *, quiet: bo
                     times[name].append(seconds + spent)
                 after()
     return Rotated(accuracies, {name: statistics.median(some) for name, some in times.items()}, chosen)
-
-
-# -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: int) -> None:

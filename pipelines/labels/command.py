@@ -4,8 +4,6 @@ Everything that a method needs to choose is chosen by cross-validation on the fe
 at the end. One sweep of all rows gives the eigenfunctions that every draw, fold and setting of SSSL shares.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product

@@ -3,8 +3,6 @@
 All go through the same row maps, which look at one image alone: a common pose, oriented strokes, unit norm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,31 +25,16 @@ SETS = ("bundled", "mnist", "usps")
 
 @dataclass(frozen=True)
 class Digits:
-    """Features of n rows and t test digits, and their classes.
+    """Features of n rows and t test digits, and their classes."""
 
-    Attributes
-    ----------
-    title : what they are
-    X : (n + t, d) float32, the rows first, in a random order
-    y : (n + t,)
-    rows : n
-    sigma : of the Gaussian kernel, from the distances between rows
-    """
-
-    title: str
-    X: Array
-    y: Array
-    rows: int
-    sigma: float
+    title: str  # what they are
+    X: Array  # (n + t, d) float32, the rows first, in a random order
+    y: Array  # (n + t,)
+    rows: int  # n
+    sigma: float  # of the Gaussian kernel, from the distances between rows
 
     def drawn(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
-        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random.
-
-        Raises
-        ------
-        ConfigError
-            A class has not so many.
-        """
+        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random."""
         found = []
         for label in np.unique(self.y):
             ids = np.flatnonzero(self.y[:among] == label)

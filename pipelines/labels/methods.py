@@ -4,8 +4,6 @@ A method has all features, of rows and test digits, and is told the labels of so
 rows, t test digits, l labelled rows, m landmarks, s eigenfunctions, c classes.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -89,14 +87,9 @@ class LabelsAlone(Method):
 
 @dataclass(frozen=True, eq=False)
 class SelfTraining(LabelsAlone):
-    """Kernel ridge that takes its own surest predictions for labels, of each class as many, in two rounds.
+    """Kernel ridge that takes its own surest predictions for labels, of each class as many, in two rounds."""
 
-    Attributes
-    ----------
-    pool : ids of the rows that may get a label
-    """
-
-    pool: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    pool: Array = field(default_factory=lambda: np.empty(0, np.int64))  # ids of the rows that may get a label
     name: str = "self-training"
 
     def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
@@ -119,14 +112,10 @@ class SelfTraining(LabelsAlone):
 
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(Method):
-    """SSSL: ridge on eigenfunctions of all rows, which every draw of labels shares, for no label shapes them.
-
-    Attributes
-    ----------
-    values : manifold -> the eigenfunctions (n + t, s) at all digits, leading first, scaled as `SSSL` scales them
-    """
+    """SSSL: ridge on eigenfunctions of all rows, which every draw of labels shares, for no label shapes them."""
 
     name: str
+    # manifold -> the eigenfunctions (n + t, s) at all digits, leading first, scaled as `SSSL` scales them
     values: Mapping[float, Array]
     settings: Sequence[Setting]
     default: Setting
@@ -141,16 +130,11 @@ class Eigenfunctions(Method):
 
 @dataclass(frozen=True, eq=False)
 class Spreading(Method):
-    """scikit-learn's `LabelSpreading` over nearest neighbours; test digits ask their neighbours.
+    """scikit-learn's `LabelSpreading` over nearest neighbours; test digits ask their neighbours."""
 
-    Attributes
-    ----------
-    graph : (r + t, r) CSR, 1 at the nearest of the first r rows, which labels spread over; last the test digits
-    rows : n, the number of the first test digit
-    """
-
+    # (r + t, r) CSR, 1 at the nearest of the first r rows, which labels spread over; last the test digits
     graph: sparse.csr_array
-    rows: int
+    rows: int  # n, the number of the first test digit
     name: str = "LabelSpreading"
     settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (0.2, 0.8, 0.95))
     default: Setting = field(default_factory=lambda: {"alpha": 0.95})
@@ -184,24 +168,12 @@ def neighbours(X: Array, among: int) -> sparse.csr_array:
 def eigenfunctions(
     digits: Digits, ids: Array, counts: Mapping[float, int], *, landmarks: int, seed: int, after: Callable[[], None]
 ) -> dict[float, Array]:
-    """Eigenfunctions of all rows at all digits, manifold -> (n + t, s), from the sums of one fit.
-
-    Parameters
-    ----------
-    ids : of labelled rows, which a fit needs; its sums of all rows do not depend on them
-    counts : manifold -> s; the largest manifold is above 0
-    after : is called after each
-    """
+    """Eigenfunctions of all rows at all digits, manifold -> (n + t, s), from the sums of one fit."""
     y = np.full(digits.rows, -1)
     y[ids] = digits.y[ids]
     largest, rows = max(counts), digits.X[: digits.rows]
     model = SSSLClassifier(
-        Gaussian(digits.sigma),
-        counts[largest],
-        LEAST_ALPHA,
-        n_landmarks=landmarks,
-        manifold=largest,
-        random_state=seed,
+        Gaussian(digits.sigma), counts[largest], LEAST_ALPHA, n_landmarks=landmarks, manifold=largest, random_state=seed
     ).fit(rows, y)
     after()
     sums, kernel, Z = model.statistics_, model.kernel_, model.landmarks_

@@ -3,8 +3,6 @@
 Strong and weak scaling over one and two workers (`workers`), and what a segment costs beside its rows (`scheduler`).
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +25,13 @@ QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount that is measured: options of the command.
+    """The amount that is measured: options of the command."""
 
-    Attributes
-    ----------
-    rows, landmarks, repeats : of the sweeps on one and two workers
-    crowd : workers under the scheduler that is measured
-    segments : of the sweeps that measure it, at least two numbers
-    """
-
-    rows: int
+    rows: int  # of the sweeps on one and two workers
     landmarks: int
     repeats: int
-    crowd: int
-    segments: tuple[int, ...]
+    crowd: int  # workers under the scheduler that is measured
+    segments: tuple[int, ...]  # of the sweeps that measure it, at least two numbers
 
     def __post_init__(self) -> None:
         if len(self.segments) < 2:
@@ -76,14 +67,7 @@ class Effort:
 @out_option("scaling", "Directory for report.html, CSV, PNG and the corpora.")
 @data_option("Directory with MNIST's idx files; random pixels without them.")
 @click.pass_context
-def scaling(
-    context: click.Context,
-    quick: bool,
-    as_json: bool,
-    out: Path,
-    data: Path,
-    **sizes: Any,
-) -> None:
+def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data: Path, **sizes: Any) -> None:
     """Measure how fits scale on this machine.
 
     \b
@@ -101,10 +85,6 @@ def scaling(
     python -m pipelines scaling --quick
     python -m pipelines scaling --rows 640000 --repeats 5 --out /scratch/scaling
     python -m pipelines scaling --json | jq '.measured.strong.speed_up'
-
-    \b
-    In --out: report.html (opens offline), results.json, timings.csv, scaling.csv,
-    segments.csv, and the corpora.
     """
     if quick:
         default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)

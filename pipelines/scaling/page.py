@@ -3,8 +3,6 @@
 Workers are processes of one task each, with one BLAS thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ the serial resource that bounds how many workers are of use. What a sweep costs 
 workers, planning) is taken off by a line fitted to two or three numbers of segments.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import multiprocessing
@@ -78,18 +76,11 @@ class Count:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one sweep.
+    """Seconds of one sweep."""
 
-    Attributes
-    ----------
-    segments : how many it had
-    seconds : by the clock
-    processor : seconds of the processor by role, "driver", "scheduler" and "workers"
-    """
-
-    segments: int
-    seconds: float
-    processor: dict[str, float]
+    segments: int  # how many it had
+    seconds: float  # by the clock
+    processor: dict[str, float]  # seconds of the processor by role, "driver", "scheduler" and "workers"
 
 
 def count_rows(client: Client, segments: int, *, run: Path | None, long: bool = True) -> Cost:
@@ -193,13 +184,7 @@ def _wait(told: Connection) -> None:
 
 
 def line(costs: Sequence[Cost]) -> dict[str, float]:
-    """Seconds a segment by least squares over the sweeps: `seconds` and those of each role; `fixed` whatever the size.
-
-    Raises
-    ------
-    ValueError
-        Fewer than two numbers of segments.
-    """
+    """Seconds a segment by least squares over the sweeps: `seconds`, those of each role, and `fixed`."""
     counts = np.array([cost.segments for cost in costs], np.float64)
     if len(set(counts)) < 2:
         raise ValueError(f"a line: expected at least two numbers of segments, found {sorted(set(counts))}")

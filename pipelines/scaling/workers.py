@@ -6,8 +6,6 @@ order of the rounds alternates. Before and after each sweep, every worker times 
 busy cores may clock lower, or share memory, and that is no fault of the sweep.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -29,25 +27,15 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Timing:
-    """One sweep on a fresh cluster.
+    """One sweep on a fresh cluster."""
 
-    Attributes
-    ----------
-    workers, rows : of it
-    seconds : from the first task to the merged total
-    segments : how many
-    flops_per_second : of the sweep, all workers together
-    gemm_flops_per_second : of one worker while all are busy, the mean
-    load : mean number of processes that wanted a processor in the last minute, when it began
-    """
-
-    workers: int
+    workers: int  # of it
     rows: int
-    seconds: float
-    segments: int
-    flops_per_second: float
-    gemm_flops_per_second: float
-    load: float
+    seconds: float  # from the first task to the merged total
+    segments: int  # how many
+    flops_per_second: float  # of the sweep, all workers together
+    gemm_flops_per_second: float  # of one worker while all are busy, the mean
+    load: float  # mean number of processes that wanted a processor in the last minute, when it began
 
 
 def measure(

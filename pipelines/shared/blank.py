@@ -1,7 +1,5 @@
 """Rows that are nowhere: what a plan or a scheduler needs to know of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

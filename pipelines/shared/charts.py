@@ -1,7 +1,5 @@
 """Line charts of the experiments: curves with error bars, bands and levels, on light or dark paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,31 +16,19 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 @dataclass(frozen=True)
 class Curve:
-    """y over x under a name.
-
-    Attributes
-    ----------
-    x, y : (k,)
-    error : (k,) half the length of the error bars, or None
-    band : half the width (k,) of a shaded band around y, or None
-    line, marks : whether points are joined, and shown
-    dashed : whether the line is so
-    colour : "ink", the number of a colour of the palette, or None for the next one
-    mark : the number of a mark, or None for the next one
-    width : of the line, in points
-    """
+    """y over x under a name."""
 
     name: str
-    x: Any
+    x: Any  # (k,)
     y: Any
-    error: Any = None
-    band: Any = None
-    line: bool = True
+    error: Any = None  # (k,) half the length of the error bars, or None
+    band: Any = None  # half the width (k,) of a shaded band around y, or None
+    line: bool = True  # whether points are joined, and shown
     marks: bool = True
-    dashed: bool = False
-    colour: int | str | None = None
-    mark: int | None = None
-    width: float = 1.8
+    dashed: bool = False  # whether the line is so
+    colour: int | str | None = None  # "ink", the number of a colour of the palette, or None for the next one
+    mark: int | None = None  # the number of a mark, or None for the next one
+    width: float = 1.8  # of the line, in points
 
 
 def curves(
@@ -60,10 +46,7 @@ def curves(
     height: float = 3.6,
     paper: Paper = LIGHT,
 ) -> bytes:
-    """Curves in one frame, the legend above it; `levels` are dashed horizontal lines, each with its name.
-
-    Axis labels carry the units.
-    """
+    """Curves in one frame, the legend above it; `levels` are dashed horizontal lines, each with its name."""
     with drawing(6.4, height, paper) as (figure, png):
         ax = figure.subplots()
         marks = iter(MARKS * len(shown))

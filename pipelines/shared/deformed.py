@@ -25,25 +25,15 @@ HEIGHT, SMOOTHNESS = 28, 4.0  # pixels: images that lengths are told for, and σ
 
 @dataclass(frozen=True)
 class Variation:
-    """How far copies differ from their originals: figures are drawn evenly between − and + of these.
+    """How far copies differ from their originals: figures are drawn evenly between − and + of these."""
 
-    Attributes
-    ----------
-    elastic : standard deviation of the smooth displacement, in pixels of an image 28 high
-    shift : pixels of an image 28 high
-    size, aspect : logarithms of the scale, and of width over height
-    rotation : degrees
-    shear : pixels across for one down
-    pen : share of the way to the largest (or smallest) of the 3×3 pixels about each
-    """
-
-    elastic: float = 0.0
-    shift: float = 0.0
-    size: float = 0.0
+    elastic: float = 0.0  # standard deviation of the smooth displacement, in pixels of an image 28 high
+    shift: float = 0.0  # pixels of an image 28 high
+    size: float = 0.0  # logarithms of the scale, and of width over height
     aspect: float = 0.0
-    rotation: float = 0.0
-    shear: float = 0.0
-    pen: float = 0.0
+    rotation: float = 0.0  # degrees
+    shear: float = 0.0  # pixels across for one down
+    pen: float = 0.0  # share of the way to the largest (or smallest) of the 3×3 pixels about each
 
     def times(self, strength: float) -> Variation:
         """The same with another displacement."""

@@ -4,8 +4,6 @@ The bundled digits are split into originals to train on and digits to test with;
 and their deformed copies (`shared.deformed`). Copies of one original share its number in the column `group`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -95,14 +93,6 @@ def deform(
     """Write `n_rows` rows to `target`: the images of a corpus as they are, then deformed copies round by round.
 
     Columns are repeated; `group` is the number of the original where there is none. The originals are held in memory.
-
-    Raises
-    ------
-    DataError
-        Rows that are no images of 8-bit pixels, or a target that cannot be written, or exists and is not to be
-        overwritten.
-    PlanTooLarge
-        No room on the disk.
     """
     shape, pixels = originals.info.image_shape, originals.array("x")
     if shape is None or pixels.dtype != np.uint8:
@@ -163,13 +153,7 @@ def mnist(out: Path, data: Path, *, keep: bool, progress: Progress) -> Digits:
 
 
 def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
-    """Row ids, sorted: `per_class` of each class, drawn at random, no two from one group.
-
-    Raises
-    ------
-    DataError
-        A class with fewer groups than that.
-    """
+    """Row ids, sorted: `per_class` of each class, drawn at random, no two from one group."""
     order = np.random.RandomState(seed).permutation(len(y))
     chosen = []
     for label in np.unique(y[y != -1]):

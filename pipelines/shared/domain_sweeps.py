@@ -1,12 +1,8 @@
 """`bench domains`: one sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
 
-Rows are digits of unit norm in four domains, of which the last has no labels. Every job has the same m landmarks (XNV
-two views of m/2) and runs on a local cluster; jobs take turns, and a round's ratios are to the Gram sweep of that
-round. Later rounds of JDA and ARTL, which sweep the target rows for pseudo-labels, are not counted here: the sweep that
-all rows go through is.
+Rows are digits of unit norm in four domains, the last without labels. Jobs of the same m landmarks take turns on a
+local cluster. Later rounds of JDA and ARTL, of the target rows alone, are not counted.
 """
-
-from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -17,16 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import (
-    DICA,
-    JDA,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidgeClassifier,
-    XNVClassifier,
-    connect,
-    executing,
-)
+from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, XNVClassifier, connect, executing
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
@@ -87,14 +74,7 @@ def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
 def measure(
     corpus: Corpus, m: int, *, repeats: int, workers: int, update: Callable[[int, int], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Every sweep `repeats` times on a local cluster.
-
-    Returns
-    -------
-    dict
-        By name: `seconds` (median) and `all_seconds`, `ratio` (median over rounds) to the Gram sweep, `peak_bytes` of
-        the largest worker and `announced_bytes`.
-    """
+    """Every sweep `repeats` times on a local cluster: its seconds, their ratio to the Gram sweep, and memory."""
     todo = jobs(corpus, m)
     announced = {name: job.announced_bytes() for name, job in todo.items()}
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}

@@ -4,8 +4,6 @@ An experiment is a click command under `options`. It hands its tables and pictur
 tables and leaves CSV, PNG, JSON and one self-contained page in the output directory.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -89,13 +87,7 @@ def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
 
 
 def data_file(data: Path, name: str) -> Path:
-    """The path of a data file.
-
-    Raises
-    ------
-    DataError
-        It is not there; says what the file is.
-    """
+    """Return the path of a data file; where it is not there, say what it is."""
     path = data / name
     if not path.is_file():
         raise DataError(f"{path}: not found; it is {FILES[name]}. --data or BIGKERNEL_DATA names its directory")
@@ -169,19 +161,12 @@ def show_seconds(value: float) -> str:
 
 @dataclass
 class Report:
-    """Tables and pictures of an experiment: printed, kept as files, and put on one page.
+    """Tables and pictures of an experiment: printed, kept as files, and put on one page."""
 
-    Attributes
-    ----------
-    out : directory of the files; made when the report is
-    title, subtitle : of the page
-    quiet : print nothing but, at the end, one JSON object
-    """
-
-    out: Path
-    title: str
+    out: Path  # directory of the files; made when the report is
+    title: str  # of the page
     subtitle: str
-    quiet: bool = False
+    quiet: bool = False  # print nothing but, at the end, one JSON object
     page: Page = field(init=False)
     results: dict[str, Any] = field(init=False, default_factory=dict)
     _begun: float = field(init=False, default_factory=time.perf_counter)

@@ -4,8 +4,6 @@ Pictures are base64 PNG, light and dark after the reader's preference. All text 
 Content-Security-Policy forbids whatever is not in the file.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 from collections.abc import Callable, Mapping, Sequence

@@ -76,26 +76,12 @@ def predictions(
 
 def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> bytes:
     """Draw a confusion matrix (c, c), true class by predicted class, with its counts."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     # square root: single errors are seen beside a full diagonal
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-    side = 1.4 + 0.42 * len(labels)
-    with drawing(side, side - 0.35, paper) as (figure, png):
-        ax = figure.subplots()
-        heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
-        ax.imshow(shares, cmap=heat, vmin=0, vmax=max(float(np.max(shares)), 1e-300), aspect="auto")
-        for (i, j), share in np.ndenumerate(shares):
-            ink = "#ffffff" if share > 0.6 * shares.max() else (paper.ink if share else paper.soft)
-            text = f"{int(counts[i, j]):,}" if counts[i, j] else "·"
-            ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=9)
-        ax.set(xlabel="predicted digit", ylabel="true digit")
-        ax.set_xticks(range(len(labels)), [str(label) for label in labels])
-        ax.set_yticks(range(len(labels)), [str(label) for label in labels])
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-    return png.getvalue()
+    texts = [[f"{int(count):,}" if count else "·" for count in line] for line in counts]
+    names, side = [str(label) for label in labels], 1.4 + 0.42 * len(labels)
+    words = {"x_label": "predicted digit", "y_label": "true digit"}
+    return heat_map(shares, names, names, **words, texts=texts, size=(side, side - 0.35), paper=paper)
 
 
 def heat_map(

@@ -1,7 +1,5 @@
 """Rates of the matrix products of a sweep, by themselves: what sweeps are held against."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

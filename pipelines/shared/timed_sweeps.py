@@ -4,8 +4,6 @@ Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two)
 8-bit pixels otherwise. Corpora are kept in `--out` and used again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

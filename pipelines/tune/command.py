@@ -5,8 +5,6 @@ digits are looked at once, when everything is chosen. All copies of a digit are 
 copies of what they trained on, and promise too small an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -142,10 +140,6 @@ def tune(
     python -m pipelines tune --sigma 0.4:0.8:5 --alpha 0.01,0.1,1
     python -m pipelines tune --final-landmarks 2000 --out /scratch/tune
     python -m pipelines tune --json | jq '.test'
-
-    \b
-    In --out: report.html (opens offline), results.json, candidates.csv, grid.csv,
-    final.csv, grid.png, and the corpora.
     """
     sigmas, alphas = sorted(set(sigma)), sorted(set(alpha))
     size = f"{len(sigmas)} widths × {len(alphas)} penalties × {FOLDS} folds of digits"

@@ -4,8 +4,6 @@ A record is a candidate: `sigma`, `alpha`, figures in % each with its standard e
 `prediction_error`, how far rounding has moved its predictions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

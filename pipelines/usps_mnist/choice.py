@@ -1,7 +1,5 @@
 """Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone; no label of the target comes in here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,11 +84,6 @@ def cross_validate_sssl(
     """SSSL_m for every s, σ and λ, from one sweep for the statistics of all folds and one for the predictions.
 
     Target rows and held-out source rows are unlabelled rows: they shape the basis; held-out labels only measure.
-
-    Parameters
-    ----------
-    setting : form, kind of landmarks and m
-    landmarks, draw : the landmarks themselves, or "uniform" to draw them with this seed
     """
     fold = np.full(len(source) + len(target), -1)
     for number, (_, held_out) in enumerate(parts):
@@ -115,13 +108,7 @@ def cross_validate_sssl(
 def whole_grid(
     source: Array, labels: Array, target: Array, landmarks: Mapping[str, Array | str], m: int, seed: int, *, quiet: bool
 ) -> list[Chosen]:
-    """Every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows.
-
-    Parameters
-    ----------
-    landmarks : of draw `seed`, by kind
-    seed : of the folds and of uniform landmarks
-    """
+    """Every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows."""
     parts = folds(labels, seed)
     count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(landmarks)
     with steps("cross-validation", count, rows=len(source) + len(target), quiet=quiet) as after:

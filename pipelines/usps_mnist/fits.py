@@ -3,8 +3,6 @@
 Shapes: n_l labelled rows of the source, n_u rows of the target, N = n_l + n_u, d pixels, m landmarks, s eigenfunctions.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -82,20 +80,13 @@ def median_seconds(fits: Sequence[Fit]) -> float:
 
 @dataclass(frozen=True)
 class Pair:
-    """The two sets of digits.
+    """The two sets of digits."""
 
-    Attributes
-    ----------
-    source, source_labels : (n_l, d) and (n_l,), labelled
-    target, target_labels : (n_u, d) and (n_u,); the labels only measure accuracies
-    rows, labels : (N, d) and (N,), source above target; −1 where unlabelled, as SSSL is told
-    """
-
-    source: Array
+    source: Array  # (n_l, d) and (n_l,), labelled
     source_labels: Array
-    target: Array
+    target: Array  # (n_u, d) and (n_u,); the labels only measure accuracies
     target_labels: Array
-    rows: Array
+    rows: Array  # (N, d) and (N,), source above target; −1 where unlabelled, as SSSL is told
     labels: Array
 
     @classmethod

@@ -1,7 +1,5 @@
 """The settings, tables, pictures and sentences of `python -m pipelines usps-mnist`; the numbers come from its fits."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,13 +87,9 @@ def _printed_values(method: str) -> dict[str, Any]:
 
 def record(method: str, fits: Sequence[Fit], setting: Setting | None = None) -> dict[str, Any]:
     """A line of the first table."""
-    chosen = (
-        {}
-        if setting is None
-        else {"eigenfunctions": setting.eigenfunctions, "landmarks": setting.landmarks, "m": setting.m, "s": setting.s}
-    )
-    if method == "SSSL_N":
-        chosen = {"s": COMPONENTS}
+    chosen: dict[str, Any] = {"s": COMPONENTS} if method == "SSSL_N" else {}
+    if setting is not None:
+        chosen = {key: getattr(setting, key) for key in ("eigenfunctions", "landmarks", "m", "s")}
     return {
         "method": method,
         **chosen,
@@ -133,14 +127,7 @@ FITTED = (
 
 
 def verdict(fits: Fits, m: int) -> dict[str, Any]:
-    """Compare with the requirements: SSSL_m not below the reference's accuracies somewhere, and its speed over SSSL_N.
-
-    Returns
-    -------
-    dict
-        reached: the rows that are not below the reference on both sets, best target first;
-        speedup: seconds of SSSL_N over those of SSSL_m with uniform landmarks, by form.
-    """
+    """Compare SSSL_m with the reference's accuracies, best target first, and its speed with that of SSSL_N."""
     source, target = PRINTED["SSSL_m"][:2]
     rows = [record("SSSL_m", fits[setting], setting) for setting in table_settings(m)]
     good = sorted(
@@ -249,7 +236,7 @@ def without_target_labels(
         f"{'ahead of' if lead > 0 else 'behind'} KRR chosen in the same way. On held-out source digits it is right on "
         f"{approximate['cv']:.1f} %: labels of the source tell what fits the source, and little of what carries over "
         "to the target. The accuracies of the first table are what can be reached by someone who knows the answers; "
-        "these are what can be expected.",
+        "these are what can be expected."
     )
 
 
@@ -272,36 +259,24 @@ def against_landmarks(
         "source": "Accuracy on the source, that is, on the labelled rows themselves.",
     }
     beside = np.linspace(-0.045, 0.045, len(chosen))  # of the logarithm, so that error bars do not hide one another
+    axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     for key, caption in captions.items():
-        report.figure(
-            key,
-            curves,
-            [
-                Curve(
-                    name,
-                    np.asarray(counts) * np.exp(shift),
-                    [r[key] for r in line],
-                    error=[r[f"{key}_std"] or 0 for r in line],
-                )
-                for shift, (name, line) in zip(beside, chosen.items(), strict=True)
-            ],
-            x_label="landmarks m",
-            y_label=f"{key} accuracy, %",
-            levels=[("SSSL_N", mean(exact, key))],
-            x_log=True,
-            x_ticks=counts,
-            caption=caption,
-        )
+        shown = [
+            Curve(
+                name, np.asarray(counts) * np.exp(shift), [r[key] for r in line], [r[f"{key}_std"] or 0 for r in line]
+            )
+            for shift, (name, line) in zip(beside, chosen.items(), strict=True)
+        ]
+        levels, label = [("SSSL_N", mean(exact, key))], f"{key} accuracy, %"
+        report.figure(key, curves, shown, **axes, y_label=label, levels=levels, caption=caption)
     report.figure(
         "seconds",
         curves,
         [Curve(name, counts, [r["seconds"] for r in line]) for name, line in chosen.items()],
-        x_label="landmarks m",
+        **axes,
         y_label="seconds of a fit",
         levels=[("SSSL_N", median_seconds(exact))],
-        x_log=True,
         y_log=True,
-        x_ticks=counts,
         caption="Median seconds of a fit with its landmarks, both axes logarithmic. k-means takes longer than all the "
         "rest of SSSL_m.",
     )

@@ -5,13 +5,9 @@ The experiment of “Fast Domain Generalization with Kernel Methods”, part 1, 
 Linear regression (LR), ridge regression (RR) and kernel ridge regression (KRR) predict the quality of a wine, 0 to 10,
 from d = 11 attributes. Kernel Gaussian with σ = 1.4, λ = 10 for RR and KRR, as the reference found them by grid search.
 
-What the reference does and we repeat: it prepends a column of ones to X and penalises its weight in RR as any other; it
-standardises the test rows by their own statistics, which a single new wine does not have; and its random splits put
-copies of one wine on both sides (937 of the 4,898 rows repeat an earlier one), which flatters a method that remembers
-its training rows. Hence a second experiment without these two.
+The reference prepends a column of ones to X and penalises its weight in RR, standardises the test rows by their own
+statistics, and its random splits put copies of one wine on both sides. We repeat that, and a second time without it.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -45,23 +41,15 @@ HONEST_LANDMARKS = 400
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit and rows to judge by, standardised.
+    """Rows to fit and rows to judge by, standardised."""
 
-    Attributes
-    ----------
-    X, y : (n, d) and (n,), training rows, by their own statistics
-    X_test, y_test : (q, d) and (q,), test rows by the statistics of the training rows
-    X_apart, y_apart : the same test rows by their own statistics, as the reference has them
-    points : quality points in one unit of y
-    """
-
-    X: Array
+    X: Array  # (n, d) and (n,), training rows, by their own statistics
     y: Array
-    X_test: Array
+    X_test: Array  # (q, d) and (q,), test rows by the statistics of the training rows
     y_test: Array
-    X_apart: Array
+    X_apart: Array  # the same test rows by their own statistics, as the reference has them
     y_apart: Array
-    points: float
+    points: float  # quality points in one unit of y
 
 
 def read(data: Path) -> tuple[Array, Array]:
@@ -206,11 +194,6 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     python -m pipelines wine
     python -m pipelines wine --repeats 3 --landmarks 400 --landmarks 1600 --pairs 0
     python -m pipelines wine --json | jq '.as_printed[] | {method, rows, mse, printed_mse, within}'
-
-    \b
-    In --out: report.html (opens offline), results.json, and each table and picture
-    by itself: as_printed.csv, nystrom.csv, honest.csv, formula.csv,
-    nystrom_error.png, nystrom_seconds.png.
     """
     X, y = read(data)
     group = groups(X)

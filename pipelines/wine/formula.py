@@ -4,8 +4,6 @@
 turn.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,15 +53,7 @@ def krr_predict(Xs: Array, ys: Array, Xt: Array, penalty: float, sigma: float) -
 
 
 def race(
-    model: KernelRidge,
-    X: Array,
-    y: Array,
-    X_test: Array,
-    penalty: float,
-    sigma: float,
-    *,
-    pairs: int,
-    quiet: bool,
+    model: KernelRidge, X: Array, y: Array, X_test: Array, penalty: float, sigma: float, *, pairs: int, quiet: bool
 ) -> list[Pair]:
     """Fit to X, y and predict X and X_test by the model and by the printed formula, in turn, `pairs` times."""
 
@@ -112,5 +102,5 @@ def compare(report: Report, pairs: Sequence[Pair]) -> None:
     report.tell(
         f"KernelRidge takes {middle['seconds']:.2f} s, the printed formula {middle['printed_seconds']:.2f} s: "
         f"{middle['ratio']:.1f} times as long (required: {REQUIRED_RATIO:g}, {reached}). No prediction differs by more "
-        f"than {largest:.1e}.",
+        f"than {largest:.1e}."
     )

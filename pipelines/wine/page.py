@@ -1,7 +1,5 @@
 """The tables, pictures and sentences of `python -m pipelines wine`, all computed from its runs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,26 +24,18 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One method on one split.
-
-    Attributes
-    ----------
-    mse : in units of the standardised quality, squared: of the rows "train", of the test rows "apart" (standardised by
-        themselves) and "test" (by the training rows), and of a "constant" prediction on "test"
-    points : quality points in one unit of the standardised quality
-    n_train, n_test : rows
-    seconds : to fit, and to predict training and test rows
-    rank : of the kernel matrix or core, for kernel methods
-    """
+    """One method on one split."""
 
     method: str
     split: int
+    # of the standardised quality: of the rows "train", of the test rows "apart" (standardised by themselves) and "test"
+    # (by the training rows), and of a "constant" prediction on "test"
     mse: dict[str, float]
-    points: float
+    points: float  # quality points in one unit of the standardised quality
     n_train: int
     n_test: int
-    seconds: float
-    rank: int | None
+    seconds: float  # to fit, and to predict training and test rows
+    rank: int | None  # of the kernel matrix or core, for kernel methods
 
 
 def nystrom_name(m: int) -> str:
@@ -170,15 +160,14 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
     methods = {"exact KRR": "KRR", "RR": "RR"}
     levels = {name: float(errors(exact, method, "apart").mean()) for name, method in methods.items()}
     times = {name: seconds(exact, method) for name, method in methods.items()}
+    axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     report.figure(
         "nystrom_error",
         curves,
         drawn,
-        x_label="landmarks m",
+        **axes,
         y_label="mean squared error of the\nstandardised quality (variance 1)",
         levels=[(f"{name}, test: {value:.3f}", value) for name, value in levels.items()],
-        x_log=True,
-        x_ticks=counts,
         caption="Error against the number of landmarks: mean and sample standard deviation over the splits. The bars "
         "of the test error show how much splits differ; all points and both levels share the same splits.",
     )
@@ -186,12 +175,10 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
         "nystrom_seconds",
         curves,
         [Curve("Nyström KRR", counts, [seconds(runs, name) for name in names])],
-        x_label="landmarks m",
+        **axes,
         y_label="seconds to fit and predict (median)",
         levels=[(f"{name}: {show_seconds(value)} s", value) for name, value in times.items()],
-        x_log=True,
         y_log=True,
-        x_ticks=counts,
         caption=f"Time against the number of landmarks, on logarithmic axes; {exact[0].n_train:,} training rows.",
     )
 
@@ -225,7 +212,7 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
         f"{repeated:,} rows repeat an earlier row in all attributes, {repeated_with_quality:,} of them in the quality "
         "too. Rows of the same attributes, whatever their quality, are on one side of each of these splits (on average "
         f"{np.mean([run.n_test for run in of(runs, 'LR')]):,.0f} test rows), and X and y of both sides are "
-        "standardised by mean and deviation of the training rows alone.",
+        "standardised by mean and deviation of the training rows alone."
     )
 
 

@@ -2,12 +2,11 @@
 
 import warnings
 
-import dask
 import numpy as np
 import pytest
 from rounding import TABLES, M, N, distance, least_squares
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Polynomial, executing, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Polynomial, load_model, save_model
 from bigkernel.data.fingerprint import described
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -101,17 +100,6 @@ def test_classes_partial_fits_refits_and_files_keep_the_witness(tmp_path):
         assert again < one.set_params(alpha=1e-9).refit().certificates_["prediction_error"]
     fewer = model.with_landmarks(30)
     assert 0 < fewer.certificates_["prediction_error"] < 1
-
-
-def test_the_executor_and_a_resumption_change_no_bit_of_what_is_told(tmp_path):
-    X, y = TABLES[4]
-    errors = []
-    with dask.config.set({"bigkernel.chunk-bytes": 4096, "bigkernel.min-segments": 6, "bigkernel.block-rows": 64}):
-        for executor in ("serial", "threads", "serial"):
-            with executing(executor, run=tmp_path / "run", resume=bool(errors)):
-                model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=M, random_state=0)
-                errors.append(judged(model, X, y)[0])
-    assert len(set(errors)) == 1
 
 
 def test_a_run_is_not_known_by_the_last_bits_of_its_witness():

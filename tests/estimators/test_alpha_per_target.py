@@ -1,7 +1,5 @@
 """A penalty for each target: scikit-learn's KernelRidge, and Ridge, and the fits of each target alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

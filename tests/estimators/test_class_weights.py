@@ -6,13 +6,13 @@ import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import cells
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold
 from sklearn.utils.class_weight import compute_class_weight
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV, XNVClassifier
-from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(5)
@@ -70,17 +70,6 @@ def test_lazy_rows_and_corpora_with_names_weigh_alike(make_corpus, small_steps, 
     assert model.plan(corpus).n_rows == N
 
 
-def test_bad_rows_that_are_skipped_weigh_nothing():
-    spoilt, weight = X.copy(), WEIGHT.copy()
-    spoilt[:4], weight[4:8] = np.nan, np.inf
-    rows = as_rows(spoilt, CODES, weight=weight).skip_bad_rows()
-    model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN).fit(rows)
-    factors = WEIGHT * np.array([0.5, 2, 3])[CODES]
-    wanted = KernelRidgeClassifier(**GIVEN).fit(X[8:], CODES[8:], factors[8:])
-    assert model.skipped_rows_ == 8
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), rtol=1e-7)
-
-
 def test_partial_fit_adds_rows_that_weigh_by_class():
     model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
     wanted = model.fit(X, CODES).decision_function(X)
@@ -103,23 +92,20 @@ def test_a_search_weighs_the_classes_of_all_candidates(solver):
     assert_array_equal(found.best_estimator_.predict(X), wanted.best_estimator_.predict(X))
 
 
-@pytest.mark.parametrize("solver", ["direct", "cg"])
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("solver, weight", [("direct", None), ("direct", WEIGHT), ("cg", WEIGHT)])
 def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solver, weight):
     grid, cv = {"class_weight": [None, TABLE, "balanced"], "alpha": [0.1, 10.0]}, KFold(3)
     model = KernelRidgeClassifier(solver=solver, tol=1e-9, max_iter=60, **GIVEN)
     scoring = ["accuracy", "balanced_accuracy", "f1_macro"]
     found = SweepSearchCV(model, grid, cv=cv, scoring=scoring, refit="f1_macro").fit(X, CODES, sample_weight=weight)
     factors = {0: 1.0, 1: 1.0, 2: 1.0} | (BY_CODE if weight is not None else BY_COUNT)
-    for i, params in enumerate(found.cv_results_["params"]):
+    for params, train, test, told in cells(found, cv.split(X)):
         given = factors if params["class_weight"] == "balanced" else params["class_weight"]
-        for j, (train, test) in enumerate(cv.split(X)):
-            fit = clone(model).set_params(alpha=params["alpha"], class_weight=given)
-            guess = fit.fit(X[train], CODES[train], None if weight is None else weight[train]).predict(X[test])
-            own = None if weight is None else weight[test]
-            for name, score in (("accuracy", accuracy_score), ("f1_macro", partial(f1_score, average="macro"))):
-                wanted = score(CODES[test], guess, sample_weight=own)
-                assert abs(found.cv_results_[f"split{j}_test_{name}"][i] - wanted) < 1e-12
+        fit = clone(model).set_params(alpha=params["alpha"], class_weight=given)
+        guess = fit.fit(X[train], CODES[train], None if weight is None else weight[train]).predict(X[test])
+        for name, score in (("accuracy", accuracy_score), ("f1_macro", partial(f1_score, average="macro"))):
+            wanted = score(CODES[test], guess, sample_weight=None if weight is None else weight[test])
+            assert abs(told(name) - wanted) < 1e-12
     assert found.best_estimator_.class_weight == found.best_params_["class_weight"]
 
 

@@ -1,22 +1,17 @@
 """DICA and UDICA for every kind of input, and the door of domains: what is named, what is refused, what is allowed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
 import reference
 import reference_domains
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domains import cell_counts, distinct
 from bigkernel.statistics.domain_cells import Cells
@@ -49,9 +44,6 @@ def dense(form, labels, rows=NEW, domain=DOMAIN):
 
 def assert_components(model, wanted, rows=NEW, atol=1e-8):
     assert_allclose(reference_domains.up_to_sign(model.transform(rows), wanted), wanted, atol=atol)
-
-
-# ---------------------------------------------------------------- what it computes
 
 
 @FORMS
@@ -111,14 +103,6 @@ def test_the_distributional_variance_falls_with_invariance():
     assert (reports[0]["domains"], reports[0]["components"], reports[0]["rows"]) == (3, 3, N)
 
 
-@BOTH
-def test_refit_equals_a_fresh_fit(supervised):
-    other = {"alpha": 3.0, "epsilon": 0.2, "n_components": 2, "invariance": 5.0}
-    model = DICA(**LANDMARKS, supervised=supervised).fit(X, LABELS, DOMAIN).set_params(**other).refit()
-    fresh = DICA(**{**LANDMARKS, **other}, supervised=supervised).fit(X, LABELS, DOMAIN)
-    assert_array_equal(model.dual_coef_, fresh.dual_coef_)
-
-
 def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round():
     model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).set_params(supervised=False).refit()
     assert_components(model, dense(LANDMARKS, None)[0])
@@ -134,39 +118,6 @@ def test_udica_does_not_look_at_labels():
     assert not hasattr(model, "classes_")
 
 
-# ---------------------------------------------------------------- every kind of input
-
-
-@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
-def test_a_corpus_brings_its_labels_domains_and_weights(make_corpus, text):
-    names = ("d", "b", "a", "c") if text else (0, 1, 2, 3)
-    corpus = make_corpus(X, y=CODES, domain=DOMAIN, weight=WEIGHT, classes=names)
-    model = DICA(**LANDMARKS).fit(corpus)
-    wanted = DICA(**LANDMARKS).fit(X, CODES, DOMAIN, sample_weight=WEIGHT)
-    assert_array_equal(model.classes_, np.sort(names))
-    assert_components(model, wanted.transform(NEW))
-    assert_allclose(model.transform(corpus).read(0, N).load(slice(None), 3, np.float64), model.transform(X), atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [np.int16, np.float64])
-def test_dask_arrays_of_rows_labels_and_domains_are_streamed(dtype):
-    rows, labels, domain = (da.from_array(values, chunks=40) for values in (X, CODES.astype(dtype), DOMAIN))
-    model = DICA(**LANDMARKS).fit(rows, labels, domain)
-    assert_components(model, dense(LANDMARKS, CODES)[0])
-    assert_allclose(model.transform(da.from_array(NEW, chunks=7)).compute(), model.transform(NEW), atol=1e-12)
-
-
-def test_rows_go_on_as_rows_to_the_next_step(make_corpus):
-    corpus = make_corpus(X, y=LABELS, domain=DOMAIN, classes=(0, 1, 2, 3))
-    model = DICA(**LANDMARKS).fit(corpus)
-    mapped = model.transform(corpus)
-    assert isinstance(mapped, Rows)
-    assert mapped.shape == (N, 3)
-    after = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(mapped)
-    here = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(model.transform(X), LABELS)
-    assert_array_equal(after.predict(mapped).compute(), here.predict(model.transform(X)))
-
-
 def test_it_stands_in_a_pipeline_that_takes_domains():
     pipe = make_pipeline(UnitNormalizer(), DICA(**{**GIVEN, "n_landmarks": M}, random_state=0), KernelRidgeClassifier())
     pipe.fit(X, LABELS, dica__sample_domain=DOMAIN)
@@ -174,75 +125,11 @@ def test_it_stands_in_a_pipeline_that_takes_domains():
     assert_array_equal(pipe[1].get_feature_names_out(), ["dica0", "dica1", "dica2"])
 
 
-@given(block_rows=st.integers(1, 100), chunk_bytes=st.integers(1024, 4000), supervised=st.booleans())
-@settings(max_examples=15)
-def test_any_chunking_gives_the_form_of_the_paper(block_rows, chunk_bytes, supervised):
-    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
-        model = DICA(**LANDMARKS, supervised=supervised).fit(X, CODES, DOMAIN)
-    assert_components(model, dense(LANDMARKS, CODES if supervised else None)[0])
-
-
-def test_float32_rows_agree_to_their_precision():
-    model = DICA(**LANDMARKS).fit(X.astype(np.float32), LABELS, DOMAIN)
-    assert model.dtype_ == "float32"
-    wanted = dense(LANDMARKS, LABELS)[0]
-    assert_components(model, wanted, atol=1e-3 * np.abs(wanted).max())
-
-
 def test_random_features_serve_in_place_of_landmarks():
     given = {**GIVEN, "n_landmarks": 500, "landmarks": "orthogonal-fourier", "random_state": 0}
     found, wanted = DICA(**given).fit(X, LABELS, DOMAIN).transform(NEW), dense(GIVEN, LABELS)[0]
     found = reference_domains.up_to_sign(found, wanted)
     assert np.corrcoef(found[:, 0], wanted[:, 0])[0, 1] > 0.98
-
-
-def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(make_corpus, tmp_path):
-    corpus = make_corpus(X, y=CODES, domain=DOMAIN, weight=WEIGHT, classes=(0, 1, 2, 3))
-    found = []
-    options = {"serial": {}, "threads": {}, "run": {"run": tmp_path}, "again": {"run": tmp_path, "resume": True}}
-    for name, how in options.items():
-        with executing("serial" if name == "serial" else "threads", **how):
-            found.append(DICA(**LANDMARKS).fit(corpus))
-    for model in found[1:]:
-        assert_array_equal(model.dual_coef_, found[0].dual_coef_)
-    assert found[3].sweep_["resumed_segments"] == found[3].sweep_["segments"]
-
-
-@pytest.mark.cluster
-def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client):
-    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
-    with executing(client):
-        there = DICA(**LANDMARKS).fit(corpus)
-    assert there.sweep_["executor"] == "dask"
-    assert_array_equal(there.dual_coef_, DICA(**LANDMARKS).fit(corpus).dual_coef_)
-
-
-@BOTH
-def test_the_plan_is_that_of_the_sweep(make_corpus, supervised):
-    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
-    settings = {**GIVEN, "n_landmarks": M, "supervised": supervised, "random_state": 0}
-    plan, model = DICA(**settings).plan(corpus), DICA(**settings).fit(corpus)
-    assert plan.summary().items() <= model.sweep_.items()
-    assert plan.partial_bytes == sum(values.nbytes for values in model.statistics_.values())
-    in_memory = DICA(**settings).plan(X, CODES, DOMAIN)
-    assert in_memory.partial_bytes == plan.partial_bytes
-
-
-def test_the_exact_form_has_no_plan():
-    with pytest.raises(ConfigError, match="the exact form has no sweep to plan"):
-        DICA().plan(X, LABELS, DOMAIN)
-
-
-@FORMS
-def test_bad_rows_can_be_skipped(form):
-    holes, more = np.vstack([X, np.full((3, D), np.nan)]), [0, 1, 2]
-    rows = as_rows(holes, y=np.r_[LABELS, more], domain=np.r_[DOMAIN, 2, 2, 5]).skip_bad_rows()
-    model = DICA(**form).fit(rows)
-    assert model.skipped_rows_ == 3
-    assert_components(model, dense(form, LABELS)[0])
-
-
-# ---------------------------------------------------------------- what is refused, and how
 
 
 @FORMS
@@ -319,12 +206,6 @@ def test_labels_that_cannot_be_are_refused(form, labels, message):
 
 
 @FORMS
-def test_labels_without_weight_are_no_labels(form):
-    with pytest.raises(DataError, match="no labelled row with a weight above zero"):
-        DICA(**form).fit(X, CODES, DOMAIN, sample_weight=(CODES == -1) * 1.0)
-
-
-@FORMS
 @BOTH
 def test_rows_that_do_not_vary_have_no_components(form, supervised):
     flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
@@ -351,9 +232,3 @@ def test_counts_of_cells_come_from_the_columns_alone(make_corpus):
     counts = cell_counts(as_rows(corpus), Cells(np.array([2, 5, 11]), np.arange(4)))
     wanted = [[np.sum((g == DOMAIN) & (c == CODES)) for c in (0, 1, 2, 3, -1)] for g in (2, 5, 11)]
     assert_array_equal(counts, wanted)
-
-
-def test_a_transformer_predicts_nothing():
-    model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN)
-    for name in ("predict", "predict_to", "score_totals"):
-        assert not hasattr(model, name)

@@ -47,8 +47,7 @@ def test_a_dask_frame_is_read_in_the_tasks_and_gives_the_model_of_its_values(sto
     assert_allclose(lazy.score(frame[list("abc")], frame["y"]), wanted.score(X, y), atol=1e-9)
     classifier = model(KernelRidgeClassifier).fit(frame[list("abc")], frame["label"])
     assert_array_equal(
-        classifier.predict(frame[list("abc")]).compute(),
-        model(KernelRidgeClassifier).fit(X, FRAME["label"]).predict(X),
+        classifier.predict(frame[list("abc")]).compute(), model(KernelRidgeClassifier).fit(X, FRAME["label"]).predict(X)
     )
     mapped = Standardizer().fit(frame[list("abc")]).transform(frame[list("abc")])
     assert_allclose(mapped.take(np.arange(N)), (X - X.mean(0)) / X.std(0), atol=1e-9)

@@ -1,4 +1,4 @@
-"""One fit, many doors: NumPy, Dask, zarr, corpus and Rows give the same model, lazy predictions and scores."""
+"""Lazy predictions, scores and stores of predictions of Dask, zarr, corpus and Rows, and labels by name."""
 
 import dask.array as da
 import numpy as np
@@ -72,50 +72,12 @@ def build(tmp_path, make_corpus):
     return make
 
 
-# ---------------------------------------------------------------- fits
-
-
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
-@every_kind
-@every_regressor
-def test_every_kind_of_input_gives_the_regressor_of_numpy(build, make, kind, weight):
-    model, wanted = make().fit(*build(kind, weight=weight)), make().fit(X, y, weight)
-    assert_allclose(model.predict(X), wanted.predict(X), atol=1e-9)
-    coef = "coef_" if hasattr(model, "coef_") else "dual_coef_"
-    assert_allclose(getattr(model, coef), getattr(wanted, coef), atol=1e-7)
-
-
-@every_kind
-@every_classifier
-def test_every_kind_of_input_gives_the_classifier_of_numpy(build, make, kind):
-    model, wanted = make().fit(*build(kind, y=LABELS, classes=(0, 1, 2))), make().fit(X, LABELS)
-    assert_array_equal(model.classes_, [0, 1, 2])
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-9)
-
-
 @pytest.mark.parametrize("kind", ["dask rows", "zarr"])
 def test_labels_of_lazy_rows_may_be_text_in_memory(build, kind):
     names = np.array(["a", "b", "c"])[LABELS]
     rows, _, _ = build(kind, y=None)
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(rows, names)
     assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names).predict(X))
-
-
-@every_classifier
-def test_a_corpus_of_named_classes_predicts_names(build, make):
-    names = ("one", "three", "two")
-    corpus, _, _ = build("corpus", y=LABELS, classes=names)
-    model = make().fit(corpus)
-    wanted = make().fit(X, LABELS)
-    assert_array_equal(model.classes_, names)
-    assert_array_equal(model.predict(X), np.array(names)[wanted.predict(X)])
-    assert_array_equal(model.predict(corpus).compute(), model.predict(X))
-
-
-def test_classes_of_a_corpus_may_stand_in_any_order(build):
-    corpus, _, _ = build("corpus", y=LABELS, classes=(2, 0, 1))
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(corpus)
-    assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS).predict(X))
 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
@@ -134,19 +96,6 @@ def test_rows_of_a_corpus_without_a_label_are_left_out_of_a_supervised_fit(build
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("kind", ["dask blocks", "corpus"])
-def test_threads_and_a_cluster_give_the_bits_of_the_serial_executor(build, client, kind):
-    given, models = build(kind, weight=WEIGHT), []
-    for executor in ("serial", "threads", client):
-        with executing(executor):
-            models.append(KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, fit_intercept=True).fit(*given))
-    assert models[2].sweep_["executor"] == "dask"
-    for model in models[:2]:
-        assert_array_equal(model.dual_coef_, models[2].dual_coef_)
-        assert model.intercept_ == models[2].intercept_
-
-
-@pytest.mark.cluster
 def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
     corpus, _, _ = build("corpus", y=LABELS, classes=(0, 1, 2))
     model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=M, random_state=0).fit(corpus)
@@ -157,9 +106,6 @@ def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
     assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
     assert confusion.trace() == (model.predict(X) == LABELS).sum()
     assert_allclose(client.compute(model.decision_function(corpus)).result(), model.decision_function(X), atol=1e-12)
-
-
-# ---------------------------------------------------------------- predictions
 
 
 @every_kind
@@ -214,9 +160,6 @@ def test_rows_that_are_not_finite_are_not_predicted(build, kind):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     with pytest.raises(DataError, match="NaN"):
         model.predict(rows).compute()
-
-
-# ---------------------------------------------------------------- scores
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
@@ -282,9 +225,6 @@ def test_a_score_without_labels_is_refused(build):
         Ridge().fit(X, y).score_totals(corpus)
 
 
-# ---------------------------------------------------------------- predictions on disk
-
-
 @pytest.mark.parametrize("kind", ["zarr", "corpus", "corpus 1", "sharded zarr"])
 def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
     rows, _, _ = build(kind)
@@ -317,10 +257,11 @@ def test_transformed_rows_are_written(build, tmp_path):
     assert_allclose(written["prediction"][...], model.predict(unit.transform(X)), atol=1e-12)
 
 
-def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
+@pytest.mark.parametrize("std", [False, True])
+def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std):
     corpus, _, _ = build("corpus")
     model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
-    model.predict_to(corpus, tmp_path / "out")
+    model.predict_to(corpus, tmp_path / "out", std=std)
     chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
     content = bytearray(chunk.read_bytes())
     content[30] ^= 1
@@ -328,9 +269,12 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
     before = sorted(path.name for path in tmp_path.iterdir())
     for target, overwrite in (("new", False), ("out", True)):
         with pytest.raises(ChunkCorrupt, match="rows"):
-            model.predict_to(corpus, tmp_path / target, overwrite=overwrite)
+            model.predict_to(corpus, tmp_path / target, std=std, overwrite=overwrite)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], model.predict(X), atol=1e-12)
+    if std:
+        deviations = model.predict(X, return_std=True)[1]
+        assert_allclose(zarr.open_group(tmp_path / "out")["std"][...], deviations, rtol=1e-12)
 
 
 def test_a_model_that_raises_leaves_nothing(build, tmp_path, monkeypatch):

@@ -1,21 +1,15 @@
 """JDA: its dense form, every kind of input and executor, classifiers behind it, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 
-import dask
-import dask.array as da
 import numpy as np
 import pytest
 import reference
 import reference_alignment as dense
-import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import JDA, Gaussian, KernelRidgeClassifier, SSSLClassifier, executing
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel import JDA, Gaussian, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(43)
@@ -84,49 +78,6 @@ def test_a_pipeline_streams_a_corpus_through_it(make_corpus):
     assert_array_equal(streamed.predict(corpus).compute(), wanted.predict(Z[ORDER]))
 
 
-# ---------------------------------------------------------------- inputs and executors
-
-
-@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus", "rows"])
-def test_every_kind_of_input_gives_the_components_of_numpy(tmp_path, make_corpus, kind):
-    x, y = X[ORDER], Y[ORDER]
-    if kind == "zarr":
-        given = zarr.create_array(tmp_path / "x", shape=X.shape, dtype=X.dtype, chunks=(16, D))
-        given[...] = x
-    else:
-        given = {
-            "dask": lambda: da.from_array(x, chunks=(37, D)),
-            "corpus": lambda: make_corpus(x, classes=(0, 1, 2), y=y),
-            "rows": lambda: as_rows(x, y),
-        }[kind]()
-    settings = {**GIVEN, "landmarks": X[::5], "n_rounds": 3}
-    model = JDA(**settings).fit(given, y if kind in ("dask", "zarr") else None)
-    wanted = JDA(**settings).fit(X, Y)
-    # the sign of components too
-    assert_allclose(model.transform(X), wanted.transform(X), atol=1e-8)
-    lazy = model.transform(given)
-    if kind == "dask":
-        assert_allclose(lazy.compute(), model.transform(x), atol=1e-10)
-    else:
-        assert isinstance(lazy, Rows)
-        assert_allclose(lazy.take(np.arange(len(X))), model.transform(x), atol=1e-10)
-
-
-def test_executors_give_the_same_bits_and_a_run_is_gone_on_with(tmp_path):
-    settings, fits = {**GIVEN, "landmarks": X[::5], "n_rounds": 1}, []
-    for client in ("serial", "threads"):
-        with executing(client), dask.config.set({"bigkernel.chunk-bytes": 2**20}):
-            fits.append(JDA(**settings).fit(X, Y).dual_coef_)
-    for resume in (False, True):
-        with (
-            executing("serial", run=tmp_path / "run", resume=resume),
-            dask.config.set({"bigkernel.chunk-bytes": 2**20, "bigkernel.monitor": False}),
-        ):
-            fits.append(JDA(**settings).fit(X, Y).dual_coef_)
-    for other in fits[1:]:
-        assert_array_equal(other, fits[0])
-
-
 def test_refit_solves_again_with_the_labels_of_the_last_round():
     model = JDA(**GIVEN, landmarks=X[::5]).fit(X, Y)
     before = model.transform(X)
@@ -140,9 +91,6 @@ def test_random_features_serve_in_place_of_landmarks():
     model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
     wanted = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
     assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
-
-
-# ---------------------------------------------------------------- domains, and what is refused
 
 
 def test_a_target_of_one_row_is_taken():
@@ -174,16 +122,3 @@ def test_a_penalty_that_is_none_is_refused(name, value):
 def test_rows_that_do_not_differ_have_no_component():
     with pytest.raises(DataError, match="no component, the rows do not differ"):
         JDA(**GIVEN, landmarks=np.ones((3, D))).fit(np.ones_like(X), Y)
-
-
-def test_it_predicts_nothing():
-    model = JDA(**GIVEN).fit(X, Y)
-    assert not hasattr(model, "predict")
-    assert not hasattr(model, "predict_to")
-
-
-def test_a_plan_is_that_of_the_sweep_of_moments():
-    rows = as_rows(X, Y)
-    model = JDA(**GIVEN, landmarks=X[::5])
-    plan = model.plan(rows)
-    assert plan.summary().items() <= model.fit(rows).sweep_.items()

@@ -100,18 +100,6 @@ def test_of_weights_and_penalty_the_ratio_alone_matters():
         assert_allclose(model.predict_proba(X), wanted, rtol=1e-6)
 
 
-def test_lazy_rows_give_the_same_and_every_executor_the_same_bits(make_corpus, small_steps):
-    model = KernelRidgeClassifier(probability=True, **GIVEN)
-    corpus = make_corpus(X, y=Y, weight=WEIGHT, classes=(0, 1, 2))
-    wanted = model.fit(X, Y, WEIGHT).predict_proba(X)
-    found = []
-    for client in ("serial", "threads"):
-        with executing(client):
-            found.append(model.fit(corpus).predict_proba(X))
-    assert_array_equal(*found)
-    assert_allclose(found[0], wanted, rtol=1e-7)
-
-
 def test_of_many_rows_those_of_least_hash_are_kept_however_they_are_cut(small_steps):
     coef, intercept = rng.normal(size=(FOLDS, 3, 3)), rng.normal(size=(FOLDS, 3))
     statistic = HeldOutValues(
@@ -173,17 +161,14 @@ def test_where_five_folds_do_not_fit_a_worker_one_is_held_out():
     assert one.plan(X, Y).flops > KernelRidgeClassifier(**GIVEN).plan(X, Y).flops
 
 
-def test_a_fit_resumes_and_calibrates_again_for_another_penalty(tmp_path, make_corpus):
+def test_a_resumed_fit_calibrates_again_for_another_penalty(tmp_path, make_corpus):
     corpus = make_corpus(X, y=Y, classes=(0, 1, 2))
     model = KernelRidgeClassifier(probability=True, **GIVEN)
     with executing("serial", run=tmp_path / "run"):
         first = model.fit(corpus).predict_proba(X)
     with executing("serial", run=tmp_path / "run", resume=True):
-        again = model.fit(corpus)
-        assert again.fit_report()["sweep"]["resumed_segments"] > 0
-        assert_array_equal(again.predict_proba(X), first)
-    with executing("serial", run=tmp_path / "run", resume=True):
         other = model.set_params(alpha=30.0).fit(corpus).predict_proba(X)
+        assert model.fit_report()["sweep"]["resumed_segments"] > 0
     assert_array_equal(other, model.fit(corpus).predict_proba(X))
     assert np.abs(other - first).max() > 1e-3
 

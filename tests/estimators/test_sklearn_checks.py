@@ -1,16 +1,15 @@
 """Every estimator keeps scikit-learn's contract: its own suite of checks, on each."""
 
-from __future__ import annotations
-
-from typing import Any
-
+import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigkernel import (
     DICA,
+    JDA,
     SSSL,
     XNV,
+    ARTLClassifier,
     KernelLogisticClassifier,
     KernelRidge,
     KernelRidgeClassifier,
@@ -26,6 +25,11 @@ from bigkernel import (
     UnitNormalizer,
     XNVClassifier,
 )
+from bigkernel.engine.rows import as_rows
+from bigkernel.estimators.domains import read_cells
+from bigkernel.estimators.fit_state import Training
+from bigkernel.solvers.pseudo_labels import Sides
+from bigkernel.statistics.domain_cells import Cells
 
 ESTIMATORS = [  # one a base class and form
     KernelRidge(n_landmarks=5, random_state=0),
@@ -64,7 +68,7 @@ VARIANTS = [
 ]
 
 
-def expected_failures(estimator: Any) -> dict[str, str]:
+def expected_failures(estimator):
     """Checks that a documented promise of ours contradicts, each with the promise."""
     failures = {}
     if isinstance(estimator, SSSLClassifier | XNVClassifier):
@@ -82,12 +86,60 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
-def test_estimator_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_estimator_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @parametrize_with_checks(VARIANTS, expected_failed_checks=expected_failures)
-def test_variants_keep_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_variants_keep_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+class OnItself:
+    """Every row once with its label, once without."""
+
+    def _read_fit(self, X, y, sample_domain, sample_weight):
+        data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels")
+        rows, cells = data.rows, data.targets
+        chunk = rows.read(0, len(rows))
+        label = cells.label(chunk)
+        weight = None if chunk.weight is None else np.tile(chunk.weight, 2)
+        twice = as_rows(np.vstack([chunk.x, chunk.x]), np.concatenate([label, np.full(len(label), -1)]), weight=weight)
+        sides = Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False]))
+        return Training(twice, sides, data.inputs)
+
+
+class ARTLClassifierOnItself(OnItself, ARTLClassifier):
+    pass
+
+
+class JDAOnItself(OnItself, JDA):
+    pass
+
+
+ADAPTED = [
+    ARTLClassifierOnItself(n_rounds=2),
+    ARTLClassifierOnItself(n_landmarks=12, n_rounds=1, random_state=0),
+    ARTLClassifierOnItself(n_landmarks=12, n_rounds=1, probability=True, random_state=0),
+    JDAOnItself(n_rounds=1),
+]
+
+
+def expected_failures_of_adapted(estimator):
+    """Checks that a documented promise of ours contradicts, each with the promise."""
+    weighted = "landmarks are rows whatever their weight, and the width of the kernel is that of their distances"
+    return {
+        "check_classifiers_classes": "uses −1 as a class, which means unlabelled in semi-supervised learning",
+        "check_sample_weight_equivalence_on_dense_data": weighted,
+        "check_sample_weight_equivalence_on_sparse_data": weighted,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed")
+@parametrize_with_checks(ADAPTED, expected_failed_checks=expected_failures_of_adapted)
+def test_adaptation_on_its_own_rows_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

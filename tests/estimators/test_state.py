@@ -155,8 +155,6 @@ def test_a_fit_that_fails_leaves_the_fit_before():
     assert_array_equal(model.predict(X), wanted)
 
 
-# ---------------------------------------------------------------- nobody outside
-
 PRIVATE = {
     name
     for path in Path(estimators.__file__).parent.glob("*.py")

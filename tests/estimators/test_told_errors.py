@@ -3,8 +3,6 @@
 The truth is the same fit in float64 blocks where that is certain, and for SSSL a singular value decomposition.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -113,9 +111,7 @@ def test_what_is_told_of_float32_sums_is_near_the_truth(name):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [SSSL(n_components=50, alpha=0.1, manifold=1.0), ARTLClassifier(n_rounds=0)],
-    ids=["SSSL", "ARTL"],
+    "model", [SSSL(n_components=50, alpha=0.1, manifold=1.0), ARTLClassifier(n_rounds=0)], ids=["SSSL", "ARTL"]
 )
 def test_a_graph_of_rows_far_from_all_landmarks_keeps_the_promise(model):
     rows, labels = load_digits(return_X_y=True)

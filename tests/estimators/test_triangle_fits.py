@@ -11,12 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rounding import TABLES, M, distance
 from scipy import linalg
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model, write_corpus
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, save_model, write_corpus
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
-from bigkernel.estimators import precision
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.triangle_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
@@ -148,29 +147,6 @@ def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
     assert again in page
     assert '"sums":"qr"' in page.replace(": ", ":")
     assert "the rows are swept again, for a QR factorisation" in (tmp_path / "run" / "journal.jsonl").read_text()
-
-
-def test_too_many_columns_or_too_little_memory_leave_the_warning(monkeypatch):
-    model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0)
-    monkeypatch.setattr(precision, "MOST_COLUMNS", M)
-    with pytest.warns(Inaccurate):
-        model.fit(X, y)
-    assert model.fit_report()["sums"] == "float64"
-
-
-def test_the_executor_and_a_resumption_change_no_bit(tmp_path):
-    found = []
-    with dask.config.set({"bigkernel.chunk-bytes": 2048, "bigkernel.min-segments": 6, "bigkernel.block-rows": 64}):
-        for executor in ("serial", "threads", "serial"):
-            with executing(executor, run=tmp_path / "run", resume=bool(found)):
-                model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0).fit(X, y)
-                found.append(model.dual_coef_.tobytes())
-        plain = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0)
-        with executing("threads"):
-            found.append(plain.fit(X, y).dual_coef_.tobytes())
-    assert len(set(found)) == 1
-    assert model.sweep_["resumed_segments"] == model.sweep_["segments"] > 5
-    assert {child.name for child in (tmp_path / "run").iterdir()} >= {"moments", "triangle"}
 
 
 @pytest.mark.parametrize("count", [1, 5, ROWS])

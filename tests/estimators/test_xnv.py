@@ -1,19 +1,12 @@
 """XNV against its dense form for every kind of input; rows added, solved again, cut and spread over workers."""
 
-from __future__ import annotations
-
-import dask
-import dask.array as da
 import numpy as np
 import pytest
 import reference
 import reference_views
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier, executing
-from bigkernel.engine.rows import as_rows
+from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 
 rng = np.random.default_rng(20130624)
@@ -52,13 +45,6 @@ def test_regression_is_that_of_the_dense_form(intercept, weight):
     assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
 
 
-def test_one_column_of_targets_keeps_its_shape():
-    model = XNV(**GIVEN).fit(X, PARTLY[:, 0])
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED, 0])[:, 0], atol=1e-8)
-    assert model.dual_coef_.shape == (M,)
-    assert isinstance(model.intercept_, float)
-
-
 def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
     model = XNVClassifier(**GIVEN).fit(X, CODES)
     assert_array_equal(model.classes_, [0, 1, 2])
@@ -66,32 +52,9 @@ def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
     assert_array_equal(model.predict(NEW), dense(HOT).argmax(axis=1))
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
-def test_a_corpus_gives_the_same_with_its_own_labels(make_corpus, text):
-    names = ("a", "b", "c") if text else (0, 1, 2)
-    model = XNVClassifier(**GIVEN).fit(make_corpus(X, y=CODES, classes=names))
-    assert_allclose(model.decision_function(NEW), dense(HOT), atol=1e-8)
-    assert_array_equal(model.predict(NEW), np.array(names)[dense(HOT).argmax(axis=1)])
-
-
-@given(block_rows=st.integers(1, 100), chunk_bytes=st.integers(1024, 4000), lazy=st.booleans())
-@settings(max_examples=15)
-def test_any_chunking_gives_the_dense_form(block_rows, chunk_bytes, lazy):
-    rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
-    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
-        model = XNV(**GIVEN).fit(rows, PARTLY)
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
-
-
 def test_unlabelled_rows_shape_the_model():
     few = XNV(**GIVEN).fit(X[LABELLED], Y[LABELLED])
     assert np.abs(few.predict(NEW) - dense(Y[LABELLED])).max() > 1e-3
-
-
-def test_float32_rows_agree_to_their_precision():
-    model = XNV(**GIVEN).fit(X.astype(np.float32), PARTLY)
-    assert model.dtype_ == "float32"
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=5e-3)
 
 
 def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
@@ -145,14 +108,6 @@ def test_predictions_need_the_first_view_alone():
     assert model.landmarks_.shape == (2 * M, D)
 
 
-def test_parts_labelled_or_not_add_up_to_one_fit():
-    order = np.argsort(LABELLED, kind="stable")[::-1]  # the last parts have no label at all
-    parts = XNVClassifier(**GIVEN)
-    for part in np.array_split(order, 3):
-        parts.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
-    assert_allclose(parts.decision_function(NEW), dense(HOT), atol=1e-8)
-
-
 def test_refit_with_another_alpha_equals_a_fresh_fit():
     model = XNV(**{**GIVEN, "alpha": 5.0}).fit(X, PARTLY)
     model.set_params(alpha=ALPHA, fit_intercept=False)
@@ -177,28 +132,6 @@ def test_more_landmarks_than_there_are_cannot_be_taken():
         XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)
 
 
-def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(make_corpus, tmp_path):
-    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2), weight=WEIGHT)
-    found = []
-    options = {"serial": {}, "threads": {}, "run": {"run": tmp_path}, "again": {"run": tmp_path, "resume": True}}
-    for name, how in options.items():
-        with executing("serial" if name == "serial" else "threads", **how):
-            found.append(XNVClassifier(**GIVEN).fit(corpus))
-    for model in found[1:]:
-        assert_array_equal(model.dual_coef_, found[0].dual_coef_)
-        assert_array_equal(model.correlations_, found[0].correlations_)
-    assert found[3].sweep_["resumed_segments"] == found[3].sweep_["segments"]
-
-
-@pytest.mark.cluster
-def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client):
-    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2))
-    with executing(client):
-        there = XNVClassifier(**GIVEN).fit(corpus)
-    assert there.sweep_["executor"] == "dask"
-    assert_array_equal(there.dual_coef_, XNVClassifier(**GIVEN).fit(corpus).dual_coef_)
-
-
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
 def test_few_noisy_labels_are_used_better_than_by_a_ridge_of_the_same_penalty_on_them_alone():
     line = np.linspace(-3, 3, 600)[:, None]
@@ -212,16 +145,6 @@ def test_few_noisy_labels_are_used_better_than_by_a_ridge_of_the_same_penalty_on
         plain = KernelRidge(Gaussian(0.5), 25 * 1e-6).fit(line[few], y[few])
         errors["plain"].append(np.mean((plain.predict(line) - truth) ** 2))
     assert np.median(errors["xnv"]) < np.median(errors["plain"])
-
-
-def test_the_plan_is_that_of_the_sweep_of_both_views(make_corpus):
-    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2))
-    plan = XNVClassifier(**GIVEN).plan(corpus)
-    model = XNVClassifier(**GIVEN).fit(corpus)
-    assert plan.width == 2 * M
-    assert plan.summary().items() <= model.sweep_.items()
-    held = sum(values.nbytes for values in model.statistics_.values())
-    assert plan.partial_bytes == held
 
 
 def test_the_report_says_what_the_views_are():
@@ -246,20 +169,3 @@ def test_the_report_says_what_the_views_are():
 def test_settings_that_cannot_be_are_refused(change, error, message):
     with pytest.raises(error, match=message):
         XNV(**{**GIVEN, **change}).fit(X, PARTLY)
-
-
-def test_no_labelled_row_is_an_error():
-    with pytest.raises(DataError, match="no labelled row"):
-        XNV(**GIVEN).fit(X, np.full(N, np.nan))
-    with pytest.raises(DataError, match="no label"):
-        XNVClassifier(**GIVEN).fit(X, np.full(N, -1))
-    with pytest.raises(DataError, match="labelled row with a weight above zero"):
-        XNV(**GIVEN).fit(X, PARTLY, sample_weight=1.0 * ~LABELLED)
-
-
-def test_bad_rows_can_be_skipped():
-    holes = np.vstack([X, np.full((3, D), np.nan)])
-    rows = as_rows(holes, y=np.vstack([PARTLY, np.ones((3, 2))])).skip_bad_rows()
-    model = XNV(**GIVEN).fit(rows)
-    assert model.skipped_rows_ == 3
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)

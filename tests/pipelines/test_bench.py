@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_array_equal
+from pipeline_runs import fits_eighty_columns
 
 from bigkernel import Gaussian, KernelRidgeClassifier
 from pipelines.bench import gram as bench_gram
@@ -66,8 +67,7 @@ def test_the_tables_of_the_sweep_fit_80_columns(capsys, monkeypatch):
         "shares": {"block": 0.9, "beside stages": 0.025, "no task": 0.075},
     }
     bench_gram.show(result)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    lines = fits_eighty_columns(capsys.readouterr().out)
     words = [line.split() for line in lines]
     assert ["median", "0.850", "0.850", "0.850"] in words
     assert ["block", "1234.50", "90.0", "91.2"] in words
@@ -122,7 +122,7 @@ def test_a_silent_cell_ends_the_command(where, monkeypatch):
     assert result.exit_code == 1
     assert "SILENT" in result.stdout
     assert "1 of 1 silently wrong" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
+    fits_eighty_columns(result.stdout)
 
 
 @pytest.mark.slow
@@ -146,8 +146,7 @@ def test_the_table_of_pilots_fits_80_columns(capsys, monkeypatch, within, senten
     seconds = ("least_seconds", "expected_seconds", "most_seconds", "pilot_seconds", "measured_seconds")
     fit = {"landmarks": 4000, **dict.fromkeys(seconds, 1234.5), "announced_bytes": 12e9, "peak_bytes": 11e9}
     bench_plan.show({"fits": [fit], "within": within}, "60,000 × 784")
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    lines = fits_eighty_columns(capsys.readouterr().out)
     assert lines[-1].startswith(sentence)
 
 
@@ -161,6 +160,5 @@ def test_the_table_of_pairs_fits_80_columns_and_tells_the_median(capsys, monkeyp
         **{"ratio_median": 1.0125, "ratio_quartiles": [0.995, 1.0125, 1.026], "below_limit": True},
     }
     bench_monitor.show(result, "fit of 100,000 × 784, m = 2,000, 2 workers")
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    lines = fits_eighty_columns(capsys.readouterr().out)
     assert lines[-1] == "monitoring costs +1.2 % of a fit (quartiles -0.5 to +2.6 %): below 2 %"

@@ -1,31 +1,20 @@
 """The batch job `corpus`: from originals to errors, gone on with to the same bits, and told by a YAML file."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.testing import assert_allclose
+from pipeline_runs import call, results_of
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
 from bigkernel.data.corpus import CorpusWriter
 from bigkernel.data.zarr_arrays import digest
 from bigkernel.statistics.moments import MomentStatistic
-from pipelines.__main__ import main
 from pipelines.corpus.job import growing
 
 SMALL = ("corpus", "--rows", "3000", "--landmarks", "60", "--steps", "3")
-
-
-def call(*arguments, code=0):
-    """The result of `python -m pipelines …`."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=True)
-    if code == 0 and result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def bits(run):
@@ -37,7 +26,7 @@ def bits(run):
 def done(tmp_path_factory):
     """A finished job, and what it printed."""
     run = tmp_path_factory.mktemp("job") / "run"
-    return run, json.loads(call(*SMALL, "--run", run, "--json").stdout)
+    return run, results_of(*SMALL, "--run", run)
 
 
 def test_the_last_fit_is_that_of_all_rows_at_once(done):
@@ -94,10 +83,10 @@ def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch
     call(*SMALL, "--run", run, "--json", "--resume", code=75)
     monkeypatch.undo()
     assert not (run / "model").exists()
-    results = json.loads(call(*SMALL, "--run", run, "--json", "--resume").stdout)
+    results = results_of(*SMALL, "--run", run, "--resume")
     assert sum(fit["resumed_segments"] for fit in results["fits"]) > 0
     assert bits(run) == bits(done[0])
-    again = json.loads(call(*SMALL, "--run", run, "--json", "--resume").stdout)
+    again = results_of(*SMALL, "--run", run, "--resume")
     assert all(fit["resumed_segments"] == fit["segments"] for fit in again["fits"])
     assert bits(run) == bits(done[0])
 
@@ -113,7 +102,7 @@ def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_ano
 def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     run, _ = done
     own = ("--corpus", run / "train.corpus", "--test", run / "originals" / "test.corpus")
-    results = json.loads(call("corpus", *own, "--landmarks", "40", "--run", tmp_path / "r", "--json").stdout)
+    results = results_of("corpus", *own, "--landmarks", "40", "--run", tmp_path / "r")
     assert results["fits"][-1]["rows"] == 3000
     assert not (tmp_path / "r" / "train.corpus").exists()
     assert "fitted as it is" in call("corpus", *own, "--rows", "2000", "--run", tmp_path / "s", code=8).stderr
@@ -130,7 +119,7 @@ def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_cou
         writer.append(x=train.array("x")[:][order], y=y[order])
     given = ("corpus", "--corpus", tmp_path / "c", "--test", test, "--landmarks", "40")
     assert "lack" in call(*given, "--run", tmp_path / "r", code=3).stderr
-    results = json.loads(call(*given, "--steps", "1", "--run", tmp_path / "s", "--json").stdout)
+    results = results_of(*given, "--steps", "1", "--run", tmp_path / "s")
     assert results["errors"][-1]["error_40"] < 20
 
 
@@ -144,18 +133,18 @@ def test_classes_with_names_and_rows_without_labels_are_counted_as_they_are(done
             if name == "test":
                 writer.append(x=corpus.array("x")[:50], y=np.full(50, -1))
     given = ("--corpus", tmp_path / "train", "--test", tmp_path / "test", "--landmarks", "60", "--steps", "1")
-    named = json.loads(call("corpus", *given, "--sigma", "0.35", "--run", tmp_path / "r", "--json").stdout)
+    named = results_of("corpus", *given, "--sigma", "0.35", "--run", tmp_path / "r")
     assert named["errors"][-1]["error_60"] == pytest.approx(results["errors"][-1]["error_60"], abs=3)
     assert np.sum(named["confusion"]) == 597
 
 
 def test_fewer_rows_than_originals_are_the_first_of_them(tmp_path):
-    results = json.loads(call(*SMALL[:1], "--rows", "700", *SMALL[3:], "--run", tmp_path / "r", "--json").stdout)
+    results = results_of(*SMALL[:1], "--rows", "700", *SMALL[3:], "--run", tmp_path / "r")
     assert results["fits"][-1]["rows"] == 700
 
 
 def test_a_dry_run_tells_and_makes_nothing(tmp_path):
-    told = json.loads(call("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run", "--json").stdout)
+    told = results_of("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run")
     assert (told["rows"], told["originals"]) == (8_100_000, 1200)
     assert told["worker_bytes"] > told["task_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
@@ -167,7 +156,7 @@ def test_a_job_file_is_the_options_and_the_command_line_counts_more(tmp_path):
         "bigkernel:\n  job: {rows: 2500, landmarks: 40, alpha: 0.1, steps: 1, run: run}\n"
         "  cluster: {kind: local, workers: 1, memory-limit: 1GiB}\n"
     )
-    results = json.loads(call("corpus", "--job", file, "--landmarks", "30", "--cluster", "threads", "--json").stdout)
+    results = results_of("corpus", "--job", file, "--landmarks", "30", "--cluster", "threads")
     assert results["fits"][-1]["rows"] == 2500
     assert len(load_model(tmp_path / "run" / "model")[-1].landmarks_) == 30
     assert load_model(tmp_path / "run" / "model")[-1].alpha == 0.1
@@ -181,7 +170,7 @@ def test_a_job_file_may_describe_its_cluster(tmp_path):
         "bigkernel:\n  job: {rows: 2500, landmarks: 40, steps: 1, run: run}\n"
         "  cluster: {kind: local, workers: 1, memory-limit: 1GiB, dashboard: 0}\n"
     )
-    results = json.loads(call("corpus", "--job", file, "--json").stdout)
+    results = results_of("corpus", "--job", file)
     assert results["facts"]["workers"] == 1
     call("corpus", "--job", file, "--run", tmp_path / "other", "--cluster", "threads", "--json")
     assert bits(tmp_path / "run") == bits(tmp_path / "other")
@@ -211,7 +200,7 @@ def test_what_is_wrong_in_a_job_file_is_named_by_its_key(tmp_path, text, message
 
 def test_the_example_of_a_job_file_is_sound(tmp_path):
     example = Path(__file__).parents[2] / "cluster" / "job.yaml"
-    assert json.loads(call("corpus", "--job", example, "--dry-run", "--json").stdout)["rows"] == 200_000
+    assert results_of("corpus", "--job", example, "--dry-run")["rows"] == 200_000
 
 
 def test_no_run_directory_and_no_corpora_are_said_before_anything_is_done(tmp_path):

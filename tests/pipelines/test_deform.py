@@ -1,20 +1,17 @@
 """Deformed digits: a row follows from seed and number, maps do what they say, a corpus keeps labels and groups."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call
 
 from bigkernel import open_corpus
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from pipelines.__main__ import main
 from pipelines.shared import deformed as made
 from pipelines.shared.deformed import BLOCK_ROWS, ELASTIC, RESTYLED, Variation, blocks, copies_of, deformed, turned
 
 
 @pytest.fixture
-def images() -> np.ndarray:
+def images():
     """Bright bars of several lengths, well inside of 28×28 pixels."""
     found = np.zeros((30, 28, 28), np.uint8)
     for number, image in enumerate(found):
@@ -23,7 +20,7 @@ def images() -> np.ndarray:
 
 
 @pytest.mark.parametrize("variation", [ELASTIC, RESTYLED])
-def test_a_row_follows_from_seed_and_number_and_not_from_the_rows_beside_it(images, variation) -> None:
+def test_a_row_follows_from_seed_and_number_and_not_from_the_rows_beside_it(images, variation):
     many = np.concatenate(list(blocks(images, 2 * BLOCK_ROWS, 7, variation)))
     few = np.concatenate(list(blocks(images, BLOCK_ROWS + 40, 7, variation)))
     np.testing.assert_array_equal(few, many[: len(few)])
@@ -33,23 +30,23 @@ def test_a_row_follows_from_seed_and_number_and_not_from_the_rows_beside_it(imag
     assert (few[60:90] != few[30:60]).any(axis=(1, 2)).all()
 
 
-def test_processes_make_the_rows_of_one(images, monkeypatch) -> None:
+def test_processes_make_the_rows_of_one(images, monkeypatch):
     alone = list(blocks(images, 3 * BLOCK_ROWS, 1, ELASTIC))
     monkeypatch.setattr(made, "PARALLEL_ROWS", 0)
     for one, other in zip(alone, blocks(images, 3 * BLOCK_ROWS, 1, ELASTIC, 2), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_no_variation_leaves_images_as_they_are(images) -> None:
+def test_no_variation_leaves_images_as_they_are(images):
     np.testing.assert_array_equal(deformed(images, 0, 0, Variation()), images)
     np.testing.assert_allclose(turned(images / 255, 0, 0.0, 1.0), images / 255, atol=1e-6)
 
 
-def test_a_quarter_turn_is_clockwise(images) -> None:
+def test_a_quarter_turn_is_clockwise(images):
     np.testing.assert_allclose(turned(images / 255, 90, 0.0, 1.0), np.rot90(images / 255, -1, (1, 2)), atol=1e-5)
 
 
-def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images) -> None:
+def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images):
     ink = images / 255
     thick, thin, pale = turned(ink, 0, 1.0, 1.0), turned(ink, 0, -1.0, 1.0), turned(ink, 0, 0.0, 0.5)
     rows, columns = np.nonzero(ink[0])
@@ -60,42 +57,37 @@ def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images) ->
     np.testing.assert_allclose(pale, 0.5 + 0.5 * (ink - 0.5), atol=1e-6)
 
 
-def test_displacements_have_the_standard_deviation_and_smoothness_that_are_asked_for(rng) -> None:
+def test_displacements_have_the_standard_deviation_and_smoothness_that_are_asked_for(rng):
     field = made.smooth(rng.standard_normal((400, 2, 28, 28)), 4.0)
     assert field.std() == pytest.approx(1, rel=0.05)
     # white noise under a Gaussian of σ has the correlation exp(−d²/4σ²)
     assert np.mean(field * np.roll(field, 4, axis=3)) == pytest.approx(np.exp(-1 / 4), abs=0.05)
 
 
-def test_copies_keep_their_class_under_a_nearest_neighbour(images) -> None:
+def test_copies_keep_their_class_under_a_nearest_neighbour(images):
     copies = copies_of(images[:5], 3, 0, Variation(shift=1.0))
     assert copies.shape == (15, 28, 28)
     shifted = np.abs(copies.reshape(3, 5, -1).sum(axis=2).astype(float) / images[:5].reshape(5, -1).sum(axis=1) - 1)
     assert shifted.max() < 0.02  # as much ink as before
 
 
-def test_the_command_writes_a_corpus_with_its_columns_and_refuses_one_that_is_there(tmp_path: Path, images) -> None:
+def test_the_command_writes_a_corpus_with_its_columns_and_refuses_one_that_is_there(tmp_path, images):
     info = CorpusInfo("bars", "drawn", (0, 1, 2, 3, 4), (28, 28), 255.0)
     with CorpusWriter(tmp_path / "a", n_features=784, dtype=np.uint8, columns={"y": np.int64}, info=info) as writer:
         writer.append(x=images.reshape(30, -1), y=np.arange(30) % 5)
-    words = ["deform", str(tmp_path / "a"), str(tmp_path / "b"), "--rows", "1000", "--seed", "3", "--quiet"]
-    done = CliRunner().invoke(main, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    words = ["deform", tmp_path / "a", tmp_path / "b", "--rows", 1000, "--seed", 3, "--quiet"]
+    call(*words)
     found = open_corpus(tmp_path / "b")
     rows = np.concatenate(list(blocks(images, 1000, 3, ELASTIC)))
     np.testing.assert_array_equal(found.column("x"), rows.reshape(1000, -1))
     np.testing.assert_array_equal(found.column("group"), np.arange(1000) % 30)
     np.testing.assert_array_equal(found.column("y"), np.arange(1000) % 30 % 5)
     assert (found.info.image_shape, found.info.classes) == ((28, 28), info.classes)
-    again = CliRunner().invoke(main, words)
-    assert again.exit_code == 3
-    assert "already exists" in again.stderr
+    assert "already exists" in call(*words, code=3).stderr
 
 
-def test_rows_that_are_no_images_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_no_images_are_refused(tmp_path):
     with CorpusWriter(tmp_path / "a", n_features=3, dtype=np.float64, columns={}, info=CorpusInfo("a")) as writer:
         writer.append(x=np.eye(3))
-    done = CliRunner().invoke(main, ["deform", str(tmp_path / "a"), str(tmp_path / "b"), "--rows", "10", "--quiet"])
-    assert done.exit_code == 3
-    assert "expected images" in done.stderr
+    assert "expected images" in call("deform", tmp_path / "a", tmp_path / "b", "--rows", 10, "--quiet", code=3).stderr
     assert not (tmp_path / "b").exists()

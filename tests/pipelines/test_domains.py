@@ -1,22 +1,17 @@
 """The experiments across domains: their data, no label of the target in any choice, what is written and printed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import warnings
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
 from sklearn.cluster import KMeans
 
 from bigkernel.errors import PseudoLabelsCollapsed
-from pipelines.__main__ import main
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
@@ -32,7 +27,7 @@ from pipelines.shared.timed_sweeps import digits_corpus
 N_SOURCE, N_TARGET = 70, 60
 
 
-def made(name: str, n: int, seed: int, side: int = 16) -> Digits:
+def made(name, n, seed, side=16):
     """Blurred strokes of ten kinds; the set moves them by a pixel or two."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 10
@@ -45,12 +40,12 @@ def made(name: str, n: int, seed: int, side: int = 16) -> Digits:
 
 
 @pytest.fixture(scope="module")
-def sets() -> tuple[Digits, Digits]:
+def sets():
     return made("USPS", N_SOURCE, 1), made("MNIST", N_TARGET, 2)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, sets: tuple[Digits, Digits]) -> Path:
+def data(tmp_path_factory, sets):
     """The files of the pair, of generated digits."""
     directory = tmp_path_factory.mktemp("pair")
     for digits, name in zip(sets, ("USPS_1800", "MNIST_2000"), strict=True):
@@ -60,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, sets: tuple[Digits, Digits]) 
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     """Some of the methods, two tables of features, and pictures for light paper only."""
     monkeypatch.setattr(pictures, "both", lambda draw, *args, **options: (draw(*args, **options),) * 2)
     for key in ("dica", "sssl", "xnv", "tca"):
@@ -68,10 +63,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(TABLES, MOMENTS)
 
 
-# ---------------------------------------------------------------- data
-
-
-def test_the_pair_is_shuffled_and_its_labels_go_with_their_images(data: Path, sets: tuple[Digits, Digits]) -> None:
+def test_the_pair_is_shuffled_and_its_labels_go_with_their_images(data, sets):
     for found, stored in zip(domains_data.the_pair(data, 3), sets, strict=True):
         assert found.labels.tolist() != stored.labels.tolist()
         order = [int(np.argmin(np.abs(stored.images - image).sum(axis=(1, 2)))) for image in found.images]
@@ -80,14 +72,14 @@ def test_the_pair_is_shuffled_and_its_labels_go_with_their_images(data: Path, se
 
 
 @pytest.mark.parametrize("table", [BARE, MOMENTS])
-def test_features_of_a_digit_do_not_depend_on_the_digits_beside_it(sets: tuple[Digits, Digits], table: str) -> None:
+def test_features_of_a_digit_do_not_depend_on_the_digits_beside_it(sets, table):
     order = np.random.default_rng(0).permutation(N_SOURCE)
     task, moved = (task_of(source, sets[1], table, 0) for source in (sets[0], sets[0].take(order)))
     np.testing.assert_array_equal(moved.source, task.source[order])
     np.testing.assert_array_equal(moved.labels, task.labels[order])
 
 
-def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(sets: tuple[Digits, Digits]) -> None:
+def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(sets):
     task, bare = (task_of(*sets, table, 4) for table in (COPIES, BARE))
     assert len(task.source) == 6 * N_SOURCE
     np.testing.assert_allclose(np.bincount(task.digit, task.weight), 1)
@@ -101,18 +93,13 @@ def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(set
 @pytest.mark.parametrize(
     ("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("rotated", "train-labels-idx1-ubyte.gz")]
 )
-def test_a_missing_file_is_a_data_error_that_names_it(tmp_path: Path, part: str, missing: str) -> None:
-    options = ["--part", part, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick"]
-    done = CliRunner().invoke(main, ["domains", *options])
-    assert done.exit_code == 3
-    assert missing in done.stderr
-
-
-# ---------------------------------------------------------------- methods
+def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
+    options = ["--part", part, "--data", tmp_path, "--out", tmp_path / "out", "--quick"]
+    assert missing in call("domains", *options, code=3).stderr
 
 
 @pytest.mark.parametrize("key", METHODS)
-def test_every_method_recognises_generated_digits_of_the_other_set(sets: tuple[Digits, Digits], key: str) -> None:
+def test_every_method_recognises_generated_digits_of_the_other_set(sets, key):
     task = task_of(*sets, COPIES if METHODS[key].needs_styles else MOMENTS, 0)
     assert METHODS[key].takes(task)
     fit = Draws(task, 40).fit(METHODS[key], 0)
@@ -122,7 +109,7 @@ def test_every_method_recognises_generated_digits_of_the_other_set(sets: tuple[D
 
 
 @pytest.mark.parametrize("key", METHODS)
-def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets: tuple[Digits, Digits], key: str) -> None:
+def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets, key):
     method = METHODS[key]
     task = task_of(*sets, COPIES if method.needs_styles else BARE, 0)
     other = replace(task, target_labels=np.zeros_like(task.target_labels), _cached={})
@@ -134,9 +121,7 @@ def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets: tuple[D
     np.testing.assert_array_equal(*found)
 
 
-def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_seconds_count(
-    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_seconds_count(sets, monkeypatch):
     task = task_of(*sets, BARE, 0)
     monkeypatch.setattr(domains_methods, "timed", lambda f, *args: (f(*args), 10.0))
     drawn = Draws(task, 12)
@@ -149,12 +134,12 @@ def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_secon
     assert drawn.fit(METHODS["1-nn"], 5).seconds == 10.0
 
 
-def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets: tuple[Digits, Digits]) -> None:
-    def collapsing(task: Any, Z: Any, setting: Any) -> Any:
+def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets):
+    def collapsing(task, Z, setting):
         warnings.warn("flat", PseudoLabelsCollapsed, stacklevel=1)
         return lambda rows: np.zeros(len(rows), int)
 
-    def warning(task: Any, Z: Any, setting: Any) -> Any:
+    def warning(task, Z, setting):
         warnings.warn("else", UserWarning, stacklevel=1)
         return lambda rows: np.zeros(len(rows), int)
 
@@ -164,15 +149,10 @@ def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on
         assert not drawn.fit(Method("", SOURCE, warning), 0).collapsed
 
 
-# ---------------------------------------------------------------- chosen on the source
+def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(sets, monkeypatch):
+    seen = []
 
-
-def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(
-    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[np.ndarray] = []
-
-    def fit(task: Any, Z: Any, setting: Any) -> Any:
+    def fit(task, Z, setting):
         seen.append(task.digit)
         return lambda rows: np.full(len(rows), -1)
 
@@ -187,9 +167,7 @@ def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(
     np.testing.assert_array_equal(np.bincount(kept), domains_pair.N_FOLDS - 1)
 
 
-def test_what_is_chosen_does_not_depend_on_target_labels(
-    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
     some = {key: METHODS[key] for key in ("krr", "tca")}
     monkeypatch.setattr(domains_pair, "METHODS", some)
     task = task_of(*sets, BARE, 0)
@@ -201,10 +179,7 @@ def test_what_is_chosen_does_not_depend_on_target_labels(
         assert chosen.setting in domains_pair.grid_of(METHODS[key], 2)
 
 
-# ---------------------------------------------------------------- what is shown
-
-
-def fits_of(right: list[list[bool]], seconds: float) -> list[Fit]:
+def fits_of(right, seconds):
     found = []
     for one in right:
         predicted = np.where(one, 1, 0)
@@ -212,7 +187,7 @@ def fits_of(right: list[list[bool]], seconds: float) -> list[Fit]:
     return found
 
 
-def test_the_verdict_compares_with_the_larger_of_two_standard_errors() -> None:
+def test_the_verdict_compares_with_the_larger_of_two_standard_errors():
     labels = np.ones(8, int)
     exact = fits_of([[True, True, False, False, False, False, False, False]], 3.0)
     answer = fits_of([[True] * 7 + [False], [True] * 5 + [False] * 3], 1.0)
@@ -227,7 +202,7 @@ def test_the_verdict_compares_with_the_larger_of_two_standard_errors() -> None:
     assert not replace(found, draws_error=26.0).holds
 
 
-def test_the_sentence_says_less_and_slower_where_that_is_so() -> None:
+def test_the_sentence_says_less_and_slower_where_that_is_so():
     good = domains_page.Verdict("a → b", 45.0, 75.0, 0.5, 1.0, 4.0, 1.0)
     text = domains_page.sentence(good, 400)
     assert "30.0 points more than SSSL_N (75.0 and 45.0 %), 30.0 standard errors, and is 4.0 times as fast" in text
@@ -238,21 +213,16 @@ def test_the_sentence_says_less_and_slower_where_that_is_so() -> None:
     assert "does not answer" in bad
 
 
-def test_a_figure_that_no_draw_changes_has_no_error() -> None:
+def test_a_figure_that_no_draw_changes_has_no_error():
     assert mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
     assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few")
-def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data: Path, tmp_path: Path) -> None:
+def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data, tmp_path):
     out = tmp_path / "out"
-    options = ["--part", "pair", "--quick", "--landmarks", "24", "--data", str(data), "--out", str(out)]
-    done = CliRunner().invoke(main, ["domains", *options], env={"COLUMNS": "80"}, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines[:-1])) <= 80  # the last one is a path
-    assert "…" not in done.stdout
+    call("domains", "--part", "pair", "--quick", "--landmarks", 24, "--data", data, "--out", out)
     results = json.loads((out / "results.json").read_text())
     for table in TABLES:
         keys = [line["key"] for line in results[f"pair_{table}"]]
@@ -270,20 +240,15 @@ def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data:
     names = {f"pair_{table}{kind}_bars" for table in TABLES for kind in ("", "_chosen")}
     names |= {"examples"}
     assert {path.stem for path in out.glob("*.png")} == names
-    page = (out / "report.html").read_text()
-    assert page.count("<img") == len(names)
-    assert 'src="http' not in page
-
-
-# ---------------------------------------------------------------- rotated digits
+    require_page(out, pictures=len(names))
 
 
 @pytest.fixture(scope="module")
-def mnist() -> Digits:
+def mnist():
     return made("MNIST", 400, 3, side=28)
 
 
-def test_no_digit_is_in_two_domains_and_the_first_is_as_it_was(mnist: Digits) -> None:
+def test_no_digit_is_in_two_domains_and_the_first_is_as_it_was(mnist):
     found = domains_rotated.styled(mnist, 40, 0)
     ids = np.random.default_rng(0).permutation(400)[:240].reshape(6, 40)
     for digits, some in zip(found, ids, strict=True):
@@ -292,7 +257,7 @@ def test_no_digit_is_in_two_domains_and_the_first_is_as_it_was(mnist: Digits) ->
     assert np.abs(found[1].images - mnist.images[ids[1]]).max() > 0.1
 
 
-def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist: Digits) -> None:
+def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist):
     domains, _ = domains_rotated.drawn(mnist, 40, 20, 0)
     source, target = domains.split(2)
     assert len(source.rows) == 200
@@ -302,9 +267,7 @@ def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist: Digits) -> No
 
 
 @pytest.mark.slow
-def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns(
-    mnist: Digits, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns(mnist, tmp_path, capsys, monkeypatch):
     for name in ("30°, thin", "45°, pale"):
         monkeypatch.delitem(domains_rotated.STYLES, name)
     for name, method in domains_rotated.METHODS.items():
@@ -317,8 +280,7 @@ def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns
             assert all(setting[key] in values for key, values in method.grid.items())
     report = Report(tmp_path, "", "")
     domains_rotated.show(report, found, domains_rotated.styled(mnist, 30, 0), 30, 20)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    fits_eighty_columns(capsys.readouterr().out)
     table = report.results["rotated"]
     assert [line["left_out"] for line in table] == [*domains_rotated.STYLES, "mean", "fit s"]
     for name in domains_rotated.METHODS:
@@ -326,7 +288,7 @@ def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns
     assert {path.stem for path in tmp_path.glob("*.png")} == {"domains"}
 
 
-def test_the_sentence_about_rotated_digits_compares_draw_by_draw() -> None:
+def test_the_sentence_about_rotated_digits_compares_draw_by_draw():
     text = domains_rotated.sentence(
         {"KRR": [50.0, 60.0], "SSSL": [51.0, 61.0], "UDICA+KRR": [48.0, 56.0], "DICA+KRR": [50.5, 62.5]}
     )
@@ -334,12 +296,7 @@ def test_the_sentence_about_rotated_digits_compares_draw_by_draw() -> None:
     assert "UDICA+KRR 3.0 points less (standard error 1.0)" in text
 
 
-# ---------------------------------------------------------------- scale
-
-
-def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp_path, capsys):
     corpus = digits_corpus(tmp_path, tmp_path, 1_200, quiet=True, chunk_rows=400)
     jobs = domain_sweeps.jobs(corpus, 16)
     assert list(jobs) == [domain_sweeps.GRAM, "XNV", "DICA", "JDA", "ARTL"]
@@ -350,22 +307,13 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
         assert job.announced_bytes() > 2**20
         result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "announced_bytes": job.announced_bytes()}
     domain_sweeps.show(result, "1,200 rows")
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.count("1.25×") == 5
+    assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5
 
 
-def test_the_last_domain_has_no_labels_at_scale(tmp_path: Path) -> None:
+def test_the_last_domain_has_no_labels_at_scale(tmp_path):
     corpus = digits_corpus(tmp_path, tmp_path, 400, quiet=True, chunk_rows=100)
     rows = domain_sweeps.domained(corpus)
     domain, y = rows.column("domain"), rows.column("y")
     assert np.bincount(domain).tolist() == [100] * 4
     assert (y[domain == 3] == -1).all()
     assert (y[domain < 3] >= 0).all()
-
-
-def test_help_teaches() -> None:
-    done = CliRunner().invoke(main, ["domains", "--help"])
-    assert done.exit_code == 0
-    for words in ("digits16_USPS_1800.mat", "--part", "--quick", "source alone", "open problem"):
-        assert words in " ".join(done.output.split())

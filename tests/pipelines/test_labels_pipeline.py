@@ -1,21 +1,17 @@
 """The labels experiment: its shared sums give what fits of one's own give, and few labels alone choose its settings."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call
 from sklearn.semi_supervised import LabelSpreading
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.errors import ConfigError
-from pipelines.__main__ import main
 from pipelines.labels import methods
 from pipelines.labels.data import Digits, read
 from pipelines.labels.methods import Eigenfunctions, Method, SelfTraining, Spreading, choose, eigenfunctions, neighbours
@@ -24,16 +20,16 @@ NONE = Path("none")
 
 
 @pytest.fixture(scope="module")
-def digits() -> Digits:
+def digits():
     """300 rows and 100 test digits, float64."""
     found = read("bundled", NONE, 0)
     kept = np.r_[:300, 1200:1300]
     return Digits(found.title, found.X[kept].astype(np.float64), found.y[kept], 300, found.sigma)
 
 
-def test_shared_eigenfunctions_predict_what_a_fit_to_all_rows_does(digits: Digits) -> None:
+def test_shared_eigenfunctions_predict_what_a_fit_to_all_rows_does(digits):
     first = digits.drawn(1, 300, np.random.RandomState(0))
-    after: list[int] = []
+    after = []
     values = eigenfunctions(digits, first, {10.0: 30, 0.0: 30}, landmarks=60, seed=0, after=lambda: after.append(1))
     test = np.arange(300, 400)
     assert len(after) == 3
@@ -48,7 +44,7 @@ def test_shared_eigenfunctions_predict_what_a_fit_to_all_rows_does(digits: Digit
         np.testing.assert_array_equal(shared.predict(ids, digits.y[ids], test, setting), model.predict(digits.X[test]))
 
 
-def test_spreading_is_that_of_scikit_learn_over_nearest_neighbours(digits: Digits) -> None:
+def test_spreading_is_that_of_scikit_learn_over_nearest_neighbours(digits):
     graph = neighbours(digits.X, 300)
     assert graph.shape == (400, 300)
     ids = digits.drawn(3, 300, np.random.RandomState(1))
@@ -65,7 +61,7 @@ def test_spreading_is_that_of_scikit_learn_over_nearest_neighbours(digits: Digit
     np.testing.assert_array_equal(guess[300:], votes.argmax(axis=1))
 
 
-def test_self_training_takes_its_surest_rows_class_by_class(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_training_takes_its_surest_rows_class_by_class(digits, monkeypatch):
     monkeypatch.setattr(methods, "ROUNDS", (5,))
     ids, test = digits.drawn(2, 300, np.random.RandomState(2)), np.arange(300, 400)
     method = SelfTraining(digits.X, digits.sigma, pool=np.arange(300))
@@ -84,18 +80,18 @@ def test_self_training_takes_its_surest_rows_class_by_class(digits: Digits, monk
 class Scripted(Method):
     """Errs on as many held-out rows as the setting says, and remembers what it was shown."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.settings = ({"wrong": 3}, {"wrong": 1}, {"wrong": 1, "smaller": 1}, {"wrong": 2})
         self.default = {"wrong": 9}
-        self.seen: list[tuple[Any, Any]] = []
+        self.seen = []
 
-    def predict(self, ids: Any, labels: Any, wanted: Any, setting: Any) -> Any:
+    def predict(self, ids, labels, wanted, setting):
         assert np.array_equal(labels, ids % 10)
         self.seen.append((ids, wanted))
         return np.where(np.arange(len(wanted)) < setting["wrong"], -1, wanted % 10)
 
 
-def test_settings_are_chosen_on_labelled_rows_held_out_in_turns_and_ties_go_to_the_larger_penalty() -> None:
+def test_settings_are_chosen_on_labelled_rows_held_out_in_turns_and_ties_go_to_the_larger_penalty():
     method, ids = Scripted(), np.arange(100, 150)
     assert choose(method, ids, ids % 10, 0) is method.settings[1]
     assert len(method.seen) == 4 * methods.FOLDS
@@ -105,7 +101,7 @@ def test_settings_are_chosen_on_labelled_rows_held_out_in_turns_and_ties_go_to_t
     assert choose(Scripted(), ids[:10], ids[:10] % 10, 0) == {"wrong": 9}  # one a class cannot be held out
 
 
-def test_rows_of_usps_are_ink_and_a_class_with_too_few_rows_is_named(tmp_path: Path) -> None:
+def test_rows_of_usps_are_ink_and_a_class_with_too_few_rows_is_named(tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("zip.train.gz", 40), ("zip.test.gz", 20)):
         rows = [f"{i % 10} " + " ".join(f"{v:.4f}" for v in rng.uniform(-1, 1, 256)) for i in range(count)]
@@ -121,11 +117,8 @@ def test_rows_of_usps_are_ink_and_a_class_with_too_few_rows_is_named(tmp_path: P
         found.drawn(5, 40, np.random.RandomState(0))
 
 
-def test_the_command_leaves_tables_and_a_picture(tmp_path: Path) -> None:
-    options = ["--labels", "1,5", "--repeats", "2", "--out", str(tmp_path)]
-    done = CliRunner().invoke(main, ["labels", *options], catch_exceptions=False, env={"COLUMNS": "80"})
-    assert done.exit_code == 0, done.output
-    assert all(len(line) <= 80 for line in done.output.splitlines() if str(tmp_path) not in line)
+def test_the_command_leaves_tables_and_a_picture(tmp_path):
+    call("labels", "--labels", "1,5", "--repeats", 2, "--out", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     with open(tmp_path / "draws.csv", encoding="utf-8") as file:
         draws = list(csv.DictReader(file))
@@ -142,7 +135,6 @@ def test_the_command_leaves_tables_and_a_picture(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 100
 
 
-def test_digits_that_are_missing_are_named(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["labels", "--set", "mnist", "--data", str(tmp_path), "--out", str(tmp_path)])
-    assert done.exit_code != 0
-    assert "not found; it is the images of MNIST's training digits" in done.output
+def test_digits_that_are_missing_are_named(tmp_path):
+    said = call("labels", "--set", "mnist", "--data", tmp_path, "--out", tmp_path, code=3).stderr
+    assert "not found; it is the images of MNIST's training digits" in said

@@ -1,22 +1,18 @@
 """The landmarks experiment: its records are those of fits of one's own, and it leaves tables and pictures."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import reference_sampling
-from click.testing import CliRunner
+from pipeline_runs import call
 
 from bigkernel import KernelRidgeClassifier
 from pipelines import landmark_choice
-from pipelines.__main__ import main
 from pipelines.landmark_choice import CHOICES, Trial, digits, mixture, record, trial
 
 
-def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many_of_each() -> None:
+def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many_of_each():
     problem = mixture(2000, 0, (5,))
     assert np.bincount(problem.y).tolist() == [1800, 180, 18, 2]
     assert np.bincount(problem.truth).tolist() == [250] * 4
@@ -26,7 +22,7 @@ def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many
     np.testing.assert_allclose(distances, landmark_choice.APART, rtol=0.05)
 
 
-def test_digits_are_of_two_domains_and_those_judged_by_are_others(data_dir: Path) -> None:
+def test_digits_are_of_two_domains_and_those_judged_by_are_others(data_dir):
     problem = digits(data_dir, 0, (5,))
     assert problem.X.shape == (2850, 256)
     assert len(problem.new) == 950
@@ -34,7 +30,7 @@ def test_digits_are_of_two_domains_and_those_judged_by_are_others(data_dir: Path
     assert not {row.tobytes() for row in problem.X} & {row.tobytes() for row in problem.new}
 
 
-def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy() -> None:
+def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy():
     problem = mixture(1000, 1, (8,))
     found = trial(problem, "rpcholesky", 8, 3)
     model = KernelRidgeClassifier(problem.kernel, problem.alpha, n_landmarks=8, landmarks="rpcholesky", random_state=3)
@@ -48,7 +44,7 @@ def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy() -> None:
     assert found.seconds > 0
 
 
-def test_records_have_means_and_their_standard_errors() -> None:
+def test_records_have_means_and_their_standard_errors():
     one = record("uniform", 5, [Trial(10.0, 80.0, 1.0), Trial(14.0, 90.0, 3.0), Trial(12.0, 85.0, 2.0)])
     assert (one["trace_error"], one["accuracy"], one["seconds"]) == (12, 85, 2)
     assert one["trace_error_se"] == pytest.approx(2 / np.sqrt(3))
@@ -56,12 +52,9 @@ def test_records_have_means_and_their_standard_errors() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_leaves_tables_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_leaves_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr(landmark_choice, "QUICK", ((8, 16), (5, 8)))
-    options = ["--quick", "--rows", "1000", "--repeats", "1", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
-    done = CliRunner().invoke(main, ["landmarks", *options], catch_exceptions=False, env={"COLUMNS": "80"})
-    assert done.exit_code == 0, done.output
-    assert all(len(line) <= 80 for line in done.output.splitlines() if str(tmp_path) not in line)
+    call("landmarks", "--quick", "--rows", 1000, "--repeats", 1, "--data", tmp_path / "none", "--out", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert "scikit-learn" in results["facts"]["digits, data"]
     for name in ("digits", "mixture"):

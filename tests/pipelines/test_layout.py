@@ -1,13 +1,12 @@
 """The layout of `pipelines/`: experiments stand beside one another, on `pipelines.shared` and on bigkernel alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from pipeline_runs import call
 
 from pipelines.__main__ import PIPELINES
 
@@ -18,9 +17,9 @@ MODULES = {
 }
 
 
-def imports(path: Path) -> set[str]:
+def imports(path):
     """Dotted names of everything that a module imports, wherever in its text; of `from a import b` both a and a.b."""
-    found: set[str] = set()
+    found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -30,20 +29,20 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def module_of(name: str) -> str:
+def module_of(name):
     """The module that holds a dotted name below `pipelines`."""
     return name if name in MODULES else name.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_an_experiment_imports_nothing_of_another(module: str) -> None:
+def test_an_experiment_imports_nothing_of_another(module):
     home = module.split(".")[:2]
     others = {module_of(name) for name in imports(MODULES[module]) if name.startswith("pipelines.")}
     assert [name for name in others if name.split(".")[:2] not in (home, ["pipelines", "shared"])] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_of_bigkernel_only_what_is_public_and_of_the_command_line_only_options_and_transforms(module: str) -> None:
+def test_of_bigkernel_only_what_is_public_and_of_the_command_line_only_options_and_transforms(module):
     names = {name for name in imports(MODULES[module]) if name.startswith("bigkernel.")}
     assert [name for name in names if any(part.startswith("_") for part in name.split("."))] == []
     assert [
@@ -53,7 +52,7 @@ def test_of_bigkernel_only_what_is_public_and_of_the_command_line_only_options_a
     ] == []
 
 
-def test_no_modules_import_one_another_in_a_circle() -> None:
+def test_no_modules_import_one_another_in_a_circle():
     graph = {
         module: {module_of(name) for name in imports(path) if name.startswith("pipelines.")}
         for module, path in MODULES.items()
@@ -61,13 +60,13 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) >= len(MODULES)
 
 
-def test_every_experiment_is_in_the_table() -> None:
+def test_every_experiment_is_in_the_table():
     packages = {module.split(".")[1] for module in MODULES if module.count(".")} - {"__main__", "shared"}
     assert {module.split(".")[0] for module, _ in PIPELINES.values()} == packages
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_no_text_calls_a_document_a_seed(module: str) -> None:
+def test_no_text_calls_a_document_a_seed(module):
     texts = [
         node.value
         for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
@@ -77,3 +76,9 @@ def test_no_text_calls_a_document_a_seed(module: str) -> None:
         r"\bseed(s?['’]|\s+(document|\d{3}|prints|does|has)\b)|_the_seed|seed_(mse|source|target|s)", re.I
     )
     assert [text for text in texts if document.search(text)] == []
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_help_teaches_what_is_done_and_left(name):
+    said = " ".join(call(name, "--help").stdout.split())
+    assert name in ("bench", "deform") or (f"python -m pipelines {name}" in said and "report.html" in said)

@@ -1,18 +1,12 @@
 """The mercer experiment: what it calls positive definite is so by the eigenvalues of the reference's own equations."""
 
-from __future__ import annotations
-
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import reference
-from click.testing import CliRunner
+from pipeline_runs import results_of
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from pipelines.__main__ import main
 from pipelines.mercer import cases, digits
 
 DENSE = {
@@ -33,18 +27,16 @@ DENSE = {
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_every_case_is_the_kernel_that_its_name_says(case) -> None:
+def test_every_case_is_the_kernel_that_its_name_says(case):
     X = normalize(load_digits().data[:12])
     np.testing.assert_allclose(case.kernel(X, X), DENSE[case.name](X, X), atol=1e-7)
     smallest = np.linalg.eigvalsh(DENSE[case.name](X, X))[0]
     assert (smallest > -1e-12) == (case.theory == "PDS")
 
 
-def test_the_command_tells_theory_and_digits_agree(tmp_path: Path) -> None:
-    options = ["--rows", "60", "--repeats", "2", "--data", str(tmp_path / "none"), "--out", str(tmp_path), "--json"]
-    done = CliRunner().invoke(main, ["mercer", *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+def test_the_command_tells_theory_and_digits_agree(tmp_path):
+    options = ["--rows", 60, "--repeats", 2, "--data", tmp_path / "none", "--out", tmp_path]
+    results = results_of("mercer", *options)
     assert "scikit-learn" in results["facts"]["data"]
     assert len(results["kernels"]) == len(DENSE)
     for record in results["kernels"]:
@@ -54,7 +46,7 @@ def test_the_command_tells_theory_and_digits_agree(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 100
 
 
-def test_the_digit_pair_is_taken_where_it_is(data_dir: Path) -> None:
+def test_the_digit_pair_is_taken_where_it_is(data_dir):
     X, source = digits(data_dir)
     assert X.shape == (3800, 256)
     assert "USPS" in source

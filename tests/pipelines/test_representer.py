@@ -1,26 +1,21 @@
 """The representer experiment: the reference's five lines, polynomials and hyper-parameters come out of ours."""
 
-from __future__ import annotations
-
 import csv
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call, require_page, results_of
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from bigkernel import Gaussian, KernelRidge
-from pipelines.__main__ import main
 from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws
 
 AT = np.linspace(0, 20, 57)
 
 
 @pytest.mark.parametrize("kernel, gamma", [(SquaredExponential(), 1e-4), (SquaredExponential(2.5, 0.3, 0.01), 0.2)])
-def test_the_printed_hyper_parameters_are_mapped(kernel: SquaredExponential, gamma: float) -> None:
+def test_the_printed_hyper_parameters_are_mapped(kernel, gamma):
     sigma, alpha = kernel.mapped(gamma)
     mean, std = KernelRidge(Gaussian(sigma), alpha=alpha).fit(X[:, None], Y).predict(AT[:, None], return_std=True)
     difference = X[:, None] - X[None, :]
@@ -35,11 +30,11 @@ def test_the_printed_hyper_parameters_are_mapped(kernel: SquaredExponential, gam
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4])
-def test_polynomials_are_those_of_polyfit(degree: int) -> None:
+def test_polynomials_are_those_of_polyfit(degree):
     np.testing.assert_allclose(polynomial(X, Y, degree, AT), np.polyval(np.polyfit(X, Y, degree), AT), atol=1e-8)
 
 
-def test_draws_have_the_mean_and_the_deviation_of_the_posterior() -> None:
+def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
     kernel, gamma = SquaredExponential(1.5, 0.1, 0.0), 0.05
     draws = posterior_draws(X, Y, AT, kernel, gamma, 4000, 1)
     sigma, alpha = kernel.mapped(gamma)
@@ -49,10 +44,8 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior() -> None:
     np.testing.assert_allclose(draws.std(axis=0), f_std, rtol=0.06)
 
 
-def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path):
+    results = results_of("representer", "--out", tmp_path)
     assert results["difference"] < 1e-12
     assert results["sigma"] == pytest.approx(5 / np.sqrt(2))
     assert [r["fit"] for r in results["fits"]] == ["linear", "2nd order", "3rd order", "4th order", "kernel"]
@@ -65,10 +58,8 @@ def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_
         rows = list(csv.DictReader(file))
     at_nine = next(row for row in rows if float(row["x"]) == 9.0)
     assert float(at_nine["kernel"]) == pytest.approx(2.0, abs=5e-3)
-    assert "http://" not in (tmp_path / "report.html").read_text()
+    require_page(tmp_path)
 
 
-def test_hyper_parameters_out_of_range_are_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--a", "0"])
-    assert done.exit_code == 2
-    assert "--a" in done.output
+def test_hyper_parameters_out_of_range_are_refused(tmp_path):
+    assert "--a" in call("representer", "--out", tmp_path, "--a", 0, code=2).stderr

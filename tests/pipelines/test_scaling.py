@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from click.testing import CliRunner
+from pipeline_runs import call
 
 from bigkernel.errors import ConfigError
-from pipelines.__main__ import main
 from pipelines.scaling import scheduler
 from pipelines.scaling import workers as scaling_workers
 from pipelines.scaling.scheduler import Cost
@@ -42,19 +41,12 @@ def test_what_a_segment_costs_is_the_slope_over_their_numbers():
         scheduler.line(costs[:1])
 
 
-def scaling(*arguments):
-    return CliRunner().invoke(main, ["scaling", *map(str, arguments)], env={"COLUMNS": "80"}, catch_exceptions=False)
-
-
 @pytest.mark.slow
 def test_a_quick_run_measures_and_leaves_page_and_tables(tmp_path):
     out = tmp_path / "out"
     sizes = ["--rows", 4000, "--landmarks", 32, "--crowd", 2, "--segments", "4,12"]
-    result = scaling("--quick", *sizes, "--out", out, "--data", tmp_path / "none")
-    assert result.exit_code == 0, result.output
-    *lines, last = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert last.endswith(f"report: {out / 'report.html'}")
+    printed = call("scaling", "--quick", *sizes, "--out", out, "--data", tmp_path / "none").stdout
+    assert printed.rstrip().endswith(f"report: {out / 'report.html'}")
     results = json.loads((out / "results.json").read_text())
     timings = results["measured"]["timings"]
     assert [(t["workers"], t["rows"]) for t in timings] == [(1, 4000), (2, 4000), (1, 2000)]
@@ -75,7 +67,5 @@ def test_a_quick_run_measures_and_leaves_page_and_tables(tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_measured(tmp_path, options, message):
-    result = scaling(*options, "--out", tmp_path / "out")
-    assert result.exit_code == ConfigError.exit_code
-    assert message in result.stderr
+    assert message in call("scaling", *options, "--out", tmp_path / "out", code=ConfigError.exit_code).stderr
     assert not (tmp_path / "out").exists()

@@ -1,19 +1,14 @@
 """The tune pipeline: its cells are those of explicit refits, tests come after choices."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
 import struct
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import reference
-from click.testing import CliRunner, Result
+from pipeline_runs import call, require_page, results_of
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
@@ -22,8 +17,7 @@ from bigkernel import open_corpus
 from bigkernel.engine.rows import as_rows
 from bigkernel.kernels import uniform_landmarks
 from bigkernel.streaming.folds import HashFolds
-from pipelines.__main__ import main
-from pipelines.shared.digit_corpora import Digits, bundled
+from pipelines.shared.digit_corpora import bundled
 from pipelines.tune import command as tune
 from pipelines.tune import page as tune_page
 
@@ -35,23 +29,23 @@ SMALL = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """One thread for the linear algebra: the matrices are small, and other tests may be using the cores."""
     with threadpool_limits(1):
         yield
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+def digits(tmp_path_factory):
     """Two deformed copies of each of 1,200 digits, and the digits held out."""
     return bundled(tmp_path_factory.mktemp("digits"), 2400, 0, keep=False)
 
 
-def run(*args: Any) -> Result:
-    return CliRunner().invoke(main, ["tune", *SMALL, *map(str, args)], catch_exceptions=False)
+def run(*words, code=0):
+    return call("tune", *SMALL, *words, code=code)
 
 
-def refit_errors(train: Any, fold: np.ndarray, m: int, sigma: float, alpha: float) -> list[float]:
+def refit_errors(train, fold, m, sigma, alpha):
     """Error in % of each fold under a model of the other folds' rows, from the dense equations."""
     X, y = normalize(train.array("x")[:].astype(float)), train.column("y")
     Z = X[uniform_landmarks.uniform(len(X), m, np.random.RandomState(0))]
@@ -64,7 +58,7 @@ def refit_errors(train: Any, fold: np.ndarray, m: int, sigma: float, alpha: floa
 
 
 @pytest.mark.parametrize("by", ["row", "group"])
-def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any) -> None:
+def test_a_cell_is_the_error_of_explicit_refits(digits, by):
     folds = HashFolds(5, 0, by)
     fold = folds.of(as_rows(digits.train).read(0, 2400))
     copies_apart = np.mean(fold[:1200] != fold[1200:])
@@ -77,10 +71,10 @@ def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any) -> None
     assert cell["error_se"] == pytest.approx(np.std(errors, ddof=1) / np.sqrt(5), abs=0.06)
 
 
-def test_the_heat_map_has_each_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: dict[str, Any] = {}
+def test_the_heat_map_has_each_error_in_its_place(monkeypatch):
+    drawn = {}
 
-    def heat_map(values: Any, columns: Any, rows: Any, **given: Any) -> bytes:
+    def heat_map(values, columns, rows, **given):
         drawn.update(given, columns=columns, rows=rows)
         return b""
 
@@ -92,10 +86,8 @@ def test_the_heat_map_has_each_error_in_its_place(monkeypatch: pytest.MonkeyPatc
     assert drawn["texts"] == [["0.2", "2.0", "20.0"], ["0.5", "5.0", "50.0"]]
 
 
-def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Path) -> None:
-    done = run("--data", tmp_path / "none", "--out", tmp_path, "--json")
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path):
+    results = results_of("tune", *SMALL, "--data", tmp_path / "none", "--out", tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert "scikit-learn digits" in results["facts"]["data"]
     searched = results["search"]
@@ -122,17 +114,13 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Pa
     for name, rows in (("candidates.csv", 6), ("final.csv", len(results["final"]))):
         assert len((tmp_path / name).read_text().splitlines()) == rows + 1
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<img") == 1
+    page = require_page(tmp_path, pictures=1)
     assert "as --data has no MNIST" in page
 
 
-def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path: Path) -> None:
+def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path):
     first = run("--data", tmp_path / "none", "--out", tmp_path)
-    assert first.exit_code == 0, first.output
-    printed = first.stdout.replace(str(tmp_path), "")
-    assert max(map(len, printed.splitlines())) <= 80
-    assert "6 candidates on 5 folds took 2 sweeps" in printed
+    assert "6 candidates on 5 folds took 2 sweeps" in first.stdout
     made = (tmp_path / "copies" / "train.corpus" / "zarr.json").stat().st_mtime_ns
     again = run("--data", tmp_path / "none", "--out", tmp_path)
     assert (tmp_path / "copies" / "train.corpus" / "zarr.json").stat().st_mtime_ns == made
@@ -140,12 +128,12 @@ def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path: Path
     assert tables[0] == tables[1]
 
 
-def write_idx(path: Path, values: np.ndarray) -> None:
+def write_idx(path, values):
     with gzip.open(path, "wb") as file:
         file.write(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
 
 
-def test_nothing_is_chosen_by_the_test_digits(tmp_path: Path) -> None:
+def test_nothing_is_chosen_by_the_test_digits(tmp_path):
     images, labels = np.rint(load_digits().images * 15).astype(np.uint8), load_digits().target.astype(np.uint8)
     write_idx(tmp_path / "train-images-idx3-ubyte.gz", images[:600])
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels[:600])
@@ -153,9 +141,7 @@ def test_nothing_is_chosen_by_the_test_digits(tmp_path: Path) -> None:
     found = []
     for shown in (labels[600:900], (labels[600:900] + 1) % 10):
         write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", shown)
-        done = run("--data", tmp_path, "--out", tmp_path / "out", "--json")
-        assert done.exit_code == 0, done.output
-        found.append(json.loads(done.stdout))
+        found.append(results_of("tune", *SMALL, "--data", tmp_path, "--out", tmp_path / "out"))
     right, wrong = found
     assert right["facts"]["rows"].startswith("600 training, 300 test")
     for key in ("grid", "chosen"):
@@ -166,20 +152,18 @@ def test_nothing_is_chosen_by_the_test_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["t10k-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"])
-def test_half_of_mnist_is_a_data_error(tmp_path: Path, missing: str) -> None:
+def test_half_of_mnist_is_a_data_error(tmp_path, missing):
     shapes = {"train-images-idx3": (20, 8, 8), "train-labels-idx1": (20,), "t10k-images-idx3": (20, 8, 8)}
     for name, shape in shapes.items():
         write_idx(tmp_path / f"{name}-ubyte.gz", np.zeros(shape, np.uint8))
     (tmp_path / missing).unlink()
-    done = run("--data", tmp_path, "--out", tmp_path / "out")
-    assert done.exit_code == 3
+    done = run("--data", tmp_path, "--out", tmp_path / "out", code=3)
     assert missing.partition("-")[0] in done.output
 
 
-def test_more_landmarks_than_rows_and_a_file_for_out_are_data_errors(tmp_path: Path) -> None:
-    done = run("--data", tmp_path / "none", "--out", tmp_path, "--final-landmarks", 2401)
-    assert done.exit_code == 3
+def test_more_landmarks_than_rows_and_a_file_for_out_are_data_errors(tmp_path):
+    done = run("--data", tmp_path / "none", "--out", tmp_path, "--final-landmarks", 2401, code=3)
     assert "2,401" in done.output or "2401" in done.output
     (tmp_path / "file").write_text("")
-    assert run("--data", tmp_path, "--out", tmp_path / "file" / "out").exit_code == 3
-    assert CliRunner().invoke(main, ["tune", "--sigma", "a:b"]).exit_code == 2
+    run("--data", tmp_path, "--out", tmp_path / "file" / "out", code=3)
+    call("tune", "--sigma", "a:b", code=2)

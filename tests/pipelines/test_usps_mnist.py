@@ -1,30 +1,23 @@
 """The USPS–MNIST experiment: its methods against dense oracles, no label of the target in any choice, its output."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import reference
-from click.testing import CliRunner
 from matplotlib.image import imread
-from rich.console import Console
+from pipeline_runs import call, fits_eighty_columns, require_page, results_of
 from scipy.io import savemat
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize
 
 from bigkernel import SweepSearchCV
-from pipelines.__main__ import main
 from pipelines.shared import pictures
 from pipelines.shared.experiments import Report
-from pipelines.shared.page import Table
 from pipelines.usps_mnist import choice as usps_mnist_choice
 from pipelines.usps_mnist import command as usps_mnist
 from pipelines.usps_mnist import fits as usps_mnist_fits
@@ -36,11 +29,11 @@ N_SOURCE, N_TARGET = 150, 170
 GAMMA = 1 / (2 * 0.31**2)
 
 
-def nothing() -> None:
+def nothing():
     """After a fit."""
 
 
-def made_pair(seed: int = 5) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def made_pair(seed=5):
     """Blurred noise, ten prototypes for either set that share half of it; labels 1 to 10 as the files have them."""
     rng = np.random.default_rng(seed)
     common, made = rng.uniform(0, 1, (10, 256)), {}
@@ -51,19 +44,19 @@ def made_pair(seed: int = 5) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return made
 
 
-def write_pair(directory: Path) -> Path:
+def write_pair(directory):
     for name, (fts, labels) in made_pair().items():
         savemat(directory / f"digits16_{name}.mat", {"fts": fts, "labels": labels[:, None].astype(np.uint8)})
     return directory
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def small(tmp_path_factory):
     return Pair.read(write_pair(tmp_path_factory.mktemp("pair")))
 
 
 @pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+def coarse(monkeypatch):
     """Grids of few points, and few numbers of landmarks."""
     for name, values in (("KRR_SIGMAS", (0.5, 0.2)), ("KRR_ALPHAS", (0.1, 0.01)), ("SSSL_SIGMAS", (0.5, 0.31))):
         monkeypatch.setattr(usps_mnist_choice, name, values)
@@ -71,31 +64,31 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(data_dir: Path) -> Pair:
+def real(data_dir):
     if not (data_dir / "digits16_USPS_1800.mat").is_file():
         pytest.skip("the digit pair is not in the data directory")
     return Pair.read(data_dir)
 
 
-def percent(pair: Pair, values_source: np.ndarray, values_target: np.ndarray) -> list[float]:
+def percent(pair, values_source, values_target):
     return [
         100 * float(np.mean(values.argmax(axis=1) == y))
         for values, y in ((values_source, pair.source_labels), (values_target, pair.target_labels))
     ]
 
 
-def accuracies(fit: Fit) -> list[float]:
+def accuracies(fit):
     return [fit.source, fit.target]
 
 
-def test_the_pair_is_read_with_unit_rows_labels_from_zero_and_an_unlabelled_target(small: Pair) -> None:
+def test_the_pair_is_read_with_unit_rows_labels_from_zero_and_an_unlabelled_target(small):
     (fts, labels), (target, _) = made_pair().values()
     np.testing.assert_allclose(small.rows, normalize(np.concatenate([fts, target])))
     np.testing.assert_array_equal(small.source_labels, labels - 1)
     np.testing.assert_array_equal(small.labels, np.concatenate([labels - 1, np.full(N_TARGET, -1)]))
 
 
-def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real: Pair) -> None:
+def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real):
     X, y, Y = real.source, real.source_labels, np.eye(10)[real.source_labels]
     lr, rr, krr = (
         accuracies(usps_mnist_fits.judge(real, fit))
@@ -117,13 +110,13 @@ def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real: Pair)
 
 
 @pytest.mark.slow
-def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real: Pair) -> None:
+def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real):
     source, target = accuracies(usps_mnist_fits.judge(real, lambda: usps_mnist_fits.sssl_exact(real)))
     assert source >= 94.61
     assert target >= 45.0
 
 
-def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_m(real: Pair) -> None:
+def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_m(real):
     draws = Draws(real, range(30, 33))
     setting = usps_mnist_fits.table_settings(400)[-1]
     fits = draws.fits([setting], nothing)[setting]
@@ -139,7 +132,7 @@ def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_
 
 @pytest.mark.parametrize("kind", [KMEANS, HALVES])
 @pytest.mark.parametrize("form", ["landmarks", "all"])
-def test_both_forms_of_sssl_m_and_sssl_n_are_those_of_the_oracle(small: Pair, kind: str, form: str) -> None:
+def test_both_forms_of_sssl_m_and_sssl_n_are_those_of_the_oracle(small, kind, form):
     draws, setting = Draws(small, [4]), Setting(form, kind, 41, s=23)
     found = accuracies(draws.fit(setting, 4))
     labelled, Y = small.labels != -1, np.eye(10)[small.source_labels]
@@ -159,20 +152,18 @@ def test_both_forms_of_sssl_m_and_sssl_n_are_those_of_the_oracle(small: Pair, ki
     assert exact == percent(small, K[labelled] @ coef, K[~labelled] @ coef)
 
 
-def test_halves_are_centres_of_one_set_each(small: Pair) -> None:
+def test_halves_are_centres_of_one_set_each(small):
     Z = usps_mnist_fits.choose_landmarks(small.source, small.target, HALVES, 21, 0)
     other = usps_mnist_fits.choose_landmarks(small.source, small.target[::-1] ** 2, HALVES, 21, 0)
     np.testing.assert_array_equal(Z[:10], other[:10])
     assert (Z[10:] != other[10:]).any(axis=1).all()
 
 
-def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(
-    small: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds: list[Any] = []
+def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(small, monkeypatch):
+    kinds = []
     original = usps_mnist_fits.choose_landmarks
 
-    def slow(*args: Any) -> Any:
+    def slow(*args):
         kinds.append(args[2:])
         return original(*args)
 
@@ -187,10 +178,7 @@ def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(
     assert len(after) == 8
 
 
-# ---------------------------------------------------------------- chosen without target labels
-
-
-def test_folds_hold_out_every_row_once_and_keep_proportions(small: Pair) -> None:
+def test_folds_hold_out_every_row_once_and_keep_proportions(small):
     parts = usps_mnist_choice.folds(small.source_labels, 3)
     assert len(parts) == 5
     np.testing.assert_array_equal(np.sort(np.concatenate([h for _, h in parts])), np.arange(N_SOURCE))
@@ -199,7 +187,7 @@ def test_folds_hold_out_every_row_once_and_keep_proportions(small: Pair) -> None
         assert np.bincount(small.source_labels[held_out]).tolist() == [3] * 10
 
 
-def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_rows(small: Pair) -> None:
+def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_rows(small):
     X, y = small.source, small.source_labels
     parts = usps_mnist_choice.folds(y, 0)
     for one in usps_mnist_choice.cross_validate_krr(X, y, parts, nothing)[::5]:
@@ -216,13 +204,11 @@ def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_row
 
 
 @pytest.mark.usefixtures("coarse")
-def test_cross_validation_of_sssl_keeps_held_out_rows_and_not_their_labels(
-    small: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+def test_cross_validation_of_sssl_keeps_held_out_rows_and_not_their_labels(small, monkeypatch):
+    told = []
 
     class Watched(SweepSearchCV):
-        def fit(self, X: Any, y: Any = None, **options: Any) -> Watched:
+        def fit(self, X, y=None, **options):
             told.append((X, y, self.cv))
             return super().fit(X, y, **options)
 
@@ -252,12 +238,12 @@ def test_cross_validation_of_sssl_keeps_held_out_rows_and_not_their_labels(
 
 
 @pytest.mark.usefixtures("coarse")
-def test_what_is_chosen_does_not_depend_on_target_labels(small: Pair, tmp_path: Path) -> None:
+def test_what_is_chosen_does_not_depend_on_target_labels(small, tmp_path):
     poisoned = replace(small, target_labels=(small.target_labels + 1) % 10)
     chosen = []
     for number, pair in enumerate((small, poisoned)):
         report = Report(tmp_path / str(number), "", "", quiet=True)
-        fits: Any = {name: [Fit(1.0, 1.0, 1.0)] for name in ("RR", "KRR", "SSSL_N")}
+        fits = {name: [Fit(1.0, 1.0, 1.0)] for name in ("RR", "KRR", "SSSL_N")}
         fits |= {setting: [Fit(1.0, 1.0, 1.0)] for setting in usps_mnist_fits.table_settings(40)}
         usps_mnist.without_target_labels(report, Draws(pair, [0]), 40, 0, fits, quiet=True)
         chosen.append(report.results["chosen"])
@@ -271,25 +257,22 @@ def test_what_is_chosen_does_not_depend_on_target_labels(small: Pair, tmp_path: 
     )
 
 
-# ---------------------------------------------------------------- what is shown
-
-
-def made_fits(m: int, target: float, sssl_seconds: float) -> Any:
-    fits: Any = {name: [Fit(100.0, 34.85, 0.2)] for name in ("LR", "RR", "KRR")}
+def made_fits(m, target, sssl_seconds):
+    fits = {name: [Fit(100.0, 34.85, 0.2)] for name in ("LR", "RR", "KRR")}
     fits["SSSL_N"] = [Fit(95.0, 45.0, seconds) for seconds in (2.0, 3.0, 900.0)]
     for setting in usps_mnist_fits.table_settings(m):
         fits[setting] = [Fit(95.0, target + shift, sssl_seconds) for shift in (-1.0, 1.0)]
     return fits
 
 
-def test_the_verdict_compares_medians_and_both_accuracies() -> None:
+def test_the_verdict_compares_medians_and_both_accuracies():
     found = usps_mnist_page.verdict(made_fits(400, 42.33, 0.1), 400)
     assert found["speedup"] == pytest.approx({"landmarks": 30.0, "all": 30.0})
     assert len(found["reached"]) == 6
     assert usps_mnist_page.verdict(made_fits(400, 42.32, 0.1), 400)["reached"] == []
 
 
-def test_the_page_says_when_a_requirement_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_says_when_a_requirement_is_missed(tmp_path, capsys):
     usps_mnist_page.as_printed(Report(tmp_path, "", ""), made_fits(400, 40.0, 0.5), 400)
     text = " ".join(capsys.readouterr().out.split())
     assert "No form of SSSL_m here reaches both of the 94.81 and 42.33 %" in text
@@ -297,26 +280,14 @@ def test_the_page_says_when_a_requirement_is_missed(tmp_path: Path, capsys: pyte
     assert "29 is required, which “eq. 8” and “all” missed" in text
 
 
-def test_the_widest_first_table_fits_eighty_columns() -> None:
-    fits = made_fits(800, 52.0, 1234.5)
-    records = [usps_mnist_page.record("KRR", fits["KRR"])]
-    records += [usps_mnist_page.record("SSSL_m", fits[one], one) for one in usps_mnist_fits.table_settings(800)]
-    out = io.StringIO()
-    Table(usps_mnist_page.FITTED, records).print(Console(file=out, width=80))
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 2 + len(records)
-    assert "…" not in out.getvalue()
-    assert max(map(len, lines)) <= 80
-
-
-def test_images_have_their_brightest_pixel_at_255(small: Pair) -> None:
+def test_images_have_their_brightest_pixel_at_255(small):
     images = usps_mnist_page.images(small.source[:6].reshape(2, 3, 256))
     assert images.shape == (2, 3, 16, 16)
     np.testing.assert_allclose(images.max(axis=(2, 3)), 255)
     np.testing.assert_allclose(images[1, 2].ravel() / 255, small.source[5] / small.source[5].max())
 
 
-def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> None:
+def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns():
     groups = {"one long name": np.full((2, 3, 8, 8), 255.0), "two": np.full((2, 3, 8, 8), 255.0)}
     picture = imread(io.BytesIO(pictures.contact_sheet(groups, ["r", "s"])))[..., :3]
     assert picture.shape[:2] == (round(200 * (0.25 + 2 * 5.6 / 6.25)), 1280)
@@ -332,12 +303,10 @@ def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
-def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path) -> None:
+def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path):
     out = tmp_path / "out"
-    options = ["--data", str(write_pair(tmp_path)), "--landmarks", "40", "--repeats", "2", "--out", str(out), "--json"]
-    done = CliRunner().invoke(main, ["usps-mnist", *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
+    options = ["--landmarks", 40, "--repeats", 2, "--out", out]
+    results = results_of("usps-mnist", "--data", write_pair(tmp_path), *options)
     assert json.loads((out / "results.json").read_text()) == results
     assert [row["method"] for row in results["printed"]] == ["LR", "RR", "KRR", "SSSL_N"] + ["SSSL_m"] * 6
     assert [row["method"] for row in results["chosen"]] == ["RR", "KRR", "SSSL_m", "SSSL_N"]
@@ -350,52 +319,28 @@ def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path)
     names = ["digits", "seconds", "source", "target"]
     assert sorted(path.stem for path in out.glob("*.png")) == names
     assert sorted(path.stem for path in out.glob("*.csv")) == ["chosen", "curves", "grid", "printed"]
-    page = (out / "report.html").read_text()
-    assert page.count("<img") == 4
-    assert 'src="http' not in page
+    require_page(out, pictures=4)
 
 
-def test_without_json_every_line_fits_eighty_columns(
-    small: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_json_every_line_fits_eighty_columns(small, tmp_path, capsys):
     report, draws = Report(tmp_path, "", ""), Draws(small, [0, 1])
     fits = usps_mnist.as_printed(report, draws, 40, 2, quiet=True)
     chosen = usps_mnist_choice.Chosen("SSSL_m", 100.0, 0.001, 0.31, HALVES, 400)
     krr = usps_mnist_choice.Chosen("KRR", 100.0, 0.001, 0.35)
     results = [(krr, fits["KRR"]), (chosen, [Fit(88.88, 77.77, 1.0), Fit(66.66, 44.44, 1.0)])]
     usps_mnist_page.without_target_labels(report, results, [chosen], fits, 40)
-    lines = capsys.readouterr().out.splitlines()
+    lines = fits_eighty_columns(capsys.readouterr().out)
     assert any("k-means ½ σ 0.31 s 400 λ 0.001" in line for line in lines)
     assert any("77.77 ± " in line or "61.11" in line for line in lines)
-    assert not any("…" in line for line in lines)
-    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("missing", ["digits16_USPS_1800.mat", "digits16_MNIST_2000.mat"])
-def test_a_missing_file_is_a_data_error(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_a_data_error(tmp_path, missing):
     (write_pair(tmp_path) / missing).unlink()
-    done = CliRunner().invoke(main, ["usps-mnist", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 3
-    assert missing in done.stderr
+    assert missing in call("usps-mnist", "--data", tmp_path, "--out", tmp_path / "out", code=3).stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_more_landmarks_than_either_set_has_are_refused_before_any_fit(tmp_path: Path) -> None:
-    options = [
-        "--data",
-        str(write_pair(tmp_path)),
-        "--landmarks",
-        str(2 * N_SOURCE + 1),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = CliRunner().invoke(main, ["usps-mnist", *options])
-    assert done.exit_code == 3
-    assert "n_landmarks=301" in done.stderr
-
-
-def test_help_teaches(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["usps-mnist", "--help"])
-    assert done.exit_code == 0
-    for words in ("digits16_USPS_1800.mat", "--landmarks", "--repeats", "cross-validation", "report.html"):
-        assert words in done.output
+def test_more_landmarks_than_either_set_has_are_refused_before_any_fit(tmp_path):
+    options = ["--landmarks", 2 * N_SOURCE + 1, "--out", tmp_path / "out"]
+    assert "n_landmarks=301" in call("usps-mnist", "--data", write_pair(tmp_path), *options, code=3).stderr

@@ -1,10 +1,9 @@
 """The search over ARTLClassifier: every cell is a fit to the labels that its split leaves, and rounds share sweeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import cells
 from sklearn.base import clone
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
@@ -53,14 +52,12 @@ def separate(params, y, train, domain, weight=None):
 def require_cells(search, y, splits, domain, weight=None):
     """Squared errors and shares of right classes, as separate fits have them."""
     w = np.ones(N) if weight is None else weight
-    for j, (train, test) in enumerate(splits):
-        for i, params in enumerate(search.cv_results_["params"]):
-            values = separate(params, y, train, domain, weight).decision_function(X[test])
-            error = np.average((values - np.eye(3)[y[test]]) ** 2, axis=0, weights=w[test]).mean()
-            right = np.average(values.argmax(axis=1) == y[test], weights=w[test])
-            told = {name: search.cv_results_[f"split{j}_test_{name}"][i] for name in ("error", "right")}
-            assert_allclose(told["error"], -error, rtol=1e-7, err_msg=f"{j} {params}")
-            assert_allclose(told["right"], right, rtol=1e-12, err_msg=f"{j} {params}")
+    for params, train, test, told in cells(search, splits):
+        values = separate(params, y, train, domain, weight).decision_function(X[test])
+        error = np.average((values - np.eye(3)[y[test]]) ** 2, axis=0, weights=w[test]).mean()
+        right = np.average(values.argmax(axis=1) == y[test], weights=w[test])
+        assert_allclose(told("error"), -error, rtol=1e-7, err_msg=f"{params}")
+        assert_allclose(told("right"), right, rtol=1e-12, err_msg=f"{params}")
 
 
 SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
@@ -123,11 +120,9 @@ def test_source_and_target_of_a_split_are_those_of_the_labels_that_it_leaves(cv,
 def test_a_score_of_scikit_learn_is_that_of_separate_fits():
     cv = StratifiedKFold(3)
     search = SweepSearchCV(MODEL, {"alpha": [0.05, 2.0]}, cv=cv, scoring="f1_macro").fit(X, CODES)
-    for j, (train, test) in enumerate(cv.split(X[:N_S], TRUTH[:N_S])):
-        for i, params in enumerate(search.cv_results_["params"]):
-            fitted = separate(params, TRUTH, train, SIDE)
-            wanted = f1_score(TRUTH[test], fitted.predict(X[test]), average="macro")
-            assert_allclose(search.cv_results_[f"split{j}_test_score"][i], wanted)
+    for params, train, test, score in cells(search, cv.split(X[:N_S], TRUTH[:N_S])):
+        fitted = separate(params, TRUTH, train, SIDE)
+        assert_allclose(score(), f1_score(TRUTH[test], fitted.predict(X[test]), average="macro"))
 
 
 def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():

@@ -1,7 +1,5 @@
 """What a search announces is what it sweeps: transforms that learn, and what the best takes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.model_selection import TimeSeriesSplit

@@ -1,7 +1,5 @@
 """A search gives the same bits on every executor, keeps within its memory, and goes on where it was ended."""
 
-from __future__ import annotations
-
 import threading
 from importlib import import_module
 
@@ -40,19 +38,28 @@ LABELS = rng.permutation(np.arange(N) % 3)
 GROUPS, DOMAINS = np.arange(N) // 2, np.arange(N) % 4
 PARTLY = np.where(DOMAINS == 3, -1, LABELS)
 GRID = {"kernel": [Gaussian(1.0), Matern(2.0), Gaussian(3.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}
+ROUNDS = {"kernel": [Gaussian(1.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}  # each is swept for in every round
 SEARCHES = {
-    "numbers, hashed groups": (KernelRidge(landmarks=Z, fit_intercept=True), {"scoring": "r2", "cv": 4}, y),
+    "numbers, hashed groups": (
+        KernelRidge(landmarks=Z, fit_intercept=True),
+        {"param_grid": GRID, "scoring": "r2", "cv": 4},
+        y,
+    ),
     "classes, domains": (
         KernelRidgeClassifier(landmarks=Z),
-        {"scoring": ["accuracy", "neg_log_loss"], "refit": "accuracy", "cv": "domains"},
+        {"param_grid": GRID, "scoring": ["accuracy", "neg_log_loss"], "refit": "accuracy", "cv": "domains"},
         LABELS,
     ),
     "a target domain": (
         ARTLClassifier(landmarks=Z, n_rounds=2, sharpness=4.0),
-        {"scoring": ["accuracy", "neg_mean_squared_error"], "refit": "accuracy", "cv": 3},
+        {"param_grid": ROUNDS, "scoring": ["accuracy", "neg_mean_squared_error"], "refit": "accuracy", "cv": 3},
         PARTLY,
     ),
-    "semi-supervised": (SSSL(landmarks=Z, n_components=5), {"cv": 3}, np.where(np.arange(N) % 3, y, np.nan)),
+    "semi-supervised": (
+        SSSL(landmarks=Z, n_components=5),
+        {"param_grid": GRID, "cv": 3},
+        np.where(np.arange(N) % 3, y, np.nan),
+    ),
 }
 every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
 
@@ -75,22 +82,17 @@ def test_serial_and_threads_give_the_same_bits_whatever_lies_beneath(model, opti
     corpus = make_corpus(X, classes=(0, 1, 2) if target.dtype.kind == "i" else (), **columns)
     lazy = {name: da.from_array(values, chunks=25) for name, values in columns.items()}
     found = {}
+    of_arrays = {"groups": GROUPS, "sample_domain": DOMAINS}
+    of_dask = {"groups": lazy["group"], "sample_domain": lazy["domain"]}
+    kinds = {
+        "corpus": ((corpus,), {}),
+        "dask": ((da.from_array(X, chunks=(25, D)), lazy["y"]), of_dask),
+        "zarr": ((zarr.array(X, chunks=(25, D)), zarr.array(target, chunks=(25,))), of_arrays),
+    }
     for executor in ("serial", "threads"):
-        with executing(executor):
-            found["corpus", executor] = what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus))
-            found["dask", executor] = what_it_says(
-                SweepSearchCV(model, GRID, **options).fit(
-                    da.from_array(X, chunks=(25, D)), lazy["y"], groups=lazy["group"], sample_domain=lazy["domain"]
-                )
-            )
-            found["zarr", executor] = what_it_says(
-                SweepSearchCV(model, GRID, **options).fit(
-                    zarr.array(X, chunks=(25, D)),
-                    zarr.array(target, chunks=(25,)),
-                    groups=GROUPS,
-                    sample_domain=DOMAINS,
-                )
-            )
+        for kind, (given, more) in kinds.items():
+            with executing(executor):
+                found[kind, executor] = what_it_says(SweepSearchCV(model, **options).fit(*given, **more))
     assert len(set(found.values())) == 1
 
 
@@ -101,14 +103,11 @@ def test_workers_give_the_same_bits(model, options, target, make_corpus, client)
         X, classes=(0, 1, 2) if target.dtype.kind == "i" else (), y=target, group=GROUPS, domain=DOMAINS
     )
     with executing("serial"):
-        wanted = what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus))
+        wanted = what_it_says(SweepSearchCV(model, **options).fit(corpus))
     seen = []
     with executing(client), observe(seen.append):
-        assert what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus)) == wanted
+        assert what_it_says(SweepSearchCV(model, **options).fit(corpus)) == wanted
     assert {event.executor for event in seen if isinstance(event, SweepStarted)} == {"dask"}
-
-
-# ---------------------------------------------------------------- memory
 
 
 def test_kernels_that_do_not_fit_together_take_several_sweeps_and_score_the_same():
@@ -169,9 +168,6 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
 
 
-# ---------------------------------------------------------------- runs
-
-
 class Ended(Exception):
     """Stands for the end of the process."""
 
@@ -194,7 +190,8 @@ def ended_after(patch, segments):
 def test_a_search_that_was_ended_goes_on_to_the_same_bits(segments, make_corpus, tmp_path):
     corpus = make_corpus(X, classes=(0, 1, 2), y=LABELS, domain=DOMAINS)
     model, options, _ = SEARCHES["classes, domains"]
-    search = SweepSearchCV(model, {"kernel": [Gaussian(1.0), Matern(2.0)], "alpha": [0.01, 1.0]}, **options)
+    grid = {"kernel": [Gaussian(1.0), Matern(2.0)], "alpha": [0.01, 1.0]}
+    search = SweepSearchCV(model, **{**options, "param_grid": grid})
     with executing("serial"):
         wanted = what_it_says(search.fit(corpus))
     with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run"):

@@ -1,8 +1,8 @@
 """scikit-learn's manners: clone, parameters, repr, tags, pickling, fitted or not; the plan; and what observers see."""
 
-from __future__ import annotations
-
 import pickle
+import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,8 +24,10 @@ from bigkernel import (
     SweepSearchCV,
     UnitNormalizer,
 )
+from bigkernel.errors import BestAtEdge
 from bigkernel.events.kinds import Note, Step, SweepStarted
 from bigkernel.events.scope import observe
+from bigkernel.search.results import edges
 
 rng = np.random.default_rng(77)
 N = 60
@@ -64,22 +67,14 @@ def test_fitting_changes_neither_the_estimator_nor_the_grid():
     assert [name for name in vars(model) if name.endswith("_")] == []
 
 
-@pytest.mark.parametrize(
-    "model", [CLASSIFIER, SSSLClassifier(landmarks=Z), make_pipeline(UnitNormalizer(), CLASSIFIER)]
-)
-def test_a_search_of_classifiers_is_one(model):
-    search = SweepSearchCV(model, {})
-    assert is_classifier(search)
-    assert not is_regressor(search)
-    assert hasattr(search, "decision_function")
+OF_CLASSES = [CLASSIFIER, SSSLClassifier(landmarks=Z), make_pipeline(UnitNormalizer(), CLASSIFIER)]
 
 
-@pytest.mark.parametrize("model", [MODEL, Ridge(), make_pipeline(UnitNormalizer(), MODEL)])
-def test_a_search_of_regressors_is_one(model):
-    search = SweepSearchCV(model, {})
-    assert is_regressor(search)
-    assert not is_classifier(search)
-    assert not hasattr(search, "decision_function")
+@pytest.mark.parametrize("model", [*OF_CLASSES, MODEL, Ridge(), make_pipeline(UnitNormalizer(), MODEL)])
+def test_a_search_is_a_classifier_or_a_regressor_as_its_estimator_is(model):
+    search, classifier = SweepSearchCV(model, {}), model in OF_CLASSES
+    assert is_classifier(search) == hasattr(search, "decision_function") == classifier
+    assert is_regressor(search) == (not classifier)
 
 
 def test_it_says_that_it_is_not_fitted():
@@ -156,3 +151,53 @@ def test_the_plan_counts_flops_and_memory():
     wide = SweepSearchCV(MODEL, {"kernel__sigma": [0.5, 1.0, 2.0, 4.0]}, cv=3).plan(X, y)
     assert one.flops < wide.flops < 4 * one.flops  # distances once
     assert wide.task_bytes > one.task_bytes
+
+
+rng = np.random.default_rng(2026)
+MANY = rng.normal(size=(120, 3))
+WAVES = np.column_stack([np.sin(2 * MANY[:, 0]), MANY[:, 1] * MANY[:, 2]]) + 0.2 * rng.normal(size=(120, 2))
+APES = np.array(["ape", "bee", "cat"])[np.digitize(MANY[:, 0] + 0.5 * rng.normal(size=120), [-0.4, 0.5])]
+SPLITS = list(StratifiedKFold(3, shuffle=True, random_state=0).split(MANY, APES))
+
+
+def test_of_equal_scores_the_largest_penalty_is_chosen():
+    flat = SweepSearchCV(Ridge(), {"alpha": [1e-9, 1e-3]}, cv=3).fit(MANY, np.full(120, 2.0))
+    assert flat.best_params_ == {"alpha": 1e-3}
+    assert flat.cv_results_["rank_test_score"].tolist() == [1, 1]
+    grid = {"alpha": np.geomspace(1e-9, 1e-4, 6), "kernel__sigma": [0.9, 1.1]}
+    search = SweepSearchCV(KernelRidgeClassifier(Gaussian(1.0), landmarks=MANY[:14]), grid, cv=SPLITS, refit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BestAtEdge)
+        results = search.fit(MANY, APES).cv_results_
+    tied = results["rank_test_score"] == 1
+    assert tied.sum() > 2  # else this tests nothing
+    assert search.best_params_["alpha"] == results["param_alpha"][tied].max()
+
+
+@pytest.mark.parametrize(
+    "grid, best, told",
+    [
+        ({"alpha": [1e-3, 1e-2, 1e-1]}, 0, "alpha: the best value, 0.001, is the smallest of 3; add smaller .* 0.0001"),
+        ({"alpha": [1e-3, 1e-2, 1e-1]}, 2, "alpha: the best value, 0.1, is the largest of 3; add larger ones.* 1$"),
+        ({"model__kernel": [Gaussian(s) for s in (1.0, 2.0, 4.0)]}, 2, "kernel__sigma: .* largest of 3; .* 8$"),
+        ({"n_components": [10, 20, 40]}, 2, "n_components: the best value, 40, .* such as 80$"),
+        ({"alpha": [1e-3, 1e-2, 1e-1]}, 1, ""),
+        ({"alpha": [0.0, 1e-2, 1e-1]}, 0, ""),  # less than none there is not
+        ({"n_components": [1, 2, 3]}, 0, ""),
+        ({"alpha": [1e-3, 1e-2]}, 0, ""),
+        ({"n_landmarks": [10, 20, 30]}, 2, ""),
+        ({"kernel": [Gaussian(1.0), Laplacian(1.0), Gaussian(2.0)]}, 2, ""),
+    ],
+)
+def test_ends_of_the_grid_are_told_with_what_to_add(grid, best, told):
+    ((name, values),) = grid.items()
+    found = "; ".join(map(str, edges([{name: value} for value in values], best)))
+    assert re.search(told, found) if told else found == ""
+
+
+def test_a_search_warns_once_of_the_ends_where_its_best_candidate_lies():
+    grid = {"alpha": [1e3, 1e4, 1e5], "kernel": [Gaussian(s) for s in (0.3, 0.9, 30.0)]}
+    with pytest.warns(BestAtEdge, match="alpha: the best value, 1000, is the smallest of 3") as caught:
+        found = SweepSearchCV(KernelRidge(landmarks=MANY[:14]), grid, cv=3).fit(MANY, WAVES)
+    assert [one.filename for one in caught] == [__file__]
+    assert [(edge.parameter, edge.side, edge.further) for edge in found.edges_] == [("alpha", "smallest", 100.0)]

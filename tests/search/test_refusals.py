@@ -1,7 +1,5 @@
 """What cannot be searched is refused by name, before anything is swept where it can be known before."""
 
-from __future__ import annotations
-
 import dask
 import dask.array as da
 import numpy as np
@@ -54,9 +52,6 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- the grid
-
-
 @pytest.mark.parametrize(
     "grid, match",
     [
@@ -89,22 +84,6 @@ def test_values_that_the_estimator_refuses(values):
         search.fit(X, y)
 
 
-def test_bandwidths_that_are_none():
-    assert refuse(ConfigError, "gaussian kernel: expected a finite sigma above 0", grid={"kernel__sigma": [1, 0.0]})
-    assert refuse(ConfigError, r"expected sigma of shape \(3,\)", grid={"kernel__sigma": [np.ones(2)]})
-    model = KernelRidge(Gaussian(1.0), landmarks=Z, dtype="float32")
-    assert refuse(DataError, "float32.*error of .* bandwidths", model, {"kernel__sigma": [1.0, 1e-6]}, swept=True)
-
-
-def test_classifiers_and_regressors_in_one_grid():
-    assert refuse(
-        ConfigError, "classifiers and regressors", Pipeline([("m", MODEL)]), {"m": [CLASSIFIER, MODEL]}, y=LABELS
-    )
-
-
-# ---------------------------------------------------------------- the estimator
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -127,13 +106,6 @@ def test_estimators_that_are_not_ours(model):
 @pytest.mark.parametrize("grid", [GRID, {"n_landmarks": [5, None]}])
 def test_the_exact_form(grid):
     assert refuse(ConfigError, "exact.*share no sweep.*GridSearchCV", KernelRidge(Gaussian(1.0)), grid)
-
-
-def test_landmarks_of_other_features():
-    assert refuse(DataError, r"landmarks: expected an array of shape \(m, 3\)", KernelRidge(landmarks=Z[:, :2]))
-
-
-# ---------------------------------------------------------------- scores
 
 
 @pytest.mark.parametrize(
@@ -212,10 +184,6 @@ def test_scores_that_are_not_finite(model):
     assert refuse(DataError, said, model, y=y * 1e200, scoring="neg_mean_squared_error", swept=True)
 
 
-def test_r2_of_folds_of_one_row():
-    assert refuse(DataError, "r2 needs at least two .*neg_mean_squared_error", cv=LeaveOneOut(), swept=True)
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_r2_of_a_fold_of_equal_targets_is_nought_as_scikit_learn_has_it(fit_intercept):
     steps, model = np.repeat([0.1, 0.2, 0.7], 20), clone(MODEL).set_params(fit_intercept=fit_intercept)
@@ -226,9 +194,6 @@ def test_r2_of_a_fold_of_equal_targets_is_nought_as_scikit_learn_has_it(fit_inte
 def test_r2_of_a_constant_that_is_met_is_one():
     search = SweepSearchCV(Ridge(), GRID, cv=KFold(3)).fit(X, np.full(N, 0.1))
     assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
-
-
-# ---------------------------------------------------------------- folds
 
 
 @pytest.mark.parametrize(
@@ -245,76 +210,11 @@ def test_fewer_than_two_folds(cv):
     assert refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
 
 
-def test_folds_that_do_not_fit_the_rows():
-    assert refuse(DataError, "cv: expected a fold for each of the 60 rows, found 5", cv=np.arange(5))
-    assert refuse(DataError, "cv: .*n_splits=61.*n_samples=60", cv=N + 1)
-    assert refuse(DataError, "cv: it makes no split", cv=[])
-    assert refuse(DataError, "cv: split 0: .*0 to 59", cv=[(np.arange(10), [N])])
-    assert refuse(DataError, "cv: split 0: .*0 to 59", cv=[(np.arange(10), [-1])])
-    assert refuse(DataError, "cv: split 1: .*0 to 59", cv=[([0, 1], [2, 3]), (np.arange(10.0), [20])])
-    assert refuse(DataError, "cv: split 0 trains on row 5, which it tests", cv=[(np.arange(10), np.arange(5, 20))])
-    assert refuse(DataError, "cv: split 0 names a row twice", cv=[(np.r_[:10, :10], np.arange(20, 40))])
-    assert refuse(DataError, "cv: split 0 has 10 rows to train on and 0 to test on", cv=[(np.arange(10), [])])
-    assert refuse(DataError, "cv: split 0 has 0 rows to train on and 10 to test on", cv=[([], np.arange(10))])
-    assert refuse(ConfigError, "cv: split 0", cv=[(np.arange(10), np.arange(10, 20), np.arange(20, 30))])
-
-
 @pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
 def test_seeds_of_folds_that_are_no_number(seed):
     assert refuse(
         ConfigError, "random_state: expected an integer", X=da.from_array(X, chunks=(20, 3)), random_state=seed
     )
-
-
-def test_columns_that_are_missing_or_have_one_value():
-    assert refuse(DataError, "domain: .*no column of domains", cv="domains")
-    assert refuse(
-        DataError, "cv: expected at least 2 domains, found 1", cv="domains", fit={"sample_domain": np.ones(N)}
-    )
-    assert refuse(DataError, "cv: .*groups", cv=GroupKFold(3))
-    assert refuse(
-        DataError, "cv: 3 folds of whole groups, but the labelled rows have 1 group", cv=3, fit={"groups": np.ones(N)}
-    )
-    assert refuse(DataError, "cv: 3 folds of whole groups, .* 2 groups", cv=3, fit={"groups": np.arange(N) % 2})
-    assert refuse(DataError, "group: expected 60 values", fit={"groups": np.ones(7)})
-    assert refuse(DataError, "domain: expected 60 values", cv="domains", fit={"sample_domain": np.ones((N, 2))})
-    assert refuse(DataError, "group: expected numbers", fit={"groups": np.array(["a", "b"] * (N // 2))})
-
-
-def test_one_group_of_lazy_rows():
-    lazy = da.from_array(X, chunks=(20, 3)), da.from_array(y, chunks=20)
-    assert refuse(
-        DataError, "cv: expected at least 2 groups, found 1", X=lazy[0], y=lazy[1], cv=3, fit={"groups": np.ones(N)}
-    )
-
-
-@pytest.mark.parametrize("model", [CLASSIFIER, SSSLClassifier(landmarks=Z)], ids=["ridge", "sssl"])
-def test_folds_with_a_missing_class(model):
-    assert refuse(
-        DataError, "cv: split 0 has .*class.*(fewer or|stratified)", model, y=np.sort(LABELS), cv=KFold(3), swept=True
-    )
-
-
-def test_folds_that_leave_one_class():
-    two = (np.arange(N) < 30) * 1
-    assert refuse(DataError, "class", CLASSIFIER, y=two, cv=KFold(2), swept=True)
-
-
-def test_folds_without_labelled_rows():
-    model, half = SSSL(Gaussian(1.2), landmarks=Z), np.where(np.arange(N) < 30, y, np.nan)
-    assert refuse(DataError, "cv: split 2 has .*labelled row", model, y=half, cv=np.arange(N) // 15, swept=True)
-    assert refuse(DataError, "cv: split 0 has .*labelled row", model, y=half, cv=np.arange(N) // 30, swept=True)
-    assert refuse(DataError, "cv: .*n_samples=0", model, y=np.full(N, np.nan), cv=3)
-    assert refuse(DataError, "cv: .*n_samples=1", model, y=np.where(np.arange(N) == 7, y, np.nan), cv=3)
-
-
-def test_folds_whose_rows_have_no_weight():
-    light = (np.arange(N) >= 20) * 1.0
-    for weight in (light, 1 - light):
-        assert refuse(DataError, "cv: split 0 has .*weight", cv=KFold(3), fit={"sample_weight": weight}, swept=True)
-
-
-# ---------------------------------------------------------------- rows and targets
 
 
 @pytest.mark.parametrize(
@@ -338,12 +238,67 @@ def test_weights(weight):
     assert refuse(DataError, "sample_weight", fit={"sample_weight": weight})
 
 
-def test_one_class():
-    assert refuse(DataError, "at least 2 classes", CLASSIFIER, y=np.ones(N), cv=StratifiedKFold(3))
-
-
 def test_a_refused_search_may_be_mended_and_fitted():
     search = SweepSearchCV(MODEL, {"alpha": []})
     with pytest.raises(ConfigError):
         search.fit(X, y)
     assert search.set_params(param_grid=GRID).fit(X, y).best_params_["alpha"] in GRID["alpha"]
+
+
+EVERY = np.arange(N)
+LIGHT = (EVERY >= 20) * 1.0
+NARROW = KernelRidge(Gaussian(1.0), landmarks=Z, dtype="float32")
+SEMI, HALF = SSSL(Gaussian(1.2), landmarks=Z), np.where(EVERY < 30, y, np.nan)
+LAZY = {"X": da.from_array(X, chunks=(20, 3)), "y": da.from_array(y, chunks=20)}
+MISSING = "cv: split 0 has .*class.*(fewer or|stratified)"
+BEFORE = [
+    (ConfigError, "gaussian kernel: expected a finite sigma above 0", {"grid": {"kernel__sigma": [1, 0.0]}}),
+    (ConfigError, r"expected sigma of shape \(3,\)", {"grid": {"kernel__sigma": [np.ones(2)]}}),
+    (ConfigError, "classifiers and regressors",
+     {"model": Pipeline([("m", MODEL)]), "grid": {"m": [CLASSIFIER, MODEL]}, "y": LABELS}),
+    (DataError, r"landmarks: expected an array of shape \(m, 3\)", {"model": KernelRidge(landmarks=Z[:, :2])}),
+    (DataError, "cv: expected a fold for each of the 60 rows, found 5", {"cv": np.arange(5)}),
+    (DataError, "cv: .*n_splits=61.*n_samples=60", {"cv": N + 1}),
+    (DataError, "cv: it makes no split", {"cv": []}),
+    (DataError, "cv: split 0: .*0 to 59", {"cv": [(EVERY[:10], [N])]}),
+    (DataError, "cv: split 0: .*0 to 59", {"cv": [(EVERY[:10], [-1])]}),
+    (DataError, "cv: split 1: .*0 to 59", {"cv": [([0, 1], [2, 3]), (np.arange(10.0), [20])]}),
+    (DataError, "cv: split 0 trains on row 5, which it tests", {"cv": [(EVERY[:10], EVERY[5:20])]}),
+    (DataError, "cv: split 0 names a row twice", {"cv": [(np.r_[:10, :10], EVERY[20:40])]}),
+    (DataError, "cv: split 0 has 10 rows to train on and 0 to test on", {"cv": [(EVERY[:10], [])]}),
+    (DataError, "cv: split 0 has 0 rows to train on and 10 to test on", {"cv": [([], EVERY[:10])]}),
+    (ConfigError, "cv: split 0", {"cv": [(EVERY[:10], EVERY[10:20], EVERY[20:30])]}),
+    (DataError, "domain: .*no column of domains", {"cv": "domains"}),
+    (DataError, "cv: expected at least 2 domains, found 1", {"cv": "domains", "fit": {"sample_domain": np.ones(N)}}),
+    (DataError, "cv: .*groups", {"cv": GroupKFold(3)}),
+    (DataError, "cv: 3 folds of whole groups, but .* have 1 group", {"cv": 3, "fit": {"groups": np.ones(N)}}),
+    (DataError, "cv: 3 folds of whole groups, .* 2 groups", {"cv": 3, "fit": {"groups": EVERY % 2}}),
+    (DataError, "group: expected 60 values", {"fit": {"groups": np.ones(7)}}),
+    (DataError, "domain: expected 60 values", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
+    (DataError, "group: expected numbers", {"fit": {"groups": np.array(["a", "b"] * (N // 2))}}),
+    (DataError, "cv: expected at least 2 groups, found 1", {**LAZY, "cv": 3, "fit": {"groups": np.ones(N)}}),
+    (DataError, "cv: .*n_samples=0", {"model": SEMI, "y": np.full(N, np.nan), "cv": 3}),
+    (DataError, "cv: .*n_samples=1", {"model": SEMI, "y": np.where(EVERY == 7, y, np.nan), "cv": 3}),
+    (DataError, "at least 2 classes", {"model": CLASSIFIER, "y": np.ones(N), "cv": StratifiedKFold(3)}),
+]  # fmt: skip
+AFTER = [
+    (DataError, "float32.*error of .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
+    (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
+    (DataError, MISSING, {"model": CLASSIFIER, "y": np.sort(LABELS), "cv": KFold(3)}),
+    (DataError, MISSING, {"model": SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),
+    (DataError, "class", {"model": CLASSIFIER, "y": (EVERY < 30) * 1, "cv": KFold(2)}),
+    (DataError, "cv: split 2 has .*labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 15}),
+    (DataError, "cv: split 0 has .*labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 30}),
+    (DataError, "cv: split 0 has .*weight", {"cv": KFold(3), "fit": {"sample_weight": LIGHT}}),
+    (DataError, "cv: split 0 has .*weight", {"cv": KFold(3), "fit": {"sample_weight": 1 - LIGHT}}),
+]
+
+
+@pytest.mark.parametrize("error, match, given", BEFORE)
+def test_what_cannot_be_is_refused_before_a_sweep(error, match, given):
+    assert refuse(error, match, **given)
+
+
+@pytest.mark.parametrize("error, match, given", AFTER)
+def test_what_rows_or_scores_show_is_refused_by_name(error, match, given):
+    assert refuse(error, match, swept=True, **given)

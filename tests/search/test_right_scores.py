@@ -1,11 +1,10 @@
 """Every cell of a search knows whether it is right: its scores against least squares that squares nothing."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
 import pytest
+from peers import cells
 from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
@@ -48,15 +47,16 @@ def test_scores_are_those_of_least_squares_or_marked(features, dtype):
     marked = results["prediction_error"] > ENOUGH
     assert len(warned) == bool(marked.any())
     assert bool(again) == (dtype == "float32")
-    for i, params in enumerate(results["params"]):
-        for j in range(3):
-            train, test = X[j != FOLDS].astype(float), X[j == FOLDS].astype(float)
-            wanted = least_squares(params["kernel"], Z, train, y[j != FOLDS], params["alpha"], at=test)
-            true = np.mean((y[j == FOLDS] - wanted) ** 2)
-            off = abs(-results[f"split{j}_test_score"][i] / true - 1)
-            # a change of predictions by ε moves a squared error by 2ε‖f‖/‖y − f‖ of it
-            far = PROMISE * np.linalg.norm(wanted) / np.sqrt(true * len(test))
-            assert off <= 2 * far + far**2 or marked[i]
+    splits = [(j != FOLDS, j == FOLDS) for j in range(3)]
+    marks = dict(zip(map(str, results["params"]), marked, strict=True))
+    for params, train, test, score in cells(search, splits):
+        rows, new = X[train].astype(float), X[test].astype(float)
+        wanted = least_squares(params["kernel"], Z, rows, y[train], params["alpha"], at=new)
+        true = np.mean((y[test] - wanted) ** 2)
+        off = abs(-score() / true - 1)
+        # a change of predictions by ε moves a squared error by 2ε‖f‖/‖y − f‖ of it
+        far = PROMISE * np.linalg.norm(wanted) / np.sqrt(true * len(new))
+        assert off <= 2 * far + far**2 or marks[str(params)]
 
 
 def test_overlapping_splits_are_judged_in_the_same_arithmetic():

@@ -1,14 +1,13 @@
 """SweepSearchCV against GridSearchCV over the same folds, landmarks and candidates, cell by cell."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
 import pytest
 import reference
+from kernel_cases import KERNELS, legitimate
 from numpy.testing import assert_allclose
-from peers import assert_like_peer, comparable, peer, split_scores
+from peers import assert_like_peer, cells, comparable, peer, split_scores
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -18,14 +17,10 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
-    Laplacian,
-    Linear,
     LinearRegression,
     Matern,
-    Polynomial,
     Rescaler,
     Ridge,
-    Sigmoid,
     Standardizer,
     SweepSearchCV,
     UnitNormalizer,
@@ -45,56 +40,24 @@ LABELS = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 0] + 0.5 * rng.normal(
 WEIGHT = rng.uniform(0.2, 3, N)
 NUMBERS = ["neg_mean_squared_error", "neg_root_mean_squared_error", "r2"]
 FOLDS = KFold(3, shuffle=True, random_state=1)
-KERNELS = {
-    "gaussian": Gaussian(1.4),
-    "lengths": Gaussian(np.array([0.8, 1.0, 1.5, 2.0])),
-    "laplacian": Laplacian(0.3),
-    "matern 1/2": Matern(2.0, nu=0.5),
-    "matern 3/2": Matern(2.0, nu=1.5),
-    "matern 5/2": Matern(1.5, nu=2.5),
-    "linear": Linear(),
-    "polynomial": Polynomial(2, 0.4, 1.5),
-    "sigmoid": Sigmoid(0.05, 0.2),
-}
-ORACLES = {
-    "gaussian": lambda A, B: reference.gaussian(A, B, 1.4),
-    "lengths": lambda A, B: reference.gaussian(A, B, np.array([0.8, 1.0, 1.5, 2.0])),
-    "laplacian": lambda A, B: reference.laplacian(A, B, 0.3),
-    "matern 1/2": lambda A, B: reference.matern(A, B, 2.0, 0.5),
-    "matern 3/2": lambda A, B: reference.matern(A, B, 2.0, 1.5),
-    "matern 5/2": lambda A, B: reference.matern(A, B, 1.5, 2.5),
-    "linear": reference.linear,
-    "polynomial": lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5),
-    "sigmoid": lambda A, B: reference.sigmoid(A, B, 0.05, 0.2),
-}
-# the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 GIVEN = KernelRidge(Gaussian(1.4), landmarks=Z)
 CLASSIFIER = KernelRidgeClassifier(Gaussian(1.4), landmarks=Z)
-
-
-# ---------------------------------------------------------------- numbers
 
 
 @legitimate
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
-    alphas, flags = [1e-2, 1.0, 30.0], [False, True]
-    search = SweepSearchCV(
-        KernelRidge(KERNELS[name], landmarks=Z), {"alpha": alphas, "fit_intercept": flags}, cv=FOLDS, scoring=NUMBERS,
-        refit="r2",
-    ).fit(X, Y)  # fmt: skip
-    B, core = ORACLES[name](X, Z), ORACLES[name](Z, Z)
-    cells = [(alpha, flag) for alpha in alphas for flag in flags]
-    for j, (train, test) in enumerate(FOLDS.split(X)):
-        for i, (alpha, flag) in enumerate(cells):
-            coef, b = reference.nystrom_krr(B[train], core, Y[train], alpha, flag)
-            squares = (Y[test] - B[test] @ coef - b) ** 2
-            r2 = np.mean(1 - squares.sum(0) / ((Y[test] - Y[test].mean(0)) ** 2).sum(0))
-            wanted = [-squares.mean(), -np.sqrt(squares.mean(0)).mean(), r2]
-            found = [search.cv_results_[f"split{j}_test_{label}"][i] for label in NUMBERS]
-            # the distance of a landmark to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-            assert_allclose(found, wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
+    model, grid = KernelRidge(KERNELS[name], landmarks=Z), {"alpha": [1e-2, 1.0, 30.0], "fit_intercept": [False, True]}
+    search = SweepSearchCV(model, grid, cv=FOLDS, scoring=NUMBERS, refit="r2").fit(X, Y)
+    oracle = reference.of_kernel(KERNELS[name])
+    B, core = oracle(X, Z), oracle(Z, Z)
+    for params, train, test, score in cells(search, FOLDS.split(X)):
+        coef, b = reference.nystrom_krr(B[train], core, Y[train], params["alpha"], params["fit_intercept"])
+        squares = (Y[test] - B[test] @ coef - b) ** 2
+        r2 = np.mean(1 - squares.sum(0) / ((Y[test] - Y[test].mean(0)) ** 2).sum(0))
+        wanted = [-squares.mean(), -np.sqrt(squares.mean(0)).mean(), r2]
+        # the distance of a landmark to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+        assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
 
 
 @legitimate
@@ -191,10 +154,7 @@ def test_one_split_has_no_standard_error():
     assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
 
 
-# ---------------------------------------------------------------- classes
-
-
-@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "lengths"]])
+@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "gaussian of four lengths"]])
 def test_classes_with_the_scores_that_need_predictions(kernels):
     grid = {"kernel": [KERNELS[name] for name in kernels], "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
     search = assert_like_peer(
@@ -213,9 +173,6 @@ def test_classes_with_the_scores_that_need_predictions(kernels):
 def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
     search = assert_like_peer(CLASSIFIER, {"alpha": [1e-3, 1.0, 100.0]}, X, labels, cv=3, new=NEW)
     assert search.predict(NEW).dtype == labels.dtype
-
-
-# ---------------------------------------------------------------- pipelines
 
 
 def test_pipelines_of_row_wise_transforms():
@@ -246,30 +203,25 @@ def test_steps_may_be_candidates():
     assert len(search.plan_.sweeps) == 3
 
 
-# ---------------------------------------------------------------- weights
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("weight", [WEIGHT, np.where(np.arange(N) % 5, WEIGHT, 0)], ids=["", "some zero"])
 def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
-    alphas, B, core = [0.01, 1.0], reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
+    B, core = reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
     model = KernelRidge(Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept)
-    search = SweepSearchCV(model, {"alpha": alphas}, cv=FOLDS, scoring=NUMBERS, refit="r2")
+    search = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit="r2")
     search.fit(X, Y, sample_weight=weight)
-    for j, (train, test) in enumerate(FOLDS.split(X)):
-        for i, alpha in enumerate(alphas):
-            coef, b = reference.nystrom_krr(B[train], core, Y[train], alpha, fit_intercept, weight[train])
-            squares = (Y[test] - B[test] @ coef - b) ** 2
-            mse = np.average(squares, axis=0, weights=weight[test])
-            spread = np.average(
-                (Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2, axis=0, weights=weight[test]
+    for params, train, test, score in cells(search, FOLDS.split(X)):
+        coef, b = reference.nystrom_krr(B[train], core, Y[train], params["alpha"], fit_intercept, weight[train])
+        mse, spread = (
+            np.average(squares, axis=0, weights=weight[test])
+            for squares in (
+                (Y[test] - B[test] @ coef - b) ** 2,
+                (Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2,
             )
-            wanted = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
-            found = [search.cv_results_[f"split{j}_test_{label}"][i] for label in NUMBERS]
-            assert_allclose(found, wanted, rtol=0, atol=1e-8)
-    wanted = KernelRidge(
-        Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept, alpha=search.best_params_["alpha"]
-    ).fit(X, Y, sample_weight=weight)
+        )
+        wanted = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
+        assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-8)
+    wanted = clone(model).set_params(**search.best_params_).fit(X, Y, sample_weight=weight)
     assert_allclose(search.predict(NEW), wanted.predict(NEW), atol=1e-8)
 
 
@@ -277,13 +229,11 @@ def test_weights_count_in_the_scores_of_classes():
     model, alphas, scoring = CLASSIFIER, [0.01, 1.0], ["accuracy", "balanced_accuracy"]
     search = SweepSearchCV(model, {"alpha": alphas}, cv=StratifiedKFold(3), scoring=scoring, refit="accuracy")
     search.fit(X, LABELS, sample_weight=WEIGHT)
-    for j, (train, test) in enumerate(StratifiedKFold(3).split(X, LABELS)):
-        for i, alpha in enumerate(alphas):
-            fitted = clone(model).set_params(alpha=alpha).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
-            found = fitted.predict(X[test])
-            for label, score in zip(scoring, (accuracy_score, balanced_accuracy_score), strict=True):
-                wanted = score(LABELS[test], found, sample_weight=WEIGHT[test])
-                assert_allclose(search.cv_results_[f"split{j}_test_{label}"][i], wanted, rtol=1e-12, err_msg=label)
+    for params, train, test, found in cells(search, StratifiedKFold(3).split(X, LABELS)):
+        fitted = clone(model).set_params(**params).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
+        for label, score in zip(scoring, (accuracy_score, balanced_accuracy_score), strict=True):
+            wanted = score(LABELS[test], fitted.predict(X[test]), sample_weight=WEIGHT[test])
+            assert_allclose(found(label), wanted, rtol=1e-12, err_msg=label)
 
 
 def test_weights_reach_the_last_step_of_a_pipeline():
@@ -293,9 +243,6 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
     assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
     assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
-
-
-# ---------------------------------------------------------------- ranks, and the choice
 
 
 def test_equal_candidates_share_the_lowest_rank():

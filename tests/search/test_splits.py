@@ -1,7 +1,5 @@
 """Folds of every kind: which rows each split trains on and tests, in how many sweeps, and the scores of refits."""
 
-from __future__ import annotations
-
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -78,9 +76,6 @@ def pairs_of(fold, names):
     return [(np.flatnonzero(fold != name), np.flatnonzero(fold == name)) for name in names]
 
 
-# ---------------------------------------------------------------- which rows
-
-
 @pytest.mark.parametrize("cv, sweeps", SPLITTERS.values(), ids=SPLITTERS)
 def test_a_splitter_is_followed_row_by_row(cv, sweeps):
     rows = as_rows(X, y)
@@ -140,9 +135,6 @@ def test_one_row_is_left_out_in_one_sweep():
     assert_allclose(-split_scores(search)[0], wanted, rtol=1e-7)
 
 
-# ---------------------------------------------------------------- folds by row
-
-
 NUMBERS = np.array([7, 7, 2, -1, 100, 2] * 10)
 
 
@@ -176,9 +168,6 @@ def test_folds_as_plain_data_are_taken(folds):
         MODEL, GRID, X, y, cv=folds, peer_cv=pairs, scoring="neg_mean_squared_error", new=X[:5],
         fit={"groups": GROUPS, "sample_domain": GROUPS}, peer_fit={},
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what is not in memory
 
 
 def lazy(kind, make_corpus, chunk_rows, **columns):
@@ -215,11 +204,7 @@ def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind
 def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
     wanted = SweepSearchCV(MODEL, GRID, cv=EVERY % 4).fit(X, y)
-    for cv in (
-        "domains",
-        EVERY % 4,
-        pairs_of(EVERY % 4, range(4)),
-    ):
+    for cv in ("domains", EVERY % 4, pairs_of(EVERY % 4, range(4))):
         search = SweepSearchCV(MODEL, GRID, cv=cv).fit(rows, **options)
         assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
     shuffled = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(rows, **options)

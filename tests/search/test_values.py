@@ -1,13 +1,11 @@
 """Scores that need every held-out prediction: scikit-learn's scorers and functions, against GridSearchCV's."""
 
-from __future__ import annotations
-
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from peers import STEPS, digest, peer
+from peers import STEPS, cells, digest, peer
 from sklearn.metrics import f1_score, make_scorer, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -19,7 +17,6 @@ from bigkernel import (
     Laplacian,
     Rescaler,
     Ridge,
-    SSSLClassifier,
     SweepSearchCV,
     executing,
 )
@@ -77,30 +74,11 @@ def test_weights_of_rows_are_handed_to_scorers():
     weight = rng.uniform(0.1, 3, N)
     model = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z)
     found = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=SPLITS, scoring="roc_auc").fit(X, TWO, sample_weight=weight)
-    for i, alpha in enumerate([0.1, 1.0]):
-        for j, (train, test) in enumerate(SPLITS):
-            fit = KernelRidgeClassifier(Gaussian(0.9), alpha, landmarks=Z).fit(X[train], TWO[train], weight[train])
-            wanted = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
-            assert abs(found.cv_results_[f"split{j}_test_score"][i] - wanted) < 1e-12
+    for params, train, test, score in cells(found, SPLITS):
+        fit = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z, **params).fit(X[train], TWO[train], weight[train])
+        wanted = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
+        assert abs(score() - wanted) < 1e-12
     assert found.best_estimator_.alpha == found.best_params_["alpha"]
-
-
-def test_semi_supervised_models_are_judged_on_labelled_rows_of_a_fold():
-    y = np.where(np.arange(N) % 3 == 0, "", LABELS)
-    codes = np.array([{"": -1, "ape": 0, "bee": 1, "cat": 2}[label] for label in y])
-    model = SSSLClassifier(Gaussian(0.9), landmarks=Z, n_components=6)
-    fold = np.where(codes >= 0, np.arange(N) // 2 % 3, -1)
-    found = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=fold, scoring=["f1_macro", "accuracy"], refit="f1_macro")
-    found.fit(X, codes)
-    for j in range(3):
-        hidden = np.where(fold == j, -1, codes)
-        for i, alpha in enumerate([0.1, 1.0]):
-            guess = model.set_params(alpha=alpha).fit(X, hidden).predict(X[fold == j])
-            for label, wanted in (
-                ("f1_macro", f1_score(codes[fold == j], guess, average="macro")),
-                ("accuracy", np.mean(codes[fold == j] == guess)),
-            ):
-                assert abs(found.cv_results_[f"split{j}_test_{label}"][i] - wanted) < 1e-12
 
 
 @pytest.mark.cluster
@@ -122,8 +100,6 @@ def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(
     assert digests[2] == digests[3]
     started.clear()
     monkeypatch.setattr(judging, "limit_bytes", lambda rows: settings().worker_base_bytes + 70_000)
-    with (
-        observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None),
-    ):
+    with observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None):
         assert search() == digests[0]
     assert started.count("values") > 2

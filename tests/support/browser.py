@@ -1,7 +1,5 @@
 """A headless Chromium for tests of pages, driven over the DevTools protocol with Tornado's websocket client."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools
@@ -10,12 +8,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tornado.websocket import WebSocketClientConnection, websocket_connect
+from tornado.websocket import websocket_connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 90
@@ -23,37 +19,32 @@ _ANSWER_SECONDS = 60
 _numbers = itertools.count(1)  # of commands
 
 
-def chromium() -> str | None:
+def chromium():
     """Where a Chromium is, or None."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 class Tab:
-    """One open page.
+    """One open page; `problems` are errors on its console, exceptions, and requests that failed."""
 
-    Attributes
-    ----------
-    problems : what the page complained of: errors on its console, exceptions, requests that failed
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
+    def __init__(self, loop, socket):
         self._loop, self._socket = loop, socket
         self._session = ""
-        self._urls: dict[str, str] = {}
-        self.problems: list[str] = []
+        self._urls = {}
+        self.problems = []
         self._target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, method, **parameters):
         """The answer to one command of the protocol; events that come before it are noted."""
         number = next(_numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
 
-        async def ask() -> dict[str, Any]:
+        async def ask():
             await self._socket.write_message(json.dumps(message))
             while True:
                 text = await self._socket.read_message()
@@ -70,7 +61,7 @@ class Tab:
             raise RuntimeError(f"{method}: {answer['error']}")
         return dict(answer["result"])
 
-    def _note(self, method: str, event: dict[str, Any]) -> None:
+    def _note(self, method, event):
         if method == "Network.requestWillBeSent":
             self._urls[event["requestId"]] = event["request"]["url"]
         elif method == "Network.responseReceived" and event["response"]["status"] >= 400:
@@ -85,36 +76,31 @@ class Tab:
         elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
             self._complain(f"{event['entry']['text']} {event['entry'].get('url', '')}")
 
-    def _complain(self, text: str) -> None:
+    def _complain(self, text):
         if "favicon.ico" not in text:
             self.problems.append(text)
 
-    def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def open(self, url, *, width=1280, height=900, dark=False):
         """Open an address in a window of this size, for somebody who prefers dark pages or not."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.prefer(dark=dark)
         self.call("Page.navigate", url=url)
 
-    def prefer(self, *, dark: bool) -> None:
+    def prefer(self, *, dark):
         """What the system of whoever looks prefers."""
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression):
         """The value of a JavaScript expression, as JSON carries it."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 60) -> None:
-        """Wait until an expression is true; one that throws is not true yet.
-
-        Raises
-        ------
-        TimeoutError
-        """
+    def until(self, expression, seconds=60):
+        """Wait until an expression is true; one that throws is not true yet."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -126,19 +112,19 @@ class Tab:
             time.sleep(0.1)
         raise TimeoutError(f"not within {seconds} s: {expression}; the page complains of {self.problems}")
 
-    def screenshot(self, path: str | Path) -> None:
+    def screenshot(self, path):
         """A PNG of what the window shows."""
         data = self.call("Page.captureScreenshot", format="png")["data"]
         Path(path).write_bytes(base64.b64decode(data))
 
-    def close(self) -> None:
+    def close(self):
         """Close the page."""
         self._session = ""
         self.call("Target.closeTarget", targetId=self._target)
 
 
 @contextmanager
-def browsing() -> Iterator[Callable[[], Tab]]:
+def browsing():
     """A function that opens an empty tab, in a browser that is closed at the end of the block."""
     program = chromium()
     assert program is not None
@@ -165,18 +151,18 @@ def browsing() -> Iterator[Callable[[], Tab]]:
             loop.close()
 
 
-async def _connect(address: str) -> WebSocketClientConnection:
+async def _connect(address):
     return await websocket_connect(address, max_message_size=2**26)
 
 
-async def _part(socket: WebSocketClientConnection) -> None:
+async def _part(socket):
     """Close a connection, and wait until it is."""
     socket.close()
     while await socket.read_message() is not None:
         pass
 
 
-def _address(home: Path, process: subprocess.Popen[bytes]) -> str:
+def _address(home, process):
     """Where the browser listens: it writes port and path into its home."""
     end, file = time.monotonic() + _START_SECONDS, home / "DevToolsActivePort"
     while time.monotonic() < end and process.poll() is None:

@@ -4,12 +4,8 @@ An estimate that is below the truth must come with a warning. Nobody tuned on th
 wide kernels and small penalties are among them. Shapes: n rows X (n, d), m landmarks Z (m, d), c targets.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +22,13 @@ ALPHAS = (1e-6, 1e-4, 1e-2, 1, 10)
 WINE = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[3] / "shared" / "data") / "winequality-white.csv"
 
 
-def standardise(X: Array) -> Array:
+def standardise(X):
     """Return X with mean 0 and standard deviation 1 in every column; columns that do not vary become 0."""
     spread = X.std(axis=0)
     return np.asarray((X - X.mean(axis=0)) / np.where(spread > 0, spread, 1))
 
 
-def tables(n: int) -> dict[str, tuple[Array, Array]]:
+def tables(n):
     """Return X (n, d) and y (n,) by name.
 
     Columns are standardised, but for the digits, whose rows have norm 1. Data sets that are smaller give all their
@@ -57,7 +53,7 @@ def tables(n: int) -> dict[str, tuple[Array, Array]]:
     return found
 
 
-def kernels() -> dict[str, Kernel]:
+def kernels():
     """Return eight kernels by name, from narrow to so wide that their cores are singular to rounding."""
     return {
         **{f"gaussian {sigma:g}": Gaussian(sigma=sigma) for sigma in (0.5, 2.0, 4.0, 16.0)},
@@ -68,7 +64,7 @@ def kernels() -> dict[str, Kernel]:
     }
 
 
-def cases(n: int) -> Iterator[Case]:
+def cases(n):
     """Yield every table with every kernel and penalty: both names, the penalty, X, y and the kernel."""
     for table, (X, y) in tables(n).items():
         for name, kernel in kernels().items():
@@ -76,7 +72,7 @@ def cases(n: int) -> Iterator[Case]:
                 yield table, name, alpha, X, y, kernel
 
 
-def dense(kernel: Kernel) -> Callable[[Array, Array], Array]:
+def dense(kernel):
     """Return k as a function of X and Z, in float64 and from differences of rows, without the package's blocks."""
     given = kernel.get_params()
     if isinstance(kernel, Gaussian):
@@ -85,7 +81,7 @@ def dense(kernel: Kernel) -> Callable[[Array, Array], Array]:
         return lambda X, Z: np.exp(-given["gamma"] * cdist(X, Z, "cityblock"))
     if isinstance(kernel, Matern) and given["nu"] == 1.5:
 
-        def matern(X: Array, Z: Array) -> Array:
+        def matern(X, Z):
             r = 3**0.5 * cdist(X, Z) / given["length_scale"]
             return np.asarray((1 + r) * np.exp(-r))
 
@@ -95,24 +91,12 @@ def dense(kernel: Kernel) -> Callable[[Array, Array], Array]:
     raise ValueError(f"kernel: expected one of `kernels`, found {kernel.formula()}")
 
 
-def true_excess(
-    X: Array,
-    y: Array,
-    model: Any,
-    reference: Callable[[Array, Array], Array] | None = None,
-    sample_weight: Array | None = None,
-) -> float | Array:
+def true_excess(X, y, model, reference=None, sample_weight=None):
     """Return (J(f) − J*)/J* of a fitted `KernelRidge` f, J = Σ w (y − f)² + α aᵀKa, for each target where y is (n, c).
 
     With A = [√w B; √α T], K = TᵀT, and a* the least-squares solution, J(f) − J* is ‖A(a − a*)‖² = ‖Ra − Qᵀỹ‖²,
     A = QR: no square of a condition, and no difference of two objectives. With an intercept b, B and y are less their
     weighted means, and Σw (b − b(a))² is added, b(a) the best intercept for the coefficients a.
-
-    Parameters
-    ----------
-    model : with landmarks, coefficients over them, and one penalty
-    reference : k(X, Z) (n, m) in float64; None: `dense` of the model's kernel
-    sample_weight : (n,), as the model was fitted with
     """
     k = dense(model.kernel_) if reference is None else reference
     X, Z = np.asarray(X, np.float64), np.asarray(model.landmarks_, np.float64)
@@ -140,7 +124,7 @@ def true_excess(
     return float(share[0]) if flat else np.asarray(share)
 
 
-def _made(n: int, rows: Callable[[np.random.Generator], Array]) -> tuple[Array, Array]:
+def _made(n, rows):
     """Return standardised rows and a function of three of their columns with noise, from one generator."""
     r = np.random.default_rng(0)
     X = standardise(rows(r))
@@ -148,7 +132,7 @@ def _made(n: int, rows: Callable[[np.random.Generator], Array]) -> tuple[Array, 
     return X, y
 
 
-def _drawn(X: Array, y: Array, n: int) -> tuple[Array, Array]:
+def _drawn(X, y, n):
     """Return n rows in a drawn order, or all where they are fewer."""
     order = np.random.default_rng(0).permutation(len(X))[:n]
     return np.asarray(X[order], np.float64), np.asarray(y[order], np.float64)

@@ -4,19 +4,15 @@ The files are real, below `root`. What of them would outlive a loss of power is 
 its last fsync, of a directory the names of its last fsync; all that came later may be there, be lost, or be torn.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,15 +42,15 @@ class Directory:
 class Disk:
     """The directory `root`, and what of it is safe; `hook` is called before each step with its name and path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
-        self.hook: Callable[[str, str], None] = lambda step, path: None
+        self.hook = lambda step, path: None
         self.steps = 0
         self._tree = Directory()
 
     # ------------------------------------------------ images
 
-    def restore(self, image: Image) -> None:
+    def restore(self, image):
         """Let the directory be as in an image, all of it safe."""
         shutil.rmtree(self.root, ignore_errors=True)
         _REAL["mkdir"](self.root)
@@ -63,22 +59,22 @@ class Disk:
             content, (above, name) = image[path], self._place(path)
             if content is None:
                 _REAL["mkdir"](self.root / path)
-                node: File | Directory = Directory()
+                node = Directory()
             else:
                 with _OPEN(self.root / path, "wb") as file:
                     file.write(content)
                 node = File(content, content)
             above.names[name] = above.kept[name] = node
 
-    def image(self) -> Image:
+    def image(self):
         """All of it as programs see it: what is there after the end of a process."""
         return dict(self._walk(self._tree, "", lambda directory: directory.names, lambda file: file.content))
 
-    def after_power_loss(self) -> Iterator[Image]:
+    def after_power_loss(self):
         """What may be there after a loss of power: each directory with or without its latest names, files torn."""
         loose = [node for node in self._directories(self._tree) if node.names != node.kept]
         contents = [lambda file: file.kept, lambda file: file.content, _torn]
-        choices: list[tuple[Callable[[Directory], bool], Any]] = [(lambda node: True, get) for get in contents]
+        choices = [(lambda node: True, get) for get in contents]
         choices.append((lambda node: False, contents[0]))
         for one in loose if len(loose) > 1 else []:
             choices.append((lambda node, one=one: node is one, contents[0]))
@@ -86,7 +82,7 @@ class Disk:
         for latest, content in choices:
             yield dict(self._walk(self._tree, "", lambda node, f=latest: node.names if f(node) else node.kept, content))
 
-    def _walk(self, node: Directory, prefix: str, names: Any, content: Any) -> Iterator[tuple[str, bytes | None]]:
+    def _walk(self, node, prefix, names, content):
         for name, below in names(node).items():
             path = f"{prefix}{name}"
             if isinstance(below, File):
@@ -95,7 +91,7 @@ class Disk:
                 yield path, None
                 yield from self._walk(below, f"{path}/", names, content)
 
-    def _directories(self, node: Directory) -> Iterator[Directory]:
+    def _directories(self, node):
         yield node
         for below in node.names.values():
             if isinstance(below, Directory):
@@ -103,33 +99,33 @@ class Disk:
 
     # ------------------------------------------------ steps
 
-    def _relative(self, path: Any) -> str | None:
+    def _relative(self, path):
         """The path below the root; None: it is elsewhere."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         path, root = os.path.abspath(os.fspath(path)), str(self.root)
         return path[len(root) + 1 :] if isinstance(path, str) and path.startswith(f"{root}/") else None
 
-    def _place(self, path: str) -> tuple[Directory, str]:
+    def _place(self, path):
         *above, name = path.split("/")
         node = self._tree
         for part in above:
             node = node.names[part]
         return node, name
 
-    def _find(self, path: str) -> Any:
+    def _find(self, path):
         above, name = self._place(path)
         return above.names[name]
 
-    def step(self, what: str, path: str) -> None:
+    def step(self, what, path):
         """Count a step that is about to happen, and tell of it."""
         self.steps += 1
         self.hook(what, path)
 
-    def _moved(self, what: str) -> Callable[..., None]:
+    def _moved(self, what):
         """`os.replace` or `os.link`."""
 
-        def move(source: Any, target: Any, **options: Any) -> None:
+        def move(source, target, **options):
             old, new = self._relative(source), self._relative(target)
             if old is None or new is None:
                 return (_REAL["replace"] if what == "rename" else _LINK)(source, target, **options)
@@ -143,7 +139,7 @@ class Disk:
 
         return move
 
-    def _made(self, path: Any, mode: int = 0o777, **options: Any) -> None:
+    def _made(self, path, mode=0o777, **options):
         below = self._relative(path)
         if below is not None and not os.path.lexists(path):
             self.step("mkdir", below)
@@ -152,8 +148,8 @@ class Disk:
             above, name = self._place(below)
             above.names = {**above.names, name: Directory()}
 
-    def _removed(self, real: str) -> Callable[..., None]:
-        def remove(path: Any, **options: Any) -> None:
+    def _removed(self, real):
+        def remove(path, **options):
             below = self._relative(path) if "dir_fd" not in options else None
             if below is not None and os.path.lexists(path):
                 self.step(real, below)
@@ -164,7 +160,7 @@ class Disk:
 
         return remove
 
-    def _cleared(self, path: Any, ignore_errors: bool = False, **options: Any) -> None:
+    def _cleared(self, path, ignore_errors=False, **options):
         """`shutil.rmtree`, a file at a time."""
         with suppress(*[OSError] * ignore_errors):
             for directory, below, files in os.walk(path, topdown=False):
@@ -174,7 +170,7 @@ class Disk:
                     os.rmdir(os.path.join(directory, name))
             os.rmdir(path)
 
-    def _opened_low(self, path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+    def _opened_low(self, path, flags, mode=0o777, **options):
         below = self._relative(path) if flags & os.O_CREAT else None
         fresh = below is not None and not os.path.lexists(path)
         if fresh:
@@ -184,7 +180,7 @@ class Disk:
             self._note(str(below))
         return int(descriptor)
 
-    def _opened(self, path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def _opened(self, path, mode="r", *arguments, **options):
         below = self._relative(path) if set(mode) & set("wax+") else None
         if below is None:
             return _OPEN(path, mode, *arguments, **options)
@@ -194,7 +190,7 @@ class Disk:
         self._note(below)
         return _Watched(self, file, below)
 
-    def _note(self, path: str) -> None:
+    def _note(self, path):
         """Look at the content of a file that was opened or written."""
         above, name = self._place(path)
         if name not in above.names:
@@ -202,7 +198,7 @@ class Disk:
         with _OPEN(self.root / path, "rb") as file:
             above.names[name].content = file.read()
 
-    def _synchronised(self, descriptor: int) -> None:
+    def _synchronised(self, descriptor):
         below = self._relative(descriptor)
         if below is None:
             if os.readlink(f"/proc/self/fd/{descriptor}") == str(self.root):
@@ -216,7 +212,7 @@ class Disk:
             self._note(below)
             node.kept = node.content
 
-    def written(self, file: Any, path: str) -> None:
+    def written(self, file, path):
         """Close a file, whose content is written then: as a whole, or not at all where the writer ends before."""
         try:
             self.step("write", path)
@@ -231,7 +227,7 @@ class Disk:
             self._note(path)
 
     @contextmanager
-    def watched(self) -> Iterator[Disk]:
+    def watched(self):
         """Let the writes of this process below the root be steps, for a block."""
         with pytest.MonkeyPatch.context() as patch:
             for name, function in {
@@ -249,30 +245,30 @@ class Disk:
 class _Watched:
     """A file that is written when it is closed."""
 
-    def __init__(self, disk: Disk, file: Any, path: str) -> None:
+    def __init__(self, disk, file, path):
         self._disk, self._file, self._path = disk, file, path
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._file, name)
 
-    def __enter__(self) -> _Watched:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.close()
 
-    def close(self) -> None:
+    def close(self):
         """Write and close."""
         if not self._file.closed:
             self._disk.written(self._file, self._path)
 
 
-def _torn(file: File) -> bytes:
+def _torn(file):
     """What is synchronised, or half of what is not."""
     return file.kept if file.content == file.kept else file.content[: len(file.content) // 2]
 
 
-def known(image: Image) -> frozenset[tuple[str, bytes | None]]:
+def known(image):
     """What an image is told by: random names, clocks and process numbers left out, and what is never read again.
 
     That is what lies in a half-written directory, which is removed as it is, and how often a segment was begun.
@@ -281,7 +277,7 @@ def known(image: Image) -> frozenset[tuple[str, bytes | None]]:
 
 
 @lru_cache(maxsize=2**14)
-def _entry(path: str, content: bytes | None) -> tuple[str, bytes | None] | None:
+def _entry(path, content):
     if "starts/" in path or _INSIDE.search(path):
         return None
     if _HIDDEN.search(path):
@@ -289,7 +285,7 @@ def _entry(path: str, content: bytes | None) -> tuple[str, bytes | None] | None:
     return path, _plain(path, content)
 
 
-def _plain(path: str, content: bytes | None) -> bytes | None:
+def _plain(path, content):
     name = path.rpartition("/")[2]
     if not content or not ("receipts/" in path or "lock.json" in name):
         return content

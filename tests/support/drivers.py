@@ -1,13 +1,10 @@
 """Drivers in processes of their own, and where to hit them: for tests that kill, freeze and interrupt."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +20,7 @@ SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some
 HELD = {**SLOW, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["slow_publish"]'}
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 90.0, what: str = "") -> None:
+def wait_until(condition, seconds=90.0, what=""):
     """Wait for a condition, not for ever: long enough for a machine that is ten times slower than this one."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -35,29 +32,21 @@ def wait_until(condition: Callable[[], object], seconds: float = 90.0, what: str
 class Driver:
     """A command of bigkernel, or a Python text, in a process group of its own."""
 
-    def __init__(self, arguments: Sequence[str] | str, cwd: Path, **environment: str) -> None:
+    def __init__(self, arguments, cwd, **environment):
         code = "from bigkernel.cli import main; main()" if not isinstance(arguments, str) else arguments
         words = [] if isinstance(arguments, str) else list(map(str, arguments))
         code = f"import slow_publish\n{code}" if HELD.items() <= environment.items() else code
         here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.out, self.err = cwd / f"out-{time.monotonic_ns()}", cwd / f"err-{time.monotonic_ns()}"
         with open(self.out, "w") as out, open(self.err, "w") as err:
+            own = {"PYTHONPATH": os.pathsep.join(here), "PYTHONFAULTHANDLER": "1"}
+            own |= {"DASK_BIGKERNEL__MIN_SEGMENTS": str(SEGMENTS), **environment}
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"{HEARS_CTRL_C}\n{code}", *words],
-                cwd=cwd,
-                stdout=out,
-                stderr=err,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(here),
-                    "PYTHONFAULTHANDLER": "1",
-                    "DASK_BIGKERNEL__MIN_SEGMENTS": str(SEGMENTS),
-                    **environment,
-                },
-                start_new_session=True,
-            )
+                cwd=cwd, stdout=out, stderr=err, env={**os.environ, **own}, start_new_session=True,
+            )  # fmt: skip
 
-    def workers(self) -> list[psutil.Process]:
+    def workers(self):
         """Its worker processes."""
         try:
             below = psutil.Process(self.process.pid).children(recursive=True)
@@ -65,11 +54,11 @@ class Driver:
         except psutil.Error:
             return []
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def until(self, condition, what):
         """Wait for what it is to bring about; what it said, where it ends before."""
         met = False
 
-        def met_or_ended() -> bool:
+        def met_or_ended():
             nonlocal met
             ended = self.process.poll() is not None
             met = bool(condition())  # asked once: it may hold for a moment only
@@ -78,7 +67,7 @@ class Driver:
         wait_until(met_or_ended, what=what)
         assert met, f"it ended with {self.process.returncode} before {what}: {self.errors()[-20000:]}"
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds=120.0):
         """Its exit code."""
         try:
             return self.process.wait(seconds)
@@ -88,33 +77,33 @@ class Driver:
             self.end()
             raise AssertionError(f"no end after {seconds} s: {self.errors()[-20000:]}") from error
 
-    def errors(self) -> str:
+    def errors(self):
         """What it said on standard error."""
         return self.err.read_text()
 
-    def end(self) -> None:
+    def end(self):
         """Kill what is left of it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
 
 
-def published(run: Path) -> int:
+def published(run):
     """Segments that a run has published, in all of its sweeps."""
     return len(list(run.glob("*/receipts/0-*.json"))) + len(list(run.glob("receipts/0-*.json")))
 
 
-def same_model(a: Path, b: Path) -> bool:
+def same_model(a, b):
     """Tell if two models are the same to the last bit."""
     return sums_of(a) == sums_of(b)
 
 
-def sums_of(model: Path) -> dict[str, int]:
+def sums_of(model):
     """The checksum of every array of a model file."""
     with opened(model, limit_bytes=LIMIT_BYTES) as contents:
         return contents.crc32
 
 
-def leftovers(run: Path) -> list[Path]:
+def leftovers(run):
     """What is half-written."""
     return [path for path in run.rglob("*") if path.name.endswith((".partial", ".old"))]

@@ -3,10 +3,7 @@
 A case says its numbers by a seed, so that the same words always mean the same arrays. n rows, d features, m landmarks.
 """
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,35 +40,25 @@ NEW = ("same", "ndarray", "wide", "nan", "flat", "none", "empty")
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an estimator; the defaults are an ordinary one.
+    """One call of an estimator; the defaults are an ordinary one."""
 
-    Attributes
-    ----------
-    kind, dtype, power, look, shape : of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
-    target : of y
-    alpha, width, landmarks, kernel, intercept : of the estimator, where it has them
-    new : what is predicted
-    entry : "fit", "partial_fit" (twice) or "weighted"
-    seed : of all numbers
-    """
-
-    kind: str = "ndarray"
+    kind: str = "ndarray"  # of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
     dtype: str = "f8"
     power: int = 0
     look: str = "ordinary"
     shape: tuple[int, int] = (12, 3)
-    target: str = "plain"
-    alpha: Any = 1.0
+    target: str = "plain"  # of y
+    alpha: Any = 1.0  # of the estimator, where it has them
     width: float | None = None
     landmarks: Any = 5
     kernel: str = "rbf"
     intercept: bool = False
-    new: str = "same"
-    entry: str = "fit"
-    seed: int = 0
+    new: str = "same"  # what is predicted
+    entry: str = "fit"  # "fit", "partial_fit" (twice) or "weighted"
+    seed: int = 0  # of all numbers
 
 
-def often(ordinary: int, values: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+def often(ordinary, values):
     """One of these values; the first so many times as often as each other one, as not every case is odd at once."""
     return st.sampled_from((values[0],) * ordinary + values[1:])
 
@@ -95,10 +82,7 @@ CASES = st.builds(
 )
 
 
-# ---------------------------------------------------------------- numbers
-
-
-def base(case: Case) -> np.ndarray:
+def base(case):
     """The rows before they are multiplied and stored, (n, d) float64 of size 1."""
     n, d = case.shape
     X = np.random.default_rng(case.seed).normal(size=(n, d))
@@ -119,7 +103,7 @@ def base(case: Case) -> np.ndarray:
     return X
 
 
-def stored(case: Case) -> np.ndarray:
+def stored(case):
     """The rows as an array of the dtype of the case."""
     X = base(case)
     if case.dtype in STRANGE_DTYPES:
@@ -141,7 +125,7 @@ def stored(case: Case) -> np.ndarray:
         return np.clip(np.round(8 * X), *limits).astype(dtype)
 
 
-def targets(case: Case, *, classes: bool) -> Any:
+def targets(case, *, classes):
     """y of the case."""
     n = case.shape[0]
     rng = np.random.default_rng(100 + case.seed)
@@ -170,7 +154,7 @@ def targets(case: Case, *, classes: bool) -> Any:
     }[case.target]()
 
 
-def contained(values: np.ndarray, kind: str, y: Any = None) -> Any:
+def contained(values, kind, y=None):
     """The rows in a container; those that carry columns get y too."""
     if kind == "list":
         return values.tolist()
@@ -206,7 +190,7 @@ def contained(values: np.ndarray, kind: str, y: Any = None) -> Any:
     return values
 
 
-def corpus(place: Path, values: np.ndarray, y: Any) -> Any:
+def corpus(place, values, y):
     """The rows as a corpus with its column y, where it has one."""
     columns = {"y": np.asarray(y)} if y is not None else {}
     kinds = {name: column.dtype for name, column in columns.items()}
@@ -217,10 +201,7 @@ def corpus(place: Path, values: np.ndarray, y: Any) -> Any:
     return open_corpus(path)
 
 
-# ---------------------------------------------------------------- estimators
-
-
-def kernel(case: Case) -> Any:
+def kernel(case):
     """The kernel: a word, or one of a width that is so many times the size of the rows."""
     if case.kernel == "function":
         return shared
@@ -232,7 +213,7 @@ def kernel(case: Case) -> Any:
         }.get(case.kernel, case.kernel)
     with np.errstate(over="ignore", divide="ignore", under="ignore"):
         width = float(np.float64(case.width) * _size(case))
-        made: dict[str, Callable[[], Any]] = {
+        made = {
             "rbf": lambda: bigkernel.Gaussian(width),
             "laplacian": lambda: bigkernel.Laplacian(float(1 / np.float64(width))),
             "matern": lambda: bigkernel.Matern(width, 1.5),
@@ -243,28 +224,27 @@ def kernel(case: Case) -> Any:
         return made[case.kernel]()
 
 
-def shared(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+def shared(X, Z):
     """What rows share, as histograms do; a kernel of one's own, of blocks."""
-    smaller: np.ndarray = np.minimum(np.abs(X)[:, None], np.abs(Z)).sum(axis=2)
-    return smaller
+    return np.minimum(np.abs(X)[:, None], np.abs(Z)).sum(axis=2)
 
 
-def _size(case: Case) -> float:
+def _size(case):
     """About how large the differences of rows are."""
     if case.dtype in STRANGE_DTYPES:
         return 1.0
     return float(np.ldexp(1.0, case.power)) if np.dtype(case.dtype).kind == "f" else 8.0
 
 
-def _landmarks(case: Case) -> Any:
+def _landmarks(case):
     return {"n": case.shape[0], "more": case.shape[0] + 3}.get(case.landmarks, case.landmarks)
 
 
-def _common(case: Case) -> dict[str, Any]:
+def _common(case):
     return {"kernel": kernel(case), "n_landmarks": _landmarks(case), "random_state": 0}
 
 
-ESTIMATORS: dict[str, Callable[[Case], Any]] = {
+ESTIMATORS = {
     "KernelRidge": lambda case: bigkernel.KernelRidge(alpha=case.alpha, fit_intercept=case.intercept, **_common(case)),
     "KernelRidgeClassifier": lambda case: bigkernel.KernelRidgeClassifier(
         alpha=case.alpha, fit_intercept=case.intercept, **_common(case)

@@ -4,12 +4,8 @@ The oracles are dense float64 least squares in whitened coordinates, plain sums,
 another container. n rows, d features, m landmarks, c targets.
 """
 
-from __future__ import annotations
-
 import traceback
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import reference
@@ -32,7 +28,7 @@ _RAW = (
 )
 
 
-def require_named(error: BaseException) -> None:
+def require_named(error):
     """Assert that an error is one of ours, or of scikit-learn's own validation, and has words to act on."""
     text = str(error)
     said = f"{type(error).__name__}: {text}"
@@ -46,7 +42,7 @@ def require_named(error: BaseException) -> None:
     assert inner.startswith(_SKLEARN) or not any(word in text for word in _RAW), said
 
 
-def require_told(caught: list[warnings.WarningMessage]) -> set[type[Warning]]:
+def require_told(caught):
     """Assert that the warnings of a result are ours or scikit-learn's, not an array library's; their kinds."""
     foreign = [one for one in caught if not issubclass(one.category, (*TOLD, DataConversionWarning))]
     said = (_SKLEARN, _PACKAGE)
@@ -55,7 +51,7 @@ def require_told(caught: list[warnings.WarningMessage]) -> set[type[Warning]]:
     return {one.category for one in caught}
 
 
-def distance(found: Any, wanted: Any) -> float:
+def distance(found, wanted):
     """‖found − wanted‖ / ‖wanted‖, for numbers of any size."""
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     assert found.shape == wanted.shape, (found.shape, wanted.shape)
@@ -65,16 +61,13 @@ def distance(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found / unit - wanted / unit) / np.linalg.norm(wanted / unit))
 
 
-# ---------------------------------------------------------------- least squares
-
-
-def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | None:
+def kernel_values(kernel, X, Z):
     """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
     if kernel.name in ("sum", "product"):
         parts = [kernel_values(part, X, Z) for part in kernel.parts]
         if any(part is None for part in parts):
             return None
-        return parts[0] + parts[1] if kernel.name == "sum" else parts[0] * parts[1]  # type: ignore[operator]
+        return parts[0] + parts[1] if kernel.name == "sum" else parts[0] * parts[1]
     if kernel.name == "scaled":
         inner = kernel_values(kernel.kernel, X, Z)
         return None if inner is None else kernel.factor * inner
@@ -98,13 +91,10 @@ def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | Non
     return values if np.isfinite(values).all() else None
 
 
-def least_squares(
-    phi: np.ndarray, Y: np.ndarray, alpha: float, weight: np.ndarray, *, intercept: bool
-) -> np.ndarray | None:
+def least_squares(phi, Y, alpha, weight, *, intercept):
     """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², from the singular values of φ.
 
-    None where columns are between dependent and independent, which sums of squares take for the former, and no penalty
-    to speak of decides.
+    None where columns are between dependent and independent, and no penalty to speak of decides.
     """
     root = np.sqrt(weight)[:, None]
     Y = Y.reshape(len(Y), -1)
@@ -133,7 +123,7 @@ def least_squares(
     return (centred / scale @ coef + mean) * unit
 
 
-def _unlike_units(X: np.ndarray, Y: np.ndarray, alpha: float) -> np.ndarray:
+def _unlike_units(X, Y, alpha):
     """Xv of min ‖Xv − Y‖² + α‖v‖² where a column is 1e13 times longer than another, by rows for the penalty below X.
 
     Every column is of one length there, or the singular values of the others would count as rounding of the long one.
@@ -144,9 +134,7 @@ def _unlike_units(X: np.ndarray, Y: np.ndarray, alpha: float) -> np.ndarray:
     return X / lengths @ np.linalg.lstsq(tall / lengths, right, rcond=1e-14)[0]
 
 
-def kernel_least_squares(
-    model: Any, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, new: np.ndarray
-) -> np.ndarray | None:
+def kernel_least_squares(model, X, Y, weight, new):
     """f(X) of kernel ridge on the landmarks of a fitted model, (n, c); None where float64 cannot tell."""
     if model.kernel_.name == "pairwise":
         return None

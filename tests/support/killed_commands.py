@@ -1,12 +1,8 @@
 """Commands that are killed at publishes and gone on with.
 
-Every attempt is a fork of this process, which has imported all that a command needs and done nothing: it takes a tenth
-of a start. A publish is a rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it. Prints of
-every job the publishes of an undisturbed command, those that were tried, at most as many as were asked for, and those
-that led to another result, with what was said.
+Every attempt is a fork of this process, which has imported all that a command needs and done nothing. A publish is a
+rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it.
 """
-
-from __future__ import annotations
 
 import csv
 import json
@@ -36,34 +32,27 @@ SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkern
 
 @dataclass(frozen=True)
 class Job:
-    """A command in a directory of its own, where `make` puts what it needs.
+    """A command in a directory of its own, where `make` puts what it needs."""
 
-    Attributes
-    ----------
-    words : of the command; a second attempt adds --resume
-    result : what must not depend on what happened
-    over : of a refusal that says that it had been done before it was killed
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # of the command; a second attempt adds --resume
     make: Callable[[Path], None]
-    result: Callable[[Path], Any]
-    over: str = ""
+    result: Callable[[Path], Any]  # what must not depend on what happened
+    over: str = ""  # of a refusal that says that it had been done before it was killed
 
 
-def _rows() -> tuple[np.ndarray, np.ndarray]:
+def _rows():
     rng = np.random.default_rng(12)
     X = rng.normal(size=(240, 4))
     return X, rng.integers(0, 3, 240)
 
 
-def _table(place: Path) -> None:
+def _table(place):
     X, y = _rows()
     with open(place / "table.csv", "w", newline="") as file:
         csv.writer(file).writerows([*map(float, row), int(label)] for row, label in zip(X, y, strict=True))
 
 
-def _corpus(place: Path) -> None:
+def _corpus(place):
     X, y = _rows()
     info = CorpusInfo("train", classes=(0, 1, 2))
     with CorpusWriter(
@@ -72,22 +61,22 @@ def _corpus(place: Path) -> None:
         to.append(x=X, y=y)
 
 
-def _corpus_and_model(place: Path) -> None:
+def _corpus_and_model(place):
     X, _ = _rows()
     _corpus(place)
     save_model(KernelRidge(Gaussian(2.0), n_landmarks=9, random_state=0).fit(X, X[:, 0]), place / "m.model")
 
 
-def _files(path: Path) -> dict[str, bytes]:
+def _files(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def _arrays(path: Path) -> dict[str, int]:
+def _arrays(path):
     with opened(path, limit_bytes=LIMIT_BYTES) as contents:
         return contents.crc32
 
 
-def _told(place: Path) -> dict[str, Any]:
+def _told(place):
     told = json.loads((place / "out").read_text())
     return {key: value for key, value in told.items() if isinstance(value, float) and "second" not in key}
 
@@ -110,7 +99,7 @@ JOBS = {
 }
 
 
-def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, int]:
+def attempt(job, place, *more, kill_at=0):
     """Run the command in a fork; its exit code or minus its signal, and the publishes that it came to."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -120,7 +109,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
         done, replace = 0, os.replace
 
-        def counted(source: Any, target: Any, **options: Any) -> None:
+        def counted(source, target, **options):
             nonlocal done
             if sys._getframe(1).f_globals["__name__"] in PUBLISHERS:
                 done += 1
@@ -148,7 +137,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
     return os.waitstatus_to_exitcode(status), published
 
 
-def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
+def gone_on_with(job, place, kill_at, wanted):
     """What is wrong with a command that was killed at a publish and then gone on with; empty: nothing."""
     place.mkdir()
     job.make(place)
@@ -165,7 +154,7 @@ def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
     return "" if job.result(place) == wanted else "another result"
 
 
-def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
+def kill(place, job, most):
     """Kill a job at so many of its publishes, spread evenly: how many were tried, and what was wrong."""
     clean = place / "clean"
     clean.mkdir(parents=True)
@@ -178,6 +167,6 @@ def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
     return len(moments), {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
 
 
-def main(place: str, asked: dict[str, int]) -> None:
+def main(place, asked):
     """Print, as JSON, what `kill` says of each job."""
     print(json.dumps({name: kill(Path(place, name), JOBS[name], most) for name, most in asked.items()}))

@@ -1,11 +1,7 @@
 """Run directories as a job of many segments leaves them, made without any worker: manifest, receipts and journal."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from simulated import messages
 
@@ -16,7 +12,7 @@ from bigkernel.streaming.merge_tree import merge_tree, spans
 SETTINGS = {"rows": "abc", "statistic.kernel.sigma": "0.7", "versions": "bigkernel 0.1.0, numpy 2"}
 
 
-def make_run(root: Path, *, segments: int = 40, workers: int = 5, pause: float = 3600.0, journal: bool = True) -> Path:
+def make_run(root, *, segments=40, workers=5, pause=3600.0, journal=True):
     """A job that was killed half way and, after a pause, gone on with to its end."""
     sweep = root / "moments"
     rows = 65_536 * segments
@@ -26,8 +22,8 @@ def make_run(root: Path, *, segments: int = 40, workers: int = 5, pause: float =
     died = first[-1][1] + 5
     again = list(messages(segments, workers, job="second", finished=True, seed=1))
     shift = died + pause - again[0][1]
-    computed: dict[str, Receipt] = {}
-    lines: list[dict[str, Any]] = []
+    computed = {}
+    lines = []
     for number, (message, time) in enumerate([*first, *((message, time + shift) for message, time in again)]):
         message = {**message, "time": time}
         if message["kind"] in ("job_started", "sweep_started"):
@@ -55,21 +51,15 @@ def make_run(root: Path, *, segments: int = 40, workers: int = 5, pause: float =
         if node not in computed:
             held = [computed[f"0-{i}"] for i in range(begin, stop)]
             last = max(held, key=lambda receipt: receipt.ended)
-            computed[node] = replace(
-                last,
-                node=node,
-                start=held[0].start,
-                stop=held[-1].stop,
-                elapsed=0.4,
-                ended=min(last.ended + 0.5, end + 1),
-            )
+            ended = min(last.ended + 0.5, end + 1)
+            computed[node] = replace(last, node=node, start=held[0].start, stop=held[-1].stop, elapsed=0.4, ended=ended)
     for node, receipt in computed.items():
         write_sealed(sweep / "receipts" / f"{node}.json", receipt.to_json())
     (sweep / "partials" / merge_tree(segments)[-1][0]).mkdir()
     return root
 
 
-def put_into_journal(run: Path, text: str) -> None:
+def put_into_journal(run, text):
     """Put a text wherever journal and command of a run hold words of others, and a judgement that has it too."""
     lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     for line in lines:
@@ -86,7 +76,7 @@ def put_into_journal(run: Path, text: str) -> None:
     write_json(run / "command.json", {"command": [text, text]})
 
 
-def tell(run: Path, *said: tuple[str, dict[str, Any]]) -> None:
+def tell(run, *said):
     """Put figures (name, values) into the journal of a run, before its last line."""
     lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
     about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}

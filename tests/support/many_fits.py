@@ -1,7 +1,5 @@
 """Many small fits in one process, some of which are killed in a fork and gone on with: what the process holds."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -9,7 +7,6 @@ import shutil
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import dask
 import numpy as np
@@ -18,39 +15,39 @@ from distributed import Client
 from probes import local_cluster, threads_kept
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.data.run_directory import Run
 
 MARKS, PUBLISHES = 20, 5  # looks at the process; of a fit: its segments and their merges
 
 
-def fit(corpus: Corpus, where: Any, run: Path | None = None, *, resume: bool = False) -> bytes:
+def fit(corpus, where, run=None, *, resume=False):
     """The coefficients of one fit."""
     with executing(where, run=run, resume=resume):
         model = KernelRidge(Gaussian(2.0), n_landmarks=6, random_state=0).fit(corpus)
     return model.dual_coef_.tobytes()
 
 
-def fit_killed(corpus: Corpus, run: Path, at: int) -> None:
+def fit_killed(corpus, run, at):
     """Fit in a fork of this process, which SIGKILL ends as it publishes for the `at`-th time."""
     child = os.fork()
     if not child:
         publish, done = Run.publish, 0
 
-        def counted(self: Run, *arguments: Any) -> Any:
+        def counted(self, *arguments):
             nonlocal done
             done += 1
             if done == at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return publish(self, *arguments)
 
-        Run.publish = counted  # type: ignore[method-assign]
+        Run.publish = counted
         fit(corpus, "serial", run)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-def held() -> tuple[int, int, int, int]:
+def held():
     """Resident bytes, open files, threads and files in the directory of temporary files."""
     gc.collect()
     process = psutil.Process()
@@ -58,7 +55,7 @@ def held() -> tuple[int, int, int, int]:
     return process.memory_info().rss, process.num_fds(), threads_kept(), strays
 
 
-def main(where: str, fits: int, kills: int) -> None:
+def main(where, fits, kills):
     """Print, as JSON, how many fits were wrong, and what was held after every `every` fits."""
     dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
     X, run = np.random.default_rng(0).normal(size=(60, 8)), Path("run")
@@ -69,7 +66,7 @@ def main(where: str, fits: int, kills: int) -> None:
     corpus, wrong, every, marks = open_corpus("corpus"), 0, fits // MARKS, []
     struck = {fits * part // kills: 1 + part % PUBLISHES for part in range(kills)}  # fit: publish
     with ExitStack() as stack:
-        client: Any = where
+        client = where
         if where == "dask":
             client = stack.enter_context(Client(stack.enter_context(local_cluster(2)), set_as_default=False))
         clean = fit(corpus, client)

@@ -5,8 +5,6 @@ stand (those of README.md as a file each, in a process of its own). The lines of
 `bigkernel`, called in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -32,7 +30,7 @@ class Block:
     reason: str | None
 
 
-def blocks_of(page: Path) -> list[Block]:
+def blocks_of(page):
     """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
@@ -41,13 +39,13 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def commands_of(block: Block) -> list[list[str]]:
+def commands_of(block):
     """Return the words of each command of an `sh` block, without comments."""
     lines = block.text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def run_command(words: list[str]) -> None:
+def run_command(words):
     """Call a command of bigkernel in this process; raises if it does not end with 0."""
     from click.testing import CliRunner
 
@@ -59,7 +57,7 @@ def run_command(words: list[str]) -> None:
         raise RuntimeError(f"{shlex.join(words)} ended with {result.exit_code}:\n{result.output}") from result.exception
 
 
-def run_file(text: str) -> None:
+def run_file(text):
     """Paste `text` into a file and run it with Python; raises if that fails."""
     Path("pasted.py").write_text(text, encoding="utf-8")
     done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=500)
@@ -67,9 +65,9 @@ def run_file(text: str) -> None:
         raise RuntimeError(f"the block as a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
-def run_page(page: Path) -> str:
+def run_page(page):
     """Run the blocks of a page in an empty directory; return what went wrong, or nothing."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
         try:

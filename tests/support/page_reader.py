@@ -1,13 +1,10 @@
 """A reader of pages that objects to what is not well-formed, not self-contained or not safe."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 _VOID = {"meta", "img", "br"}
 
@@ -15,13 +12,13 @@ _VOID = {"meta", "img", "br"}
 class Reader(HTMLParser):
     """The scripts of a page by type; every tag closed in its order, no handler, no resource from elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.scripts: dict[str, str] = {}
+        self.open = []
+        self.scripts = {}
         self._type = ""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         named = dict(attrs)
         assert not [name for name in named if name.startswith("on") or name in ("src", "srcset")]
         assert named.get("href", "status") == "status"  # Dask's page, beside ours
@@ -31,16 +28,16 @@ class Reader(HTMLParser):
             self._type = named.get("type") or "script"
             assert self._type not in self.scripts
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open, f"</{tag}> closes nothing"
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] == "script":
             self.scripts[self._type] = self.scripts.get(self._type, "") + data
 
 
-def read(html: str) -> Any:
+def read(html):
     """Check the form of a page; return the state inside."""
     reader = Reader()
     reader.feed(html)

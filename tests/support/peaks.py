@@ -1,11 +1,8 @@
 """The most memory that reading a file takes, in a process where nothing else allocates."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 _READ = """
 import json, sys, tracemalloc
@@ -28,7 +25,7 @@ print(json.dumps([peak(path) for path in sys.argv[2:]]))
 """
 
 
-def reading_peaks(*paths: Path, read_bytes: int) -> list[tuple[int, int]]:
+def reading_peaks(*paths, read_bytes):
     """(rows, most bytes held) of each text file, read `read_bytes` at once."""
     done = subprocess.run(
         [sys.executable, "-c", _READ, str(read_bytes), *map(str, paths)],

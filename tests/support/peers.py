@@ -1,8 +1,5 @@
 """What the tests of the search compare with: scikit-learn's GridSearchCV, cell by cell."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
@@ -18,15 +15,12 @@ from threadpoolctl import threadpool_limits
 from bigkernel.data import zarr_arrays
 from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
 
 
-def accumulate(
-    statistic: Any, x: Array, *, cuts: Sequence[int] = (), block_rows: int = 16, **columns: Array | None
-) -> Accumulator:
+def accumulate(statistic, x, *, cuts=(), block_rows=16, **columns):
     """The statistic of rows that come in chunks cut at `cuts`."""
     total, work = statistic.zero(), Workspace()
     for a, b in pairwise([0, *sorted(cuts), len(x)]):
@@ -36,31 +30,36 @@ def accumulate(
     return finish(total) if finish else total
 
 
-def split_scores(search: Any, label: str = "score") -> Array:
+def split_scores(search, label="score"):
     """(candidates, splits)."""
     return np.array([search.cv_results_[f"split{j}_test_{label}"] for j in range(search.n_splits_)]).T
 
 
-def digest(search: Any) -> str:
+def cells(search, splits):
+    """(parameters, rows of the training, rows of the test, its score by name) of every candidate on every split."""
+    for j, (train, test) in enumerate(splits):
+        for i, params in enumerate(search.cv_results_["params"]):
+            yield params, train, test, lambda name="score", j=j, i=i: search.cv_results_[f"split{j}_test_{name}"][i]
+
+
+def digest(search):
     """Of every score of every split, to the bit."""
     scores = {name: values for name, values in search.cv_results_.items() if "_test_" in name}
     return zarr_arrays.digest({name: np.ascontiguousarray(values, np.float64) for name, values in scores.items()})
 
 
-def comparable(params: dict[str, Any]) -> dict[str, Any]:
+def comparable(params):
     """Parameters that `==` compares."""
     return {key: str(value) for key, value in params.items()}
 
 
-def _penalty(params: dict[str, Any]) -> float:
+def _penalty(params):
     """The penalty of a candidate, 0 where it has none or chooses its own."""
     given = [value for name, value in params.items() if name.endswith("alpha") and not isinstance(value, str)]
     return float(given[0]) if given else 0.0
 
 
-def peer(
-    estimator: Any, grid: Any, X: Any, y: Any, *, cv: Any, fit: dict[str, Any] | None = None, **options: Any
-) -> Any:
+def peer(estimator, grid, X, y, *, cv, fit=None, **options):
     """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
     with (
@@ -71,28 +70,24 @@ def peer(
 
 
 def assert_like_peer(
-    estimator: Any,
-    grid: Any,
-    X: Any,
-    y: Any,
+    estimator,
+    grid,
+    X,
+    y,
     *,
-    cv: Any,
-    scoring: Any = None,
-    refit: Any = True,
-    new: Any = None,
-    fit: dict[str, Any] | None = None,
-    peer_fit: dict[str, Any] | None = None,
-    peer_cv: Any = None,
-    atol: float = 1e-8,
-    **options: Any,
-) -> SweepSearchCV:
+    cv,
+    scoring=None,
+    refit=True,
+    new=None,
+    fit=None,
+    peer_fit=None,
+    peer_cv=None,
+    atol=1e-8,
+    **options,
+):
     """Everything that a user reads of a search equals what GridSearchCV gives; returns the search.
 
-    Parameters
-    ----------
-    fit, peer_fit : further arguments of `fit`; the peer has those of `fit` unless its own are given
-    peer_cv : folds of the peer, where it does not know `cv`
-    new : rows to predict with the best model
+    The peer has `peer_cv` and `peer_fit` in place of what it does not know; the best model predicts `new`.
     """
     with dask.config.set(STEPS):
         ours = SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, refit=refit, **options).fit(X, y, **(fit or {}))

@@ -3,14 +3,11 @@
 Workers import them from here by name, so that they are plain data on the way.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,8 +17,6 @@ import numpy as np
 from distributed import LocalCluster
 
 from bigkernel.statistics.moments import add
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 
@@ -31,11 +26,11 @@ class Touch:
 
     path: str
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         with open(self.path, "a") as file:
             file.write(f"{chunk.start}\n")
 
-    def starts(self) -> list[int]:
+    def starts(self):
         """What was noted so far, sorted."""
         return sorted(map(int, Path(self.path).read_text().split())) if Path(self.path).exists() else []
 
@@ -47,7 +42,7 @@ class Die:
     start: int
     once: str = ""
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if chunk.start != self.start or (self.once and Path(self.once).exists()):
             return
         if self.once:
@@ -61,7 +56,7 @@ class Sleep:
 
     seconds: float
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         time.sleep(self.seconds)
 
 
@@ -72,7 +67,7 @@ class Hold:
     start: int
     gate: str
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if chunk.start < self.start:
             return
         Path(f"{self.gate}.{os.getpid()}").touch()
@@ -80,7 +75,7 @@ class Hold:
         while not Path(self.gate).exists() and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def holding(self) -> list[int]:
+    def holding(self):
         """The processes that have waited."""
         gate = Path(self.gate)
         return [int(path.suffix[1:]) for path in gate.parent.glob(f"{gate.name}.*")]
@@ -97,7 +92,7 @@ class Crash:
     spared: int
     seconds: float = 0.05
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if os.getpid() != self.spared and next(_begun) == self.nth:
             threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGSEGV)).start()
 
@@ -110,7 +105,7 @@ class FailingDisk:
     start: int
     times: int
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if chunk.start == self.start:
             Touch(self.path)(chunk)
             if len(Touch(self.path).starts()) <= self.times:
@@ -124,7 +119,7 @@ class DieUnless:
     start: int
     cure: str
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if chunk.start == self.start and not Path(self.cure).exists():
             os._exit(1)
 
@@ -135,7 +130,7 @@ class Devour:
 
     n_bytes: int
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         held = []
         for _ in range(self.n_bytes // 10**8):
             held.append(b"\1" * 10**8)
@@ -158,34 +153,34 @@ class Change:
     chunk: int
     gate: str = ""
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         if chunk.start == self.at:
             self.here()
             if self.gate:
                 Path(self.gate).touch()
 
-    def here(self) -> None:
+    def here(self):
         """Do it now."""
         CHANGES[self.what](Path(self.path), Path(self.other), self.chunk)
 
 
-def _chunk_file(path: Path, chunk: int) -> Path:
+def _chunk_file(path, chunk):
     return path / "x" / "c" / str(chunk) / "0"
 
 
-def _exchange(path: Path, other: Path, chunk: int) -> None:
+def _exchange(path, other, chunk):
     path.rename(path.with_name("gone"))
     other.rename(path)
 
 
-def _swap(path: Path, other: Path, chunk: int) -> None:
+def _swap(path, other, chunk):
     one, two, aside = _chunk_file(path, chunk), _chunk_file(path, chunk - 1), path.with_name("aside")
     one.rename(aside)
     two.rename(one)
     aside.rename(two)
 
 
-CHANGES: dict[str, Callable[[Path, Path, int], object]] = {
+CHANGES = {
     "the store is removed": lambda path, other, chunk: shutil.rmtree(path),
     "a chunk is removed": lambda path, other, chunk: _chunk_file(path, chunk).unlink(),
     "a chunk is cut short": lambda path, other, chunk: os.truncate(_chunk_file(path, chunk), 20),
@@ -203,7 +198,7 @@ class Both:
 
     acts: tuple[Any, ...]
 
-    def __call__(self, chunk: Chunk) -> None:
+    def __call__(self, chunk):
         for act in self.acts:
             act(chunk)
 
@@ -215,20 +210,20 @@ class Sums:
     width: int
     act: Any = None
 
-    def zero(self) -> Accumulator:
+    def zero(self):
         return {"sum": np.zeros(self.width), "rows": np.zeros(1)}
 
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
+    def update(self, total, chunk):
         if self.act is not None:
             self.act(chunk)
         for block in chunk.blocks():
             total["sum"] += chunk.load(block, self.width, np.float64).sum(axis=0)
         total["rows"] += len(chunk)
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+    def merge(self, a, b):
         return add(a, b)
 
-    def footprint(self, block_rows: int) -> Footprint:
+    def footprint(self, block_rows):
         return Footprint(float(self.width), 8 * (self.width + 1), 8 * block_rows * self.width)
 
 
@@ -238,11 +233,11 @@ class Bulky(Sums):
 
     tail: int = 100_000
 
-    def zero(self) -> Accumulator:
+    def zero(self):
         return {**super().zero(), "tail": np.random.default_rng(0).random(self.tail)}
 
 
-def local_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:
+def local_cluster(n_workers, *, processes=True):
     """Workers of one thread on loopback, on ports that are free."""
     return LocalCluster(
         n_workers=n_workers,
@@ -254,6 +249,6 @@ def local_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:
     )
 
 
-def threads_kept() -> int:
+def threads_kept():
     """Threads of this process, without zarr's pool: that fills up to a few more than processors as reads meet."""
     return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())

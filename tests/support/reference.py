@@ -10,14 +10,9 @@ predict, c targets. Targets may be (n, c) or (n,), which is read as (n, 1); coef
 block k(X, Z) has the rows of X as its rows; a prediction is `k(X_new, Z) @ coef + intercept`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
@@ -25,7 +20,7 @@ Array = NDArray[np.float64]
 # ---------------------------------------------------------------- kernels (MATH.md §1)
 
 
-def _rows(X: ArrayLike) -> Array:
+def _rows(X):
     """X as a float64 matrix (n, d), converted before any subtraction (uint8 and float32 rows stay exact)."""
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2:
@@ -33,28 +28,28 @@ def _rows(X: ArrayLike) -> Array:
     return X
 
 
-def _differences(X: ArrayLike, Z: ArrayLike) -> Array:
+def _differences(X, Z):
     """x_i − z_j for all pairs, (n, m, d)."""
     return _rows(X)[:, np.newaxis, :] - _rows(Z)[np.newaxis, :, :]
 
 
-def _inner_products(X: ArrayLike, Z: ArrayLike) -> Array:
+def _inner_products(X, Z):
     """Σ_k x_ik z_jk for all pairs, (n, m), summed without a matrix product."""
     return np.sum(_rows(X)[:, np.newaxis, :] * _rows(Z)[np.newaxis, :, :], axis=2)
 
 
-def gaussian(X: ArrayLike, Z: ArrayLike, sigma: ArrayLike) -> Array:
+def gaussian(X, Z, sigma):
     """k(x, z) = exp(−½ Σ_j ((x_j − z_j)/σ_j)²); X (n, d), Z (m, d), sigma scalar or (d,); returns (n, m)."""
     scaled = _differences(X, Z) / np.asarray(sigma, dtype=np.float64)
     return np.exp(-0.5 * np.sum(scaled**2, axis=2))
 
 
-def laplacian(X: ArrayLike, Z: ArrayLike, gamma: float) -> Array:
+def laplacian(X, Z, gamma):
     """k(x, z) = exp(−γ Σ_j |x_j − z_j|); X (n, d), Z (m, d); returns (n, m)."""
     return np.exp(-gamma * np.sum(np.abs(_differences(X, Z)), axis=2))
 
 
-def matern(X: ArrayLike, Z: ArrayLike, length_scale: ArrayLike, nu: float) -> Array:
+def matern(X, Z, length_scale, nu):
     """Matérn kernel of r = ‖(x − z)/ℓ‖₂; X (n, d), Z (m, d), length_scale scalar or (d,); returns (n, m).
 
     ν = 1/2: exp(−r);  ν = 3/2: (1 + √3 r) exp(−√3 r);  ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r)
@@ -71,22 +66,22 @@ def matern(X: ArrayLike, Z: ArrayLike, length_scale: ArrayLike, nu: float) -> Ar
     raise ValueError(f"nu must be 0.5, 1.5 or 2.5, found {nu}")
 
 
-def linear(X: ArrayLike, Z: ArrayLike) -> Array:
+def linear(X, Z):
     """k(x, z) = Σ_j x_j z_j; X (n, d), Z (m, d); returns (n, m)."""
     return _inner_products(X, Z)
 
 
-def polynomial(X: ArrayLike, Z: ArrayLike, degree: int, gamma: float, coef0: float) -> Array:
+def polynomial(X, Z, degree, gamma, coef0):
     """k(x, z) = (γ⟨x, z⟩ + c₀)^degree; X (n, d), Z (m, d); returns (n, m)."""
     return (gamma * _inner_products(X, Z) + coef0) ** degree
 
 
-def sigmoid(X: ArrayLike, Z: ArrayLike, gamma: float, coef0: float) -> Array:
+def sigmoid(X, Z, gamma, coef0):
     """k(x, z) = tanh(γ⟨x, z⟩ + c₀), not positive semi-definite in general; X (n, d), Z (m, d); returns (n, m)."""
     return np.tanh(gamma * _inner_products(X, Z) + coef0)
 
 
-def of_kernel(kernel: Any) -> Callable[[ArrayLike, ArrayLike], Array]:
+def of_kernel(kernel):
     """The function k(X, Z) written out here that a kernel object of the package means by its name and parameters."""
     return lambda X, Z: globals()[kernel.name](X, Z, **kernel.get_params())
 
@@ -94,13 +89,13 @@ def of_kernel(kernel: Any) -> Callable[[ArrayLike, ArrayLike], Array]:
 # ---------------------------------------------------------------- shared pieces
 
 
-def _targets(Y: ArrayLike) -> Array:
+def _targets(Y):
     """Y as a float64 matrix (n, c); a vector becomes one column."""
     Y = np.asarray(Y, dtype=np.float64)
     return Y[:, np.newaxis] if Y.ndim == 1 else Y
 
 
-def _weights(sample_weight: ArrayLike | None, n: int) -> Array:
+def _weights(sample_weight, n):
     """Sample weights (n,), ones where none are given."""
     if sample_weight is None:
         return np.ones(n)
@@ -110,7 +105,7 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Array:
     return w
 
 
-def positive_eigenpairs(K: ArrayLike) -> tuple[Array, Array]:
+def positive_eigenpairs(K):
     """K = V diag(λ) Vᵀ restricted to λ_j > m·eps·λ_max, largest first; K (m, m); returns λ (r,), V (m, r).
 
     The cut drops what rounding made of zero, and the negative part of a kernel that is not positive semi-definite.
@@ -122,7 +117,7 @@ def positive_eigenpairs(K: ArrayLike) -> tuple[Array, Array]:
     return values[kept], vectors[:, kept]
 
 
-def whitening(K_mm: ArrayLike) -> Array:
+def whitening(K_mm):
     """T = U D^{-1/2} of K_mm = U D Uᵀ, D_j > m·eps·D_max, so that T Tᵀ = K_mm⁺; K_mm (m, m); returns (m, r).
 
     The Nyström map is φ(x) = Tᵀ k(Z, x), that is Φ = B T for the landmark block B = k(X, Z).
@@ -131,7 +126,7 @@ def whitening(K_mm: ArrayLike) -> Array:
     return vectors / np.sqrt(values)
 
 
-def moments(Phi: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> dict[str, Array]:
+def moments(Phi, Y, w=None):
     """The additive statistics of MATH.md §2; Phi (n, p), Y (n, c) or (n,), w (n,) or None for ones.
 
     n = Σ w_i ();  G = Σ w_i φ_i φ_iᵀ (p, p);  C = Σ w_i φ_i y_iᵀ (p, c);  s = Σ w_i φ_i (p,);  t = Σ w_i y_i (c,);
@@ -152,9 +147,7 @@ def moments(Phi: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> dict[st
 # ---------------------------------------------------------------- ridge and kernel ridge (MATH.md §§2, 3)
 
 
-def ridge(
-    X: ArrayLike, Y: ArrayLike, alpha: float, fit_intercept: bool = False, sample_weight: ArrayLike | None = None
-) -> tuple[Array, Array]:
+def ridge(X, Y, alpha, fit_intercept=False, sample_weight=None):
     """min_{W,b} Σ_i w_i ‖Wᵀx_i + b − y_i‖² + α‖W‖²; X (n, d), Y (n, c); returns coef (d, c), intercept (c,).
 
     Least squares on the augmented rows [√w (X − x̄); √α I] W = [√w (Y − ȳ); 0], with b = ȳ − Wᵀx̄ (the means are
@@ -172,7 +165,7 @@ def ridge(
     return coef, y_mean - x_mean @ coef
 
 
-def krr_exact(K: ArrayLike, Y: ArrayLike, alpha: float, sample_weight: ArrayLike | None = None) -> Array:
+def krr_exact(K, Y, alpha, sample_weight=None):
     """min_a Σ_i w_i ‖(Ka)_i − y_i‖² + α aᵀKa; K (n, n), Y (n, c); returns the dual coefficients a (n, c).
 
     With S = diag(√w): (SKS + αI) u = SY, a = Su; without weights (K + αI) a = Y (seed 000 eq. 17, seed 003).
@@ -183,7 +176,7 @@ def krr_exact(K: ArrayLike, Y: ArrayLike, alpha: float, sample_weight: ArrayLike
     return root * np.linalg.lstsq(root * K * root.T + alpha * np.eye(len(K)), root * Y, rcond=None)[0]
 
 
-def krr_exact_intercept(K: ArrayLike, Y: ArrayLike, alpha: float) -> tuple[Array, Array]:
+def krr_exact_intercept(K, Y, alpha):
     """min_{a,b} ‖1b + Ka − Y‖² + α aᵀKa, alpha > 0; K (n, n), Y (n, c); returns a (n, c), b (c,).
 
     Seed 002, corrected: [[n, 1ᵀK], [1, K + αI]] (b; a) = (1ᵀY; Y). (It follows that 1ᵀa = 0.)
@@ -196,14 +189,7 @@ def krr_exact_intercept(K: ArrayLike, Y: ArrayLike, alpha: float) -> tuple[Array
     return solution[1:], solution[0]
 
 
-def nystrom_krr(
-    B: ArrayLike,
-    K_mm: ArrayLike,
-    Y: ArrayLike,
-    alpha: float,
-    fit_intercept: bool = False,
-    sample_weight: ArrayLike | None = None,
-) -> tuple[Array, Array]:
+def nystrom_krr(B, K_mm, Y, alpha, fit_intercept=False, sample_weight=None):
     """min_{a,b} Σ_i w_i ‖(Ba)_i + b − y_i‖² + α aᵀK_mm a; B (n, m), K_mm (m, m), Y (n, c).
 
     Returns the coefficients over the landmarks a (m, c) and the intercept b (c,). With T = U D^{-1/2} (`whitening`):
@@ -217,7 +203,7 @@ def nystrom_krr(
 # ---------------------------------------------------------------- semi-supervised, SSSL (MATH.md §4)
 
 
-def sssl_exact(K: ArrayLike, labelled_mask: ArrayLike, Y_labelled: ArrayLike, s: int, alpha: float) -> Array:
+def sssl_exact(K, labelled_mask, Y_labelled, s, alpha):
     """SSSL_N (Ji et al. 2012; seed 001 eq. 6 with a ridge); returns the dual coefficients over all N rows, (N, c).
 
     K (N, N) = VΛVᵀ, top s columns of V; P = VᵀK_{:,l} (s, n_l); β = (PPᵀ + αI)⁻¹ P y; f(x) = k(x, X) Vβ.
@@ -228,7 +214,7 @@ def sssl_exact(K: ArrayLike, labelled_mask: ArrayLike, Y_labelled: ArrayLike, s:
     return sssl_landmarks(K, K[:, labelled], Y_labelled, s, alpha)
 
 
-def sssl_landmarks(K_mm: ArrayLike, K_ml: ArrayLike, Y: ArrayLike, s: int, alpha: float) -> Array:
+def sssl_landmarks(K_mm, K_ml, Y, s, alpha):
     """SSSL_m with the eigenfunctions of the landmarks (seed 001 eq. 8); returns landmark coefficients (m, c).
 
     K_mm (m, m) = VΛVᵀ, top s columns of V; P = VᵀK_ml (s, n_l); β = (PPᵀ + αI)⁻¹ P y; f(x) = k(x, Z) Vβ.
@@ -241,15 +227,7 @@ def sssl_landmarks(K_mm: ArrayLike, K_ml: ArrayLike, Y: ArrayLike, s: int, alpha
     return V @ beta
 
 
-def sssl_all(
-    B: ArrayLike,
-    K_mm: ArrayLike,
-    labelled_mask: ArrayLike,
-    Y: ArrayLike,
-    s: int,
-    alpha: float,
-    graph: ArrayLike | None = None,
-) -> Array:
+def sssl_all(B, K_mm, labelled_mask, Y, s, alpha, graph=None):
     """SSSL_m with the eigenvectors of the Nyström kernel over all N rows; returns landmark coefficients (m, c).
 
     Φ = BT (N, r), T = U D^{-1/2}; ΦᵀΦ = WΛWᵀ, top s; features √λ_j φ(x)ᵀW_j = k(x, Z) T W_j √λ_j;
@@ -273,7 +251,7 @@ def sssl_all(
 # ---------------------------------------------------------------- predictive variance (MATH.md §5)
 
 
-def gp_variance_exact(K_train: ArrayLike, K_cross: ArrayLike, k_diag: ArrayLike, noise: float) -> Array:
+def gp_variance_exact(K_train, K_cross, k_diag, noise):
     """Var[y | x] = k(x, x) − k(x, X)(K + σ²I)⁻¹ k(X, x) + σ² (Rasmussen & Williams 2006, eq. 2.26, plus noise).
 
     K_train (n, n); K_cross (q, n) = k(X_new, X); k_diag (q,); noise is the variance σ²; returns (q,).
@@ -283,7 +261,7 @@ def gp_variance_exact(K_train: ArrayLike, K_cross: ArrayLike, k_diag: ArrayLike,
     return np.asarray(k_diag, dtype=np.float64) - np.sum(K_cross * solved.T, axis=1) + noise
 
 
-def gp_variance_nystrom(B: ArrayLike, K_mm: ArrayLike, B_new: ArrayLike, k_diag: ArrayLike, noise: float) -> Array:
+def gp_variance_nystrom(B, K_mm, B_new, k_diag, noise):
     """DTC: k(x, x) − Q_{xX}(Q_XX + σ²I)⁻¹ Q_{Xx} + σ² with Q = B K_mm⁺ Bᵀ, in its dense n×n form.
 
     By Woodbury this is σ² φ(x)ᵀ(ΦᵀΦ + σ²I)⁻¹φ(x) + [k(x, x) − φ(x)ᵀφ(x)] + σ², the form of MATH.md §5.

@@ -44,7 +44,10 @@ def discrepancy(labels, weight, balance, Q=None):
 
 
 def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, rounds):
-    """Values f (n, c) after `rounds` rounds, with the soft labels and their mean entropy of every round before."""
+    """Values f (n, c) after `rounds` rounds, with the soft labels and their mean entropy of every round before.
+
+    `sharpness` is one number, or one for each round.
+    """
     n_source, n = len(labels), len(K)
     E = np.diag(np.where(np.arange(n) < n_source, weight, 0))
     classes = np.unique(labels)
@@ -59,7 +62,8 @@ def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, r
             target = f[n_source:]
             mean = (w[:, None] * target).sum(axis=0) / w.sum()
             tau = np.sqrt((w[:, None] * (target - mean) ** 2).sum() / w.sum())
-            raw = np.exp(sharpness * target / tau)
+            beta = sharpness if np.ndim(sharpness) == 0 else sharpness[turn]
+            raw = np.exp(beta * target / tau)
             Q = raw / raw.sum(axis=1, keepdims=True)
             told.append((Q, float((w * -(Q * np.log(Q)).sum(axis=1)).sum() / w.sum())))
     return f, told

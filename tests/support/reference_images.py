@@ -4,8 +4,6 @@ Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across
 The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 
@@ -15,11 +13,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def pixel(image: Array, i: int, j: int, ground: float = 0.0) -> float:
+def pixel(image, i, j, ground=0.0):
     return float(image[i, j]) if 0 <= i < image.shape[0] and 0 <= j < image.shape[1] else ground
 
 
-def between(image: Array, down: float, across: float, ground: float = 0.0) -> float:
+def between(image, down, across, ground=0.0):
     """The image between its pixels: linear down and across."""
     i, j = math.floor(down), math.floor(across)
     v, u = down - i, across - j
@@ -31,7 +29,7 @@ def between(image: Array, down: float, across: float, ground: float = 0.0) -> fl
     )
 
 
-def resampled(image: Array, affine: Array, ground: float = 0.0) -> Array:
+def resampled(image, affine, ground=0.0):
     """Pixel (i, j) is the image at affine·(i, j, 1)."""
     fixed = np.round(affine * 65536) / 65536
     out = np.empty(image.shape)
@@ -41,7 +39,7 @@ def resampled(image: Array, affine: Array, ground: float = 0.0) -> Array:
     return out
 
 
-def moments(image: Array) -> tuple[float, Array, Array]:
+def moments(image):
     """Ink, its centroid (down, across) and its covariance (2, 2)."""
     mass, first, second = 0.0, np.zeros(2), np.zeros((2, 2))
     for place in np.ndindex(image.shape):
@@ -51,7 +49,7 @@ def moments(image: Array) -> tuple[float, Array, Array]:
     return mass, centre, second / mass - np.outer(centre, centre)
 
 
-def moment_normalised(image: Array, spread: float, breadth: float, aspect: float) -> Array:
+def moment_normalised(image, spread, breadth, aspect):
     """Centroid to the middle, slant taken away, height to a spread, breadth between its own and another."""
     if image.max() <= 0:
         return image.copy()
@@ -70,9 +68,7 @@ def moment_normalised(image: Array, spread: float, breadth: float, aspect: float
     return resampled(image, np.column_stack([back, centre - back @ middle]))
 
 
-def orientation_features(
-    image: Array, cells: int = 8, directions: int = 8, blur: float = 1.0, power: float = 0.5
-) -> Array:
+def orientation_features(image, cells=8, directions=8, blur=1.0, power=0.5):
     """Powers of the shares of 8 directions in cells, of unit length, in the order of the directions below."""
     height, width = image.shape
     towards = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]  # (down, across)
@@ -102,17 +98,17 @@ def orientation_features(
     return raised / (np.linalg.norm(raised) or 1.0)
 
 
-def cell_weight(position: int, cell: int, side: int, cells: int = 8, blur: float = 1.0) -> float:
+def cell_weight(position, cell, side, cells=8, blur=1.0):
     """Share of a pixel in the mean over a cell of one side."""
 
-    def fall(pixel: int) -> float:
+    def fall(pixel):
         centre = (cell + 0.5) * side / cells - 0.5
         return max(0.0, 1 - abs(pixel - centre) / (blur * max(side / cells, 1.0)))
 
     return fall(position) / sum(fall(pixel) for pixel in range(side))
 
 
-def patch_features(image: Array, layers: list[dict]) -> Array:
+def patch_features(image, layers):
     """Kernel features of patches in cells, one patch at a time; image (h, w, c) of layers of numbers by name.
 
     A layer has `patch`, `apart` (places from cell to cell), `sigma`, Z (m, q), W = K_ZZ^(−½) (m, m) and `centred`.
@@ -134,10 +130,7 @@ def patch_features(image: Array, layers: list[dict]) -> Array:
         for a, b in np.ndindex(*cells):
             weights = np.zeros((down, across))
             for i, j in np.ndindex(down, across):
-                from_centre = (
-                    (i + 0.5) * cells[0] / down - a - 0.5,
-                    (j + 0.5) * cells[1] / across - b - 0.5,
-                )
+                from_centre = ((i + 0.5) * cells[0] / down - a - 0.5, (j + 0.5) * cells[1] / across - b - 0.5)
                 weights[i, j] = math.exp(-(math.hypot(*from_centre) ** 2))
             pooled[a, b] = np.tensordot(weights / weights.sum(), psi, 2)
         image = pooled

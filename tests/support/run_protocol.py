@@ -5,11 +5,8 @@ one (zarr takes 5 ms for a partial result), and a process is a thread or a call:
 again at each further step, so that nothing tidies up behind it.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,19 +15,19 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from crashing_disk import Disk, Image, known
+from crashing_disk import Disk, known
 
 from bigkernel.data import run_lock, seals, zarr_arrays
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.run_directory import Run
 from bigkernel.engine import executor
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.events.kinds import SegmentDone
 from bigkernel.events.scope import observe
 from bigkernel.statistics.moments import add
-from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, covered, leaf
+from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf
 from bigkernel.streaming.plan import Footprint
 
 CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
@@ -50,25 +47,23 @@ class Sum:
 
     computed: Any = None  # told the first row of each segment that is begun
 
-    def zero(self) -> Accumulator:
+    def zero(self):
         return {"sum": np.zeros(2)}
 
-    def update(self, total: Accumulator, chunk: Any) -> None:
+    def update(self, total, chunk):
         if self.computed is not None:
             self.computed.append(chunk.start)
         for block in chunk.blocks():
             total["sum"] += chunk.load(block, 2, np.float64).sum(axis=0)
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+    def merge(self, a, b):
         return add(a, b)
 
-    def footprint(self, block_rows: int) -> Footprint:
+    def footprint(self, block_rows):
         return Footprint(1.0, 16, 16)
 
 
-def _publish(
-    path: Any, kind: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any], *, overwrite: bool = False
-) -> None:
+def _publish(path, kind, arrays, attributes, *, overwrite=False):
     """`zarr_arrays.publish` without zarr."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
         scratch.joinpath(seals.METADATA).write_text(json.dumps({"kind": kind, **attributes}))
@@ -78,7 +73,7 @@ def _publish(
             scratch.joinpath(name, "0").write_bytes(values.tobytes())
 
 
-def _read_group(path: Any, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _read_group(path, kind):
     """`zarr_arrays.read_group` of what `_publish` wrote."""
     seal = seals.verify(Path(path))
     found = {}
@@ -91,44 +86,36 @@ def _read_group(path: Any, kind: str) -> tuple[dict[str, np.ndarray], dict[str, 
 
 @dataclass
 class World:
-    """A machine with one run directory, and all drivers that were ever started on it, one after the other.
+    """A machine with one run directory, and all drivers that were ever started on it, one after the other."""
 
-    Attributes
-    ----------
-    disk : Disk
-    segments : of the sweep
-    told : first rows of the segments that a driver was told to be finished
-    computed : first rows of the segments that the last driver has begun
-    """
-
-    disk: Disk
-    segments: int
-    told: set[int] = field(default_factory=set)
-    computed: list[int] = field(default_factory=list)
+    disk: Disk  # Disk
+    segments: int  # of the sweep
+    told: set[int] = field(default_factory=set)  # first rows of the segments that a driver was told to be finished
+    computed: list[int] = field(default_factory=list)  # first rows of the segments that the last driver has begun
     generation: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         signs = np.random.default_rng(5).normal(size=(self.segments * CHUNK_ROWS, 2))
         self._rows = as_rows(signs * 10.0 ** (np.arange(len(signs))[:, None] % 17 - 8))
         self.clean = self.digest(sweep(self._rows, Sum(), client="serial"))
         names = {leaf(i): CHUNK_ROWS * i for i in range(self.segments)}
         assert {receipt.start for receipt in sweep(self._rows, Sum(), client="serial").receipts} == set(names.values())
 
-    def digest(self, swept: Swept) -> str:
+    def digest(self, swept):
         """The bits of a sum."""
         return zarr_arrays.digest(swept.total)
 
     @property
-    def run(self) -> Path:
+    def run(self):
         """The run directory."""
         return self.disk.root / "run"
 
-    def drive(self) -> str:
+    def drive(self):
         """Start a driver, which resumes whatever is there: the bits that it ends with."""
         self.generation += 1
         self.computed.clear()
 
-        def note(event: Any) -> None:
+        def note(event):
             if isinstance(event, SegmentDone):
                 self.told.add(event.receipt.start)
 
@@ -136,7 +123,7 @@ class World:
             swept = sweep(self._rows, Sum(self.computed), client="serial", run=self.run, resume=True)
         return self.digest(swept)
 
-    def require_sound(self, bits: str, done_before: Collection[int]) -> None:
+    def require_sound(self, bits, done_before):
         """What must hold when a driver has ended well, which found these segments told to be finished."""
         if bits != self.clean:
             raise Violation("another sum")
@@ -149,7 +136,7 @@ class World:
 
 
 @contextmanager
-def world(root: Path, segments: int) -> Iterator[World]:
+def world(root, segments):
     """A world on `root`, in which only what is modelled takes time."""
     with ExitStack() as stack:
         settings = {"chunk-bytes": 1024, "min-segments": segments, "monitor": False, "block-rows": 64}
@@ -168,10 +155,10 @@ def world(root: Path, segments: int) -> Iterator[World]:
             yield made
 
 
-def _honest(usable: Callable[..., Any]) -> Callable[..., Any]:
+def _honest(usable):
     """`Run.usable`, which must find no receipt that promises more than there is: nobody damages anything here."""
 
-    def watched(self: Run, merges: Sequence[Merge], leaves: Sequence[str]) -> Any:
+    def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
         found, damaged = usable(self, merges, leaves)
         above = ancestors_of(list(merges))
@@ -183,18 +170,12 @@ def _honest(usable: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-# ---------------------------------------------------------------- crashes
-
-
-def explore(world: World, *, power: bool, most: int | None = None) -> int:
+def explore(world, *, power, most=None):
     """Resume from every state that a crash at any step of any driver can leave; the number of different states.
 
-    Parameters
-    ----------
-    power : what was not synchronised may be lost as well
-    most : states; None: until there is no new one
+    With `power`, what was not synchronised may be lost as well; `most` states, None: until there is no new one.
     """
-    first: tuple[Image, frozenset[int]] = ({}, frozenset())
+    first = ({}, frozenset())
     queue, seen = deque([first]), {(known({}), frozenset[int]())}
     done = 0
     while queue and (most is None or done < most):
@@ -203,7 +184,7 @@ def explore(world: World, *, power: bool, most: int | None = None) -> int:
         world.disk.restore(image)
         world.told = set(told)
 
-        def look(step: str, path: str) -> None:
+        def look(step, path):
             now = frozenset(world.told)
             images = [world.disk.image(), *(world.disk.after_power_loss() if power else ())]
             for found in images:
@@ -220,15 +201,12 @@ def explore(world: World, *, power: bool, most: int | None = None) -> int:
     return done
 
 
-# ---------------------------------------------------------------- workers that die
-
-
 @contextmanager
-def mortal_workers(world: World, dies_at: Collection[int]) -> Iterator[list[int]]:
+def mortal_workers(world, dies_at):
     """Whoever comes to one of these steps of the tasks dies there, and another one does its task again; the deaths."""
     steps, dead, deaths = 0, False, list[int]()
 
-    def hook(step: str, path: str) -> None:
+    def hook(step, path):
         nonlocal steps, dead
         if working:
             steps += not dead
@@ -240,8 +218,8 @@ def mortal_workers(world: World, dies_at: Collection[int]) -> Iterator[list[int]
 
     working = 0
 
-    def surviving(task: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+    def surviving(task):
+        def run(*arguments):
             nonlocal working, dead
             while True:
                 try:

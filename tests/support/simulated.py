@@ -1,10 +1,5 @@
 """Simulated jobs: the messages of a sweep over many segments by many workers, without any worker."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
 from bigkernel.streaming.merge_tree import leaf, spans
@@ -12,42 +7,21 @@ from bigkernel.streaming.merge_tree import leaf, spans
 START = 1_763_750_000.0
 
 
-def messages(
-    segments: int = 2000, workers: int = 100, *, job: str = "simulated", finished: bool = False, seed: int = 0
-) -> Iterator[tuple[dict[str, Any], float]]:
+def messages(segments=2000, workers=100, *, job="simulated", finished=False, seed=0):
     """(message, time) of a job that is half way through, or finished; each segment takes about ten seconds.
 
     Every 50th segment loses its worker once; the first tenth was resumed.
     """
     rng = np.random.RandomState(seed)
     rows, token, now = 65_536, f"{job}-sweep", START
-    plan = {
-        "rows": rows * segments,
-        "features": 784,
-        "segments": segments,
-        "segment_rows": rows,
-        "chunk_rows": 10_000,
-        "flops": rows * segments * 7.1e6,
-        "bytes_read": rows * segments * 784,
-        "partial_bytes": 32_000_000,
-        "task_bytes": 300_000_000,
-    }
+    plan = {"rows": rows * segments, "features": 784, "segments": segments, "segment_rows": rows, "chunk_rows": 10_000}
+    plan |= {"flops": rows * segments * 7.1e6, "bytes_read": rows * segments * 784}
+    plan |= {"partial_bytes": 32_000_000, "task_bytes": 300_000_000}
     about = {"job": job, "sweep": token}
     yield {"kind": "job_started", "job": job, "title": f"fit {job}", "run": "", "host": "node1", "pid": 4242}, now
-    yield (
-        {
-            "kind": "sweep_started",
-            **about,
-            "host": "node1",
-            "what": "moments",
-            "executor": "dask",
-            "run": "",
-            "plan": plan,
-            "stops": [rows * (i + 1) for i in range(segments)],
-            "announced_bytes": 630_000_000,
-        },
-        now,
-    )
+    started = {"host": "node1", "what": "moments", "executor": "dask", "run": "", "plan": plan}
+    started |= {"stops": [rows * (i + 1) for i in range(segments)], "announced_bytes": 630_000_000}
+    yield {"kind": "sweep_started", **about, **started}, now
     free = dict.fromkeys((f"tcp://10.0.{i // 250}.{i % 250}:40{i:03d}" for i in range(workers)), now)
     nodes, pending, merged = spans(segments), set(range(segments)), set[str]()
     last = segments if finished else segments // 2
@@ -86,24 +60,10 @@ def messages(
         yield {"kind": "pulse", **about, **pulse}, now + 1
 
 
-def _segment(
-    about: dict[str, Any], index: int, rows: int, worker: str, seconds: float, ended: float, *, resumed: bool = False
-) -> dict[str, Any]:
+def _segment(about, index, rows, worker, seconds, ended, *, resumed=False):
     shares = {"read": 0.02, "convert": 0.02, "block": 0.42, "exp": 0.03, "gram": 0.51}
-    receipt = {
-        "node": leaf(index),
-        "start": rows * index,
-        "stop": rows * (index + 1),
-        "digest": "",
-        "seconds": {stage: share * seconds for stage, share in shares.items()},
-        "elapsed": seconds,
-        "bytes_read": rows * 784,
-        "worker": worker,
-        "peak_bytes": 550_000_000,
-        "skipped": 0,
-        "starts": 2 if index % 50 == 0 and not resumed else 1,
-        "retries": [],
-        "resumed": resumed,
-        "ended": ended,
-    }
+    receipt = {"node": leaf(index), "start": rows * index, "stop": rows * (index + 1), "digest": "", "elapsed": seconds}
+    receipt |= {"seconds": {stage: share * seconds for stage, share in shares.items()}, "bytes_read": rows * 784}
+    receipt |= {"worker": worker, "peak_bytes": 550_000_000, "skipped": 0, "retries": [], "resumed": resumed}
+    receipt |= {"starts": 2 if index % 50 == 0 and not resumed else 1, "ended": ended}
     return {"kind": "segment", **about, "receipt": receipt}

@@ -4,11 +4,8 @@ Drivers import it where `drivers.HELD` is in their environment, and so do their 
 A file "held" in the working directory tells that a publish waits; a file "go" there ends the delays.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
-from typing import Any
 
 from bigkernel.data.run_directory import Run
 
@@ -17,7 +14,7 @@ SECONDS = 2.0  # of delay: with sixteen segments a machine may stand still for s
 _publish = Run.publish
 
 
-def _slowly(self: Run, *arguments: Any) -> Any:
+def _slowly(self, *arguments):
     if len(list(self.root.glob("receipts/0-*.json"))) >= FREE:
         Path("held").touch()
         end = time.monotonic() + SECONDS
@@ -26,4 +23,4 @@ def _slowly(self: Run, *arguments: Any) -> Any:
     return _publish(self, *arguments)
 
 
-Run.publish = _slowly  # type: ignore[method-assign]
+Run.publish = _slowly

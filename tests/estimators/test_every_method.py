@@ -1,0 +1,279 @@
+"""What every method keeps: its model from any input, chunking and executor, from parts, and solved again."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone, is_classifier
+
+from bigkernel import (
+    DICA,
+    JDA,
+    SSSL,
+    XNV,
+    ARTLClassifier,
+    Gaussian,
+    KernelLogisticClassifier,
+    KernelRidge,
+    KernelRidgeClassifier,
+    LinearRegression,
+    Ridge,
+    SSSLClassifier,
+    XNVClassifier,
+    executing,
+)
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.errors import ConfigError, DataError
+
+rng = np.random.default_rng(31)
+N, D, M = 150, 4, 12
+DOMAIN, LABELS = rng.permutation(np.resize([2, 5, 11], N)), rng.permutation(np.resize([0, 1, 2], N))
+X = rng.normal(size=(N, D)) + 0.1 * DOMAIN[:, None] + 1.5 * np.eye(D)[LABELS]
+Y = np.column_stack([np.sin(X[:, 0]) + 3, X[:, 1] * X[:, 2]])
+y = Y[:, 0]
+CODES = np.where(DOMAIN == 11, -1, LABELS)  # the last domain is the target
+PARTLY = np.where(DOMAIN == 11, np.nan, y)
+WEIGHT = rng.uniform(0.2, 2, N)
+GIVEN = {"kernel": Gaussian(2.0), "landmarks": X[:M]}
+EXACT = {"kernel": Gaussian(2.0)}
+METHODS = {
+    "krr": (KernelRidge(alpha=0.1, fit_intercept=True, **GIVEN), y),
+    "krr drawn": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
+    "krr exact": (KernelRidge(alpha=0.1, **EXACT), y),
+    "classes": (KernelRidgeClassifier(alpha=0.1, **GIVEN), LABELS),
+    "classes exact": (KernelRidgeClassifier(alpha=0.1, **EXACT), LABELS),
+    "calibrated": (KernelRidgeClassifier(probability=True, **GIVEN), LABELS),
+    "logistic": (KernelLogisticClassifier(tol=1e-5, **GIVEN), LABELS),
+    "sssl": (SSSL(n_components=6, **GIVEN), PARTLY),
+    "sssl of landmarks": (SSSL(n_components=6, eigenfunctions="landmarks", **GIVEN), PARTLY),
+    "sssl exact": (SSSL(n_components=6, **EXACT), PARTLY),
+    "sssl classes": (SSSLClassifier(n_components=6, **GIVEN), CODES),
+    "sssl classes exact": (SSSLClassifier(n_components=6, **EXACT), CODES),
+    "graph": (SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
+    "xnv": (XNV(alpha=0.01, **GIVEN), PARTLY),
+    "xnv classes": (XNVClassifier(alpha=0.01, **GIVEN), CODES),
+    "dica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
+    "dica exact": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **EXACT), CODES),
+    "udica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, supervised=False, **GIVEN), CODES),
+    "jda": (JDA(n_components=4, alpha=0.5, n_rounds=2, **GIVEN), CODES),
+    "artl": (ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
+    "least squares": (LinearRegression(), y),
+    "ridge": (Ridge(2.0), y),
+}
+STREAMED = [name for name in METHODS if "exact" not in name]
+SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
+WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus",
+                "corpus 1", "rows"]  # fmt: skip
+KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
+# one for each kind of sweep, or of sweeps
+JOBS = ["krr drawn", "calibrated", "logistic", "graph", "xnv classes", "dica", "jda", "artl", "ridge"]
+every_method = pytest.mark.parametrize("name", METHODS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
+    """The method fitted to rows that bring their columns, or to these columns."""
+    model = clone(METHODS[name][0]).set_params(**params)
+    if isinstance(rows, Rows) or hasattr(rows, "columns"):
+        return model.fit(rows)
+    more = {"sample_domain": domain} if isinstance(model, DICA | JDA | ARTLClassifier) else {}
+    return model.fit(rows, METHODS[name][1] if y is None else y, sample_weight=weight, **more)
+
+
+def values(model, rows=X):
+    """f or components of rows, whether they are computed or not."""
+    use = next(use for use in ("decision_function", "predict", "transform") if hasattr(model, use))
+    found = getattr(model, use)(rows)
+    return found.take(np.arange(N)) if isinstance(found, Rows) else np.asarray(found)
+
+
+def bits(model):
+    """The coefficients, their estimated error, and what rounds and calibration came to."""
+    more = [
+        getattr(model, key, None)
+        for key in ("intercept_", "training_mse_", "rounds_", "correlations_", "calibration_scale_")
+    ]
+    more.append(getattr(model, "certificates_", {}).get("prediction_error"))
+    return getattr(model, "coef_" if hasattr(model, "coef_") else "dual_coef_").tobytes(), repr(more)
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """What goes to `fit`: rows of a kind, and the columns that they do not bring."""
+
+    def make(kind, y, weight, names=(0, 1, 2)):
+        if kind.startswith("dask"):
+            chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
+            columns = [None if part is None else da.from_array(part, chunks=41) for part in (y, weight, DOMAIN)]
+            return da.from_array(X, chunks=chunks), *columns
+        if kind.endswith("zarr"):
+            layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
+            return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight, DOMAIN
+        columns = {"y": y, "domain": DOMAIN} | ({} if weight is None else {"weight": weight})
+        if kind == "rows":
+            return as_rows(X, **columns), None, None, None
+        classes = names if y.dtype.kind == "i" else ()
+        return make_corpus(X, name=kind, chunk_rows=N if kind == "corpus 1" else 25, classes=classes, **columns), *[
+            None
+        ] * 3
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "kind, weight", KINDS, ids=lambda given: given if isinstance(given, str) else given is not None
+)
+@every_method
+def test_every_kind_of_input_gives_the_model_of_numpy(build, name, kind, weight):
+    rows, *columns = build(kind, METHODS[name][1], weight)
+    model, wanted = fit(name, rows, *columns), fit(name, weight=weight)
+    assert_allclose(values(model), values(wanted), rtol=1e-7, atol=1e-8)
+    assert_allclose(values(model, rows), values(model), rtol=1e-9, atol=1e-9)
+    if is_classifier(model):
+        assert_array_equal(model.classes_, [0, 1, 2])
+
+
+@given(st.sampled_from(STREAMED), st.integers(1, 100), st.integers(1024, 4000), st.booleans())
+@settings(max_examples=40)
+def test_any_chunking_gives_the_same_model(name, block_rows, chunk_bytes, lazy):
+    rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
+    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
+        model = fit(name, rows)
+    assert_allclose(values(model), values(fit(name)), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, target) in METHODS.items() if target.dtype.kind == "i"])
+def test_a_corpus_of_named_classes_gives_their_names(build, name):
+    names = ("three", "one", "two")
+    model, wanted = fit(name, build("corpus", METHODS[name][1], None, names)[0]), fit(name)
+    if hasattr(model, "predict"):
+        assert_array_equal(model.predict(X), np.array(names)[wanted.predict(X)])
+    else:
+        assert_allclose(model.transform(X), wanted.transform(X), atol=1e-8)
+    assert name == "udica" or model.classes_.tolist() == sorted(names)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(build, name, tmp_path):
+    rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
+    run, found = tmp_path / "run", []
+    for executor, how in (
+        ("serial", {}),
+        ("threads", {}),
+        ("threads", {"run": run}),
+        ("serial", {"run": run, "resume": True}),
+    ):
+        with executing(executor, **how):
+            found.append(fit(name, rows))
+    assert len({bits(model) for model in found}) == 1
+    sweep = found[-1].fit_report()["sweep"]
+    assert sweep["resumed_segments"] == sweep["segments"] > 1
+    assert name != "artl" or {"moments", "round-1", "round-2"} <= {path.name for path in run.iterdir()}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", JOBS)
+def test_a_cluster_gives_the_bits_of_this_process(build, name, client):
+    rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
+    with executing(client):
+        there = fit(name, rows)
+    assert there.fit_report()["sweep"]["executor"] == "dask"
+    assert bits(there) == bits(fit(name, rows))
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMED if name not in ("calibrated", "logistic")])
+def test_the_plan_is_that_of_the_sweep(build, name):
+    rows, *_ = build("corpus", METHODS[name][1], None)
+    plan, model = METHODS[name][0].plan(rows), fit(name, rows)
+    assert plan.summary().items() <= model.fit_report()["sweep"].items()
+    assert plan.partial_bytes >= sum(part.nbytes for part in model.statistics_.values())
+
+
+@every_method
+def test_bad_rows_that_are_skipped_change_nothing(name):
+    target = METHODS[name][1]
+    columns = {"y": np.r_[target, target[:3]], "domain": np.r_[DOMAIN, DOMAIN[:3]]}
+    model = fit(name, as_rows(np.vstack([X, np.full((3, D), np.nan)]), **columns).skip_bad_rows())
+    assert model.skipped_rows_ == 3
+    assert_allclose(values(model), values(fit(name)), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_float32_rows_agree_to_their_precision(name):
+    model, wanted = fit(name, X.astype(np.float32)), fit(name)
+    assert getattr(model, "dtype_", "float32") == "float32"
+    assert_allclose(values(model), values(wanted), atol=1e-3 * np.abs(values(wanted)).max())
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("name", SUMMED)
+def test_parts_labelled_or_not_add_up_to_one_fit(name, weight):
+    model, target = clone(METHODS[name][0]), METHODS[name][1]
+    for part in np.array_split(np.argsort(CODES == -1, kind="stable"), 3):  # the last has no label
+        classes = {"classes": [0, 1, 2]} if is_classifier(model) else {}
+        model.partial_fit(X[part], target[part], sample_weight=None if weight is None else weight[part], **classes)
+    points = {"landmarks": model.landmarks_, "n_landmarks": None} if "drawn" in name else {}
+    assert_allclose(values(model), values(fit(name, weight=weight, **points)), rtol=1e-7, atol=1e-8)
+
+
+CHANGES = {
+    **{name: {"alpha": 3.0} for name in SUMMED if name != "least squares"},
+    **{name: {"alpha": 3.0, "n_components": 4} for name in ("sssl", "sssl of landmarks", "graph")},
+    **{name: {"alpha": 3.0, "epsilon": 0.2, "n_components": 2, "invariance": 5.0} for name in ("dica", "udica")},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_refit_with_other_penalties_has_the_bits_of_a_fresh_fit(name):
+    model = fit(name, weight=WEIGHT)
+    before = bits(model)
+    model.set_params(**CHANGES[name])
+    assert bits(model) == before
+    assert bits(model.refit()) == bits(fit(name, weight=WEIGHT, **CHANGES[name])) != before
+    with pytest.raises(ValueError, match="alpha"):
+        model.set_params(alpha=-1.0).refit()
+
+
+@every_method
+def test_no_label_and_labels_without_weight_are_refused(name):
+    target = METHODS[name][1]
+    nothing = np.full(N, -1 if target.dtype.kind == "i" else np.nan)
+    if name != "udica":
+        with pytest.raises(DataError, match="label"):
+            fit(name, as_rows(X, y=nothing, domain=DOMAIN))
+        with pytest.raises(DataError, match=r"weight|found rows of 1"):
+            fit(name, weight=1.0 * (CODES == -1) if target is CODES or target is PARTLY else np.zeros(N))
+
+
+def test_what_transforms_predicts_nothing_and_what_is_exact_has_no_plan_no_parts_and_no_refit():
+    for name in METHODS:
+        model = fit(name)
+        assert (
+            hasattr(model, "predict")
+            == hasattr(model, "predict_to")
+            == (name.split()[0] not in ("dica", "udica", "jda"))
+        )
+        if "exact" in name:
+            assert not hasattr(model, "partial_fit")
+            with pytest.raises(ConfigError, match="exact form"):
+                model.plan(X, METHODS[name][1])
+            with pytest.raises(ConfigError, match="fit again"):
+                model.refit()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, target) in METHODS.items() if target.dtype.kind == "f"])
+def test_a_column_of_targets_keeps_its_shape_and_several_are_each_as_if_alone(name):
+    flat, column = fit(name), fit(name, y=METHODS[name][1][:, None])
+    assert flat.predict(X).shape == (N,)
+    assert isinstance(flat.intercept_, float) or name.startswith("sssl")
+    assert_array_equal(column.predict(X), flat.predict(X)[:, None])
+    hidden = np.isnan(METHODS[name][1])[:, None]
+    both = fit(name, y=np.where(hidden, np.nan, Y))
+    assert_allclose(both.predict(X)[:, 0], flat.predict(X), rtol=1e-7, atol=1e-8)
+    key = "coef_" if hasattr(flat, "coef_") else "dual_coef_"
+    assert [getattr(model, key).ndim for model in (flat, both)] == [1, 2]
