@@ -15,6 +15,7 @@ from scipy import linalg
 from scipy.optimize import minimize_scalar
 
 from bigkernel.solvers.exact import weigh, without_constant
+from bigkernel.solvers.ridge import RidgeSystem
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
@@ -65,9 +66,9 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
     return Spectral(values, explained, max(q - float(explained.sum()), 0.0), n, fixed, rounding)
 
 
-def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
-    """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
-    values, vectors = linalg.eigh(small.G, driver="evd")
+def of_system(system: RidgeSystem, *, fit_intercept: bool) -> Spectral:
+    """The spectral form of a system of centred moments (whitened, for a landmark map)."""
+    (values, vectors), small, rows = system.spectrum, system.small, system.rows
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
     explained = (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
     return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
@@ -76,13 +77,13 @@ def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
     """The α that GCV chooses for ridge without an intercept, from its moments: G (r, r), C (r, c), q (c,)."""
     small = Reduced(rows, G, C, q, np.zeros(len(G)), np.zeros(len(q)))
-    return of_moments(small, rows, fit_intercept=False).best()
+    return of_system(RidgeSystem(small, rows), fit_intercept=False).best()
 
 
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
     """Choose α for ridge on a whitened map."""
     *_, small = centred(moments, whitening, fit_intercept=fit_intercept)
-    return of_moments(small, float(moments.rows), fit_intercept=fit_intercept).best()
+    return of_system(RidgeSystem(small, float(moments.rows)), fit_intercept=fit_intercept).best()
 
 
 def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool) -> float:

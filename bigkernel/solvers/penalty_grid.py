@@ -109,7 +109,7 @@ def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
 
 def _spectral(train: Moments, penalty: Penalty) -> gcv.Spectral:
     small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
-    return gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
+    return gcv.of_system(RidgeSystem(small, float(train.rows)), fit_intercept=penalty.fit_intercept)
 
 
 def _leading(small: Reduced, count: int | None) -> Reduced:
@@ -140,14 +140,16 @@ def candidates(
     errors: list[Errors | None] = [None] * len(penalties)
     systems: dict[tuple[bool, int], RidgeSystem] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
-    for place, penalty in enumerate(settled(train, penalties)):
+    for place, penalty in enumerate(penalties):
         moments = centred[penalty.fit_intercept]
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
         if (key := (penalty.fit_intercept, s)) not in systems:
             systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
-        noted = Certificates()
-        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, systems[key]))
+        system, alpha, noted = systems[key], penalty.alpha, Certificates()
+        if isinstance(alpha, str):
+            alpha = gcv.of_system(system, fit_intercept=penalty.fit_intercept).best()
+        (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts, errors

@@ -395,12 +395,12 @@ class RidgeSystem:
         *,
         shared: bool = False,
     ) -> None:
-        self._small, self._rows, self._condition, self._known = small, rows, condition, known
+        self.small, self.rows, self._condition, self._known = small, rows, condition, known
         self._shared, self.n_targets = shared, int(small.C.shape[1])
 
     def solve(self, alpha: float, columns: Columns = ALL) -> Solution:
         """Weights of some targets."""
-        part = self._small.of_targets(columns)
+        part = self.small.of_targets(columns)
         if self._shared and (factor := self._tridiagonal_factor(alpha)):
             T, C = self._tridiagonal, self._turned[0][:, columns]
             x = factor.solve(C)
@@ -408,7 +408,7 @@ class RidgeSystem:
             squares = np.maximum(part.q - (x * (C + alpha * x)).sum(axis=0), 0)
             return Solution(T.basis @ x, squares, alpha, quadratic(T, x), replace(part, G=T), factor)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        dense = factorize(part.G, alpha, n_rows=self._rows, condition=self._condition, spectrum=lambda: self._spectrum)
+        dense = factorize(part.G, alpha, n_rows=self.rows, condition=self._condition, spectrum=lambda: self.spectrum)
         w = dense.solve(part.C)
         predicted = quadratic(part.G, w)
         return Solution(w, squared_error(part, w, predicted), alpha, predicted, part, dense)
@@ -434,28 +434,29 @@ class RidgeSystem:
             certificates.errors = self.error(solution)
 
     @cached_property
-    def _spectrum(self) -> tuple[Array, Array]:
+    def spectrum(self) -> tuple[Array, Array]:
+        """Eigenvalues (r,), rising, and eigenvectors (r, r) of G."""
         # NumPy's, unlike SciPy's, lets other threads work meanwhile
-        values, vectors = np.linalg.eigh(self._small.G)
+        values, vectors = np.linalg.eigh(self.small.G)
         return values, vectors
 
     @cached_property
     def _tridiagonal(self) -> Tridiagonal:
-        return Tridiagonal(*blas.tridiagonal(self._small.G))
+        return Tridiagonal(*blas.tridiagonal(self.small.G))
 
     @cached_property
     def _turned(self) -> tuple[Array, Array]:
         """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
         c = self.n_targets
-        turned = self._tridiagonal.basis.T @ np.hstack([self._small.C, *([self._known.changes] if self._known else [])])
+        turned = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self._known.changes] if self._known else [])])
         return turned[:, :c], turned[:, c:]
 
     def _tridiagonal_factor(self, alpha: float) -> Factor | None:
         """T + αI factored where α stands out from rounding, so that `factorize` would take a Cholesky factor."""
-        G = self._small.G
+        G = self.small.G
         if not len(G):
             return None
-        scale, relative = float(np.abs(np.diagonal(G) + alpha).max()), _relative_rounding(len(G), self._rows)
+        scale, relative = float(np.abs(np.diagonal(G) + alpha).max()), _relative_rounding(len(G), self.rows)
         # the least eigenvalue of G is above −α/2
         stands_out = alpha > relative * scale > 0 and self._tridiagonal.factorize(alpha / 2) is not None
         return self._tridiagonal.factorize(alpha) if stands_out else None

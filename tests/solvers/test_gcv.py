@@ -9,7 +9,8 @@ from sklearn.model_selection import KFold
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, load_model, save_model
 from bigkernel.errors import ConfigError
-from bigkernel.solvers.gcv import Spectral, best_alpha, best_alpha_exact, of_moments
+from bigkernel.solvers.gcv import Spectral, best_alpha, best_alpha_exact, of_system
+from bigkernel.solvers.ridge import RidgeSystem
 from bigkernel.solvers.whitening import Reduced, centre, identity
 from bigkernel.statistics.moments import Moments
 
@@ -73,7 +74,7 @@ def assert_least(gcv, chosen, low, high, slack=1e-6):
 def test_the_spectral_score_is_that_of_the_dense_hat_matrix(weight, fit_intercept, alpha):
     Phi = nystrom_features()
     small = centre(moments_of(Phi, Y, weight), fit_intercept=fit_intercept)
-    spectral = of_moments(small, float(N), fit_intercept=fit_intercept)
+    spectral = of_system(RidgeSystem(small, float(N)), fit_intercept=fit_intercept)
     wanted = dense(linear_hat(Phi, alpha, fit_intercept, weight), Y, weight)
     assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-8)
 
@@ -83,9 +84,8 @@ def test_the_spectral_score_is_that_of_the_dense_hat_matrix(weight, fit_intercep
 def test_few_rows_leave_no_false_minimum(fit_intercept, n):
     # as many rows as directions: SSE and n − tr H both vanish with alpha, their quotient does not
     Phi, few = nystrom_features(rows=X[:n]), y[:n]
-    spectral = of_moments(
-        centre(moments_of(Phi, few), fit_intercept=fit_intercept), float(n), fit_intercept=fit_intercept
-    )
+    small = centre(moments_of(Phi, few), fit_intercept=fit_intercept)
+    spectral = of_system(RidgeSystem(small, float(n)), fit_intercept=fit_intercept)
     for alpha in (1e-6, 1e-4, 1e-2, 1.0):
         wanted = dense(linear_hat(Phi, alpha, fit_intercept), few)
         assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-3)
@@ -213,7 +213,7 @@ def test_features_of_zeros_leave_any_alpha():
     assert best_alpha(zero, identity(3), fit_intercept=True) == 1.0
     assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False) == 1.0
     nothing = Reduced(4.0, np.zeros((0, 0)), np.zeros((0, 1)), np.ones(1), np.zeros(0), np.zeros(1))
-    assert of_moments(nothing, 4.0, fit_intercept=False).best() == 1.0
+    assert of_system(RidgeSystem(nothing, 4.0), fit_intercept=False).best() == 1.0
 
 
 # ---------------------------------------------------------------- life of a model
