@@ -145,23 +145,6 @@ def test_what_the_driver_does_between_sweeps_has_a_bar(half):
     assert last.rstrip().endswith(" 3/12")
 
 
-def test_text_from_outside_is_neither_markup_nor_control_codes():
-    state = state_of(40, 3)
-    job = state["jobs"][0]
-    evil = "[bold]x[/bold] \x1b[31m\x07\u202eabc\nnext [link=http://x]"
-    job.update(title=evil, host=evil, run=evil)
-    job["events"].append({"time": 0.0, "kind": "note", "text": evil})
-    sweep = job["sweeps"][0]
-    sweep.update(what=evil, stage_seconds={evil: 1.0})
-    sweep["workers"][evil] = {**next(iter(sweep["workers"].values())), "peak_bytes": 10**12}
-    after = {**job, "state": evil, "ended": 0.0, "error": evil, "sweeps": []}
-    job["sweeps"].append({**sweep, "state": evil, "ended": 0.0, "error": evil})
-    state["jobs"].append(after)
-    text = text_of(state, 120)
-    assert "[bold]x[/bold] \\x1b[31m\\x07\\u202eabc\\nnext [link=http://x]" in text
-    assert not {"\x1b", "\x07", "\u202e"} & set(text)
-
-
 RUN = {
     "path": "job.run",
     "state": "interrupted",

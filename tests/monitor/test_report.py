@@ -190,13 +190,6 @@ def test_a_sweep_with_a_run_of_its_own_is_one_sweep_wherever_it_is(place, tmp_pa
     assert [one["what"] for one in state["jobs"][0]["sweeps"]] == ["means"]
 
 
-def test_without_a_journal_the_receipts_are_counted(copy):
-    (copy / "journal.jsonl").unlink()
-    state = reported(copy)
-    assert state["jobs"] == []
-    assert (state["run"]["state"], state["run"]["segments_done"]) == ("finished", 120)
-
-
 DAMAGE = {
     "cut off": lambda text: text[: len(text) // 2],
     "garbage lines": lambda text: "\x00\x01{]\n" + text.replace("\n", "\nnull\n[1,2]\n", 40),
