@@ -69,9 +69,7 @@ def test_a_gram_matrix_is_exactly_symmetric_and_has_its_diagonal(kernel, oracle,
 
 @every_kernel
 @pytest.mark.parametrize("wide", [blas.WIDE, 50])
-def test_a_gram_matrix_holds_the_values_of_k_between_two_arrays(
-    kernel, oracle, wide, rng, monkeypatch
-):
+def test_a_gram_matrix_holds_the_values_of_k_between_two_arrays(kernel, oracle, wide, rng, monkeypatch):
     monkeypatch.setattr(blas, "WIDE", wide)
     X = rng.normal(size=(200, 6))[np.r_[0, :199]] + 20  # the first row repeats
     K = kernel(X)
