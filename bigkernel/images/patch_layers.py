@@ -74,6 +74,11 @@ class PatchGrid:
         return -(-down // self.subsampling), -(-across // self.subsampling)
 
     @property
+    def image_width(self) -> int:
+        """The numbers of an image."""
+        return self.height * self.columns * self.channels
+
+    @property
     def width(self) -> int:
         """q, the numbers of a patch."""
         return self.patch * self.patch * self.channels
@@ -249,11 +254,10 @@ class PatchFeatures:
 
     def width(self, d: int) -> int:
         grid = self.layers[0].grid
-        wanted = grid.height * grid.columns * grid.channels
-        if d != wanted:
+        if d != grid.image_width:
             raise DataError(
                 f"{self.name}: expected rows of {grid.height}×{grid.columns} pixels of {grid.channels} channels = "
-                f"{wanted} numbers, found {d} features; give image_shape=(height, width, channels)"
+                f"{grid.image_width} numbers, found {d} features; give image_shape=(height, width, channels)"
             )
         return self.layers[-1].width
 

@@ -61,16 +61,14 @@ class PatchSample:
         return {name: np.concatenate([a[name], b[name]]) for name in a}
 
     def footprint(self, block_rows: int) -> Footprint:
-        grid = self.grid
-        rows = min(block_rows, len(self.ids))
-        numbers = rows * (grid.height * grid.columns * grid.channels + 2 * self.per_row * grid.width)
-        return Footprint(0.0, 8 * len(self.ids) * self.per_row * (grid.width + 1), 8 * numbers)
+        q, per_row = self.grid.width, self.per_row
+        numbers = min(block_rows, len(self.ids)) * (self.grid.image_width + 2 * per_row * q)
+        return Footprint(0.0, 8 * len(self.ids) * per_row * (q + 1), 8 * numbers)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         first, last = np.searchsorted(self.ids, (chunk.start, chunk.start + len(chunk)))
-        width = self.grid.height * self.grid.columns * self.grid.channels
         for block in chunk.blocks(self.ids[first:last] - chunk.start):
-            images = chunk.load(block, width, np.float64)
+            images = chunk.load(block, self.grid.image_width, np.float64)
             with chunk.work.stage("patches"):
                 numbers = chunk.start + np.asarray(block)
                 patches, kept = self._patches(images, numbers)
@@ -83,11 +81,10 @@ class PatchSample:
         grid = self.grid
         generators = (np.random.default_rng([self.seed, int(row)]) for row in ids)
         drawn = np.stack([rng.integers(grid.places, size=(self.per_row, 2)) for rng in generators])
-        lines, columns = drawn[..., 0], drawn[..., 1]
         peak = np.abs(images).max(axis=1, initial=0)
         with np.errstate(invalid="ignore"):
             scaled = images / np.where(peak == 0, 1, peak)[:, None]
-        found = grid.windows(scaled)[np.arange(len(images))[:, None], lines, columns]
+        found = grid.windows(scaled)[np.arange(len(images))[:, None], drawn[..., 0], drawn[..., 1]]
         patches = found.reshape(len(images), self.per_row, grid.width)
         kept = grid.directions(patches) > _LEAST_CONTRAST
         return patches[kept], kept
@@ -110,7 +107,8 @@ def learn_layers(
     seen = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
     layers: tuple[PatchLayer, ...] = ()
     for wanted in options:
-        grid = _grid(image, wanted, first=not layers)
+        # patches of pixels are centred; those of features are not
+        grid = PatchGrid(*image, wanted.patch, wanted.subsampling, centred=not layers)
         mapped = seen.map(PatchFeatures(layers, unit_norm=False)) if layers else seen
         patches = _sample(mapped, grid, rng, n_patches, f"patches of layer {len(layers) + 1}")
         with one_thread():
@@ -125,12 +123,8 @@ def learn_layers(
 def require_layers(image: tuple[int, int, int], options: Sequence[LayerOptions]) -> None:
     """Raise `DataError` unless the patches of every layer fit in its image."""
     for place, wanted in enumerate(options):
-        image = (*_grid(image, wanted, first=not place).cells, wanted.n_landmarks)
-
-
-def _grid(image: tuple[int, int, int], wanted: LayerOptions, *, first: bool) -> PatchGrid:
-    """Patches of pixels are centred; those of features are not."""
-    return PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=first)
+        grid = PatchGrid(*image, wanted.patch, wanted.subsampling, centred=not place)
+        image = (*grid.cells, wanted.n_landmarks)
 
 
 def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: int, what: str) -> Array:

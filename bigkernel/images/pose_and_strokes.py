@@ -226,9 +226,7 @@ class _LineResampler:
     def __call__(self, images: Array, affine: Array, out: Array | None = None) -> Array:
         """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
 
-        Returns
-        -------
-        (b, h, w), `out`, which may be `images`, or a buffer that the next call overwrites
+        They are in `out` (b, h, w), which may be `images`, or in a buffer that the next call overwrites.
         """
         b, h, w = len(images), self.height, self.width
         fixed = np.rint(affine * (1 << _FRACTION_BITS)) / (1 << _FRACTION_BITS)

@@ -39,13 +39,13 @@ class Witness:
     vectors: Array = field(metadata={"identity": False})
     every: int = 1  # one window of rows in so many is seen
 
-    def views(self, start: int, window: int, features: FeatureMap, place: int) -> list[View]:
-        """What sees window number `window` of the rows from `start`, for every block of the features.
+    def sees(self, start: int, window: int) -> bool:
+        """True for the windows that are seen: number `window` of the rows from `start`; the first of all is."""
+        return start == window == 0 or ((start + window + 1) * _MIX % 2**64 >> 32) % self.every == 0
 
-        Nothing sees most windows; the first of all is seen. `place` is the column of the ones.
-        """
-        first = start == window == 0
-        if not first and ((start + window + 1) * _MIX % 2**64 >> 32) % self.every:
+    def views(self, start: int, window: int, features: FeatureMap, place: int) -> list[View]:
+        """What sees a window, for every block of the features; nothing of most. `place` is the column of the ones."""
+        if not self.sees(start, window):
             return []
         return [View(vectors, features.about(number), place) for number, vectors in enumerate(self.vectors)]
 

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import pairwise
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels import blas
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, as_kernel
 from bigkernel.streaming.chunk import Chunk
@@ -41,26 +42,16 @@ def test_every_kernel_of_the_table_is_tested_here():
 
 
 @every_kernel
-@given(**shapes)
-def test_a_kernel_equals_its_equation_in_float64(kernel, oracle, n, m, d, seed):
-    rng = np.random.default_rng(seed)
-    X, Z = rng.normal(size=(n, d)), rng.normal(size=(m, d))
-    expected = oracle(X, Z)
-    assert_allclose(kernel(X, Z), expected, rtol=1e-10, atol=1e-10)
-    assert_allclose(block(kernel, X, Z, np.float64), expected, rtol=1e-10, atol=1e-10)
-
-
-@every_kernel
+@pytest.mark.parametrize("dtype, near, least", [(np.float32, 1e-4, 1e-5), (np.float64, 1e-10, 1e-10)])
 @given(**shapes)
 @example(n=30, m=20, d=1, seed=704)  # a row 1e-3 from a landmark: √ of the rounding of ‖x−z‖² is 2e-4
-def test_a_kernel_equals_its_equation_in_float32(kernel, oracle, n, m, d, seed):
+def test_a_kernel_equals_its_equation(kernel, oracle, dtype, near, least, n, m, d, seed):
     rng = np.random.default_rng(seed)
-    X, Z = rng.normal(size=(n, d)).astype(np.float32), rng.normal(size=(m, d)).astype(np.float32)
+    X, Z = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(m, d)).astype(dtype)
     expected = oracle(X, Z)
-    got = kernel(X, Z)
-    assert got.dtype == np.float32
-    assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
-    assert_allclose(block(kernel, X, Z, np.float32), expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
+    for found in (kernel(X, Z), block(kernel, X, Z, dtype)):
+        assert found.dtype == dtype
+        assert_allclose(found, expected, rtol=near, atol=least * max(1, np.abs(expected).max()))
 
 
 @every_kernel
@@ -74,6 +65,19 @@ def test_a_gram_matrix_is_exactly_symmetric_and_has_its_diagonal(kernel, oracle,
     assert_allclose(kernel.diag(X), np.diagonal(K), rtol=tolerance)
     assert_allclose(kernel.diag(X), np.diagonal(oracle(X, X)), rtol=tolerance)
     assert kernel.diag(X).shape == (70,)
+
+
+@every_kernel
+@pytest.mark.parametrize("wide", [blas.WIDE, 50])
+def test_a_gram_matrix_holds_the_values_of_k_between_two_arrays(kernel, oracle, wide, rng, monkeypatch):
+    monkeypatch.setattr(blas, "WIDE", wide)
+    X = rng.normal(size=(200, 6))[np.r_[0, :199]] + 20  # the first row repeats
+    K = kernel(X)
+    assert_allclose(K, oracle(X, X), rtol=1e-10, atol=1e-7 if kernel == Matern(1.7, 0.5) else 1e-12)
+    assert_array_equal(K, K.T)
+    assert_allclose(K, kernel(X, X), rtol=1e-10, atol=1e-7 if kernel == Matern(1.7, 0.5) else 1e-12)
+    if kernel.name in ("gaussian", "matern") and not kernel.kinked:
+        assert_array_equal(np.diagonal(K), 1)
 
 
 @every_distance

@@ -1,6 +1,7 @@
 """Random Fourier features against integrals of their spectra and a dense map written from the papers."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -82,6 +83,8 @@ def test_the_map_equals_a_dense_one_on_the_same_frequencies(kernel, width):
     wanted = oracle.features(X, frequencies, phases, width, X.mean(axis=0))
     assert_allclose(features(kernel, 11, width).of(X), wanted, rtol=0, atol=1e-12)
     assert_allclose(features(kernel, 11, width, dtype=np.float32).of(X), wanted, rtol=0, atol=2e-5)
+    shift = np.arange(width) / width
+    assert_allclose(features(kernel, 11, width, shift=shift).of(X), wanted - shift, rtol=0, atol=1e-12)
 
 
 @every_kernel
@@ -105,16 +108,8 @@ def test_another_seed_gives_other_frequencies_and_the_same_seed_the_same_bits():
     first, again, other = (spectrum.frequencies(50)[0] for spectrum in spectra)
     assert_array_equal(first, again)
     assert np.abs(first - other).min() > 0
-
-
-def test_the_recipe_of_the_generator_is_fixed():
-    found = spectrum_of(Gaussian(1.0), 7, 3).frequencies(2)[0][:, 1]
-    assert_allclose(found, [-0.14955230375191855, -0.11479046042466985, -0.3512112767792114], rtol=1e-12)
-
-
-def test_a_permutation_of_the_rows_permutes_the_features():
-    order, phi = rng.permutation(N), features(Gaussian(1.0))
-    assert_allclose(phi.of(X[order]), phi.of(X)[order], rtol=0, atol=1e-14)
+    recipe = spectrum_of(Gaussian(1.0), 7, 3).frequencies(2)[0][:, 1]  # the same in every version
+    assert_allclose(recipe, [-0.14955230375191855, -0.11479046042466985, -0.3512112767792114], rtol=1e-12)
 
 
 @pytest.mark.parametrize("block_rows", [1, 7, 16, 64])
@@ -141,12 +136,6 @@ def test_float32_keeps_its_digits_far_from_zero():
     assert_allclose(features(Gaussian(1.0), origin=far.mean(axis=0), dtype=np.float32).of(far), exact, atol=2e-3)
 
 
-def test_a_shift_is_subtracted_from_every_row():
-    shift = rng.normal(size=6)
-    plain, shifted = (features(Gaussian(1.0), width=6, shift=s).of(X) for s in (None, shift))
-    assert_allclose(shifted, plain - shift, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_beyond_every_phase_give_finite_features(dtype):
     beyond = np.full((2, D), np.finfo(dtype).max) * np.array([[1], [-1]])
@@ -168,8 +157,6 @@ def test_a_task_gets_a_few_numbers_and_no_frequencies():
 
 
 def test_the_bytes_that_are_announced_hold():
-    import tracemalloc
-
     d, width, rows = 60, 700, 300
     phi = FourierMap(Gaussian(1.0), 123, width, np.zeros(d), True, np.dtype(np.float64))
     chunk, block = Chunk(rng.normal(size=(rows, d)), block_rows=rows, work=Workspace()), slice(0, rows)
@@ -185,9 +172,6 @@ def test_the_bytes_that_are_announced_hold():
 def test_kernels_that_are_no_function_of_the_difference_are_refused(kernel):
     with pytest.raises(ConfigError, match=rf"{kernel.name} kernel.*x − z"):
         features(kernel)
-
-
-def test_the_laplacian_has_no_orthogonal_form():
     with pytest.raises(ConfigError, match=r"laplacian.*orthogonal"):
         features(Laplacian(1.0), orthogonal=True)
 
@@ -205,8 +189,6 @@ def test_as_a_row_map_it_takes_the_dtype_of_the_rows_and_refuses_other_widths():
 
 
 def test_as_a_row_map_it_takes_a_whole_array_in_the_buffers_of_a_block():
-    import tracemalloc
-
     row_map = FourierRows(features(Gaussian(1.0), width=60))
     many = np.tile(X, (1000, 1))
     tracemalloc.start()

@@ -37,26 +37,17 @@ def of_cell(domain, label):
     return sum((WEIGHT[i] * B[i] for i in rows), np.zeros(M)), sum(WEIGHT[i] for i in rows)
 
 
-def weighted_gram(rows):
-    return (B[rows] * WEIGHT[rows, None]).T @ B[rows]
-
-
 @given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100))
 @settings(max_examples=25)
 def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
     total = accumulate(CellMomentStatistic(FEATURES, CELLS), cuts, block_rows)
     sums = CellSums.of(total, CELLS)
+    assert_allclose(total["G"], [(B * WEIGHT[:, None]).T @ B], atol=1e-11)  # all rows are one group
     for g, domain in enumerate(DOMAINS):
         for c, label in enumerate([*CLASSES, -1]):
             dense, weight = of_cell(domain, label)
             assert_allclose(sums.sums[:, g, c], dense, atol=1e-11)
             assert_allclose(sums.weights[g, c], weight, atol=1e-12)
-
-
-def test_all_rows_are_one_group():
-    total = accumulate(CellMomentStatistic(FEATURES, CELLS), (20, 41))
-    assert total["G"].shape == (1, M, M)
-    assert_allclose(total["G"][0], weighted_gram(slice(None)), atol=1e-11)
 
 
 def test_sums_about_a_shift_are_taken_back():
@@ -72,6 +63,7 @@ def test_domains_and_classes_are_sums_of_cells():
     for g, domain in enumerate(DOMAINS):
         assert_allclose(by_domain[:, g], WEIGHT[domain == DOMAIN] @ B[domain == DOMAIN], atol=1e-11)
         assert_allclose(weights[g], WEIGHT[domain == DOMAIN].sum(), rtol=1e-12)
+    assert_array_equal(means(np.array([[4.0, 0.0], [2.0, 0.0]]), np.array([2.0, 0.0])), [[2, 0], [1, 0]])
     by_class, weights = sums.by_class()
     for c, label in enumerate(CLASSES):
         assert_allclose(by_class[:, c], WEIGHT[label == LABEL] @ B[label == LABEL], atol=1e-11)
@@ -96,11 +88,7 @@ def test_without_domains_labelled_rows_are_domain_0_and_the_others_1():
 def test_columns_of_any_stored_dtype_give_the_same_cells(dtype):
     plain = CELLS.of(Chunk(X, y=LABEL, domain=DOMAIN))
     assert_array_equal(CELLS.of(Chunk(X, y=LABEL.astype(dtype), domain=DOMAIN.astype(dtype))), plain)
-
-
-def test_nan_is_no_label():
-    y = np.where(LABEL == -1, np.nan, LABEL)
-    assert_array_equal(CELLS.of(Chunk(X, y=y, domain=DOMAIN)), CELLS.of(Chunk(X, y=LABEL, domain=DOMAIN)))
+    assert_array_equal(CELLS.of(Chunk(X, y=np.where(LABEL == -1, np.nan, LABEL), domain=DOMAIN)), plain)
 
 
 def test_positions_reorder_the_classes_of_a_corpus():
@@ -130,10 +118,6 @@ def test_a_missing_column_is_named(column, message):
 def test_more_cells_than_can_be_columns_are_refused():
     with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* make 11,000 cells, more than 4,096"):
         Cells(np.arange(1000), np.arange(10))
-
-
-def test_means_of_groups_without_weight_are_zero():
-    assert_array_equal(means(np.array([[4.0, 0.0], [2.0, 0.0]]), np.array([2.0, 0.0])), [[2, 0], [1, 0]])
 
 
 def test_the_footprint_counts_the_cells():

@@ -145,14 +145,11 @@ def test_unlabelled_rows_are_dropped_or_kept_apart(kind, weighted, share):
     assert_array_equal(total["rows"], [(hidden & counted).sum(), (~hidden & counted).sum()])
 
 
-def test_a_row_with_one_missing_number_is_unlabelled_in_every_target():
+def test_a_missing_number_counts_for_all_targets_and_minus_one_is_a_label_where_it_is_a_class():
     y = NUMBERS.copy()
     y[4, 1] = np.nan
     total = accumulate(MomentStatistic(FEATURES, Targets(2)), X, y)
     assert_moments(Moments.of(total), reference.moments(np.delete(B, 4, 0), np.delete(NUMBERS, 4, 0)))
-
-
-def test_minus_one_is_a_label_where_it_is_a_class():
     classes, y = np.array([-1, 1]), np.where(LABELS > 2, 1, -1)
     total = accumulate(MomentStatistic(FEATURES, Targets(2, classes)), X, y)
     assert_moments(Moments.of(total), reference.moments(B, (y[:, None] == classes).astype(float)))
@@ -168,25 +165,19 @@ def test_a_label_outside_the_classes_is_refused_with_its_row(strange, dtype):
             accumulate(MomentStatistic(FEATURES, Targets(3, CLASSES), unlabelled), X, y, cuts=(40,))
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_an_infinite_target_is_refused_with_its_row(value):
-    y = NUMBERS.copy()
-    y[41, 1] = value
-    with pytest.raises(DataError, match=r"y.*41"):
-        accumulate(MomentStatistic(FEATURES, Targets(2)), X, y, cuts=(40,))
+REFUSED = {
+    **{f"target {value}": (r"y.*41", {"y": value}) for value in (np.inf, -np.inf)},
+    **{f"weight {value}": (r"weight.*41", {"weight": value}) for value in (-0.5, np.nan, np.inf)},
+    "no targets": ("y: labels are needed", {"y": None}),
+}
 
 
-@pytest.mark.parametrize("value", [-0.5, np.nan, np.inf])
-def test_a_weight_that_is_none_is_refused_with_its_row(value):
-    weight = WEIGHT.copy()
-    weight[41] = value
-    with pytest.raises(DataError, match=r"weight.*41"):
-        accumulate(MomentStatistic(FEATURES, Targets(2)), X, NUMBERS, weight, cuts=(40,))
-
-
-def test_labels_must_be_there_where_targets_are_asked():
-    with pytest.raises(DataError, match="y: labels are needed"):
-        accumulate(MomentStatistic(FEATURES, Targets(2)), X)
+@pytest.mark.parametrize("message, wrong", REFUSED.values(), ids=REFUSED)
+def test_a_value_that_is_none_is_refused_with_its_row(message, wrong):
+    y, weight = NUMBERS.copy(), WEIGHT.copy()
+    y[41, 1], weight[41] = wrong.get("y") or 0.0, wrong.get("weight", 1.0)
+    with pytest.raises(DataError, match=message):
+        accumulate(MomentStatistic(FEATURES, Targets(2)), X, None if wrong.get("y", 0) is None else y, weight, (40,))
 
 
 def parts(statistic):
@@ -200,6 +191,7 @@ def copied(total):
 def test_merging_is_a_commutative_monoid():
     statistic = MomentStatistic(FEATURES, Targets(2))
     a, b, c = parts(statistic)
+    before = copied(b)
     ab_c = statistic.merge(statistic.merge(copied(a), b), c)
     a_bc = statistic.merge(copied(a), statistic.merge(copied(b), c))
     for name in a:
@@ -208,15 +200,8 @@ def test_merging_is_a_commutative_monoid():
         assert_allclose(ab_c[name], a_bc[name], rtol=1e-12)
         assert_array_equal(statistic.merge(copied(a), statistic.zero())[name], a[name])
         assert_array_equal(statistic.merge(statistic.zero(), a)[name], a[name])
+        assert_array_equal(b[name], before[name])  # what is merged stays as it is
     assert_moments(Moments.of(ab_c), reference.moments(B, NUMBERS, WEIGHT))
-
-
-def test_merging_leaves_its_second_argument_alone():
-    statistic = MomentStatistic(FEATURES, Targets(2))
-    a, b, _ = parts(statistic)
-    before = copied(b)
-    statistic.merge(a, b)
-    assert all(np.array_equal(b[name], before[name]) for name in b)
 
 
 def test_a_chunk_without_rows_adds_nothing():
