@@ -116,9 +116,6 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
     return places
 
 
-# -- domains -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class DomainRows:
     """The rows of a domain by their place among them, from the column alone, a step of the rows at a time."""
@@ -179,9 +176,6 @@ def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
     return [(one, int(share)) for one, share in zip(domains, shares, strict=True) if share]
 
 
-# -- by the kernel -----------------------------------------------------------------------------------------------------
-
-
 def _by_kernel(
     rows: Rows, method: str, count: int, kernel: Kernel, rng: np.random.RandomState
 ) -> tuple[Array, Ids, str | None]:
@@ -208,9 +202,6 @@ def _by_kernel(
     places = np.sort(BY_KERNEL[method](kernel.resolve(X), X, count, rng, **options))
     short = f"{method}: these explain the {len(ids):,} rows of the sample up to rounding"
     return X[places], ids[places], short if len(places) < count else None
-
-
-# -- k-means -----------------------------------------------------------------------------------------------------------
 
 
 def _centres(drawn: Rows | DomainRows, count: int, rng: np.random.RandomState) -> tuple[Array, str | None]:

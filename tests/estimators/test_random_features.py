@@ -60,7 +60,14 @@ def dense_features(model, X, width, orthogonal=False):
     return oracle.features(X, frequencies, phases, width, model.fourier_origin_)
 
 
-# ---------------------------------------------------------------- transformers
+def ridge_of(phi, y, alpha, fit_intercept, weight=None):
+    """Coefficients and intercept of ridge on features, from a least-squares problem that squares nothing."""
+    w = np.ones(len(phi)) if weight is None else weight
+    mean, middle = (np.average(A, axis=0, weights=w) * fit_intercept for A in (phi, y))
+    stacked = np.vstack([np.sqrt(w)[:, None] * (phi - mean), np.sqrt(alpha) * np.eye(phi.shape[1])])
+    targets = (np.sqrt(w) * (y - middle).T).T
+    coef = np.linalg.lstsq(stacked, np.concatenate([targets, np.zeros((phi.shape[1], *y.shape[1:]))]), rcond=None)[0]
+    return coef, middle - mean @ coef
 
 
 MODELS = {
@@ -128,9 +135,6 @@ def test_a_bandwidth_left_to_the_rows_is_that_of_their_spread():
     assert_allclose(model.fourier_origin_, X.mean(axis=0), rtol=1e-12)
 
 
-# ---------------------------------------------------------------- in the place of landmarks
-
-
 @either
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -138,11 +142,8 @@ def test_kernel_ridge_with_random_features_is_ridge_on_them(choice, weight, fit_
     model = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=choice, fit_intercept=fit_intercept, random_state=1)
     model.fit(X, Y, weight)
     phi, new = (dense_features(model, A, P, choice.startswith("orthogonal")) for A in (X, NEW))
-    w = np.ones(N) if weight is None else weight
-    mean, centre = (np.average(phi, axis=0, weights=w), np.average(Y, axis=0, weights=w)) if fit_intercept else (0, 0)
-    phi, new = phi - mean, new - mean
-    coef = np.linalg.solve(phi.T @ (w[:, None] * phi) + 0.1 * np.eye(P), phi.T @ (w[:, None] * (Y - centre)))
-    assert_allclose(model.predict(NEW), new @ coef + centre, atol=1e-8)
+    coef, b = ridge_of(phi, Y, 0.1, fit_intercept, weight)
+    assert_allclose(model.predict(NEW), new @ coef + b, atol=1e-8)
     assert model.rank_ == P
     assert not hasattr(model, "landmarks_")
 
@@ -254,13 +255,6 @@ def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice,
             assert_allclose(scores, wanted, rtol=0, atol=1e-4 if solver == "cg" else 1e-8)
     alone = clone(model).set_params(**found.best_params_).fit(X, Y[:, 0])
     assert_allclose(found.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-4 if solver == "cg" else 1e-9)
-
-
-def ridge_of(phi, y, alpha, fit_intercept):
-    mean, middle = (phi.mean(axis=0), y.mean()) if fit_intercept else (0, 0)
-    stacked = np.vstack([phi - mean, np.sqrt(alpha) * np.eye(phi.shape[1])])
-    coef = np.linalg.lstsq(stacked, np.concatenate([y - middle, np.zeros(phi.shape[1])]), rcond=None)[0]
-    return coef, middle - mean @ coef if fit_intercept else 0.0
 
 
 def test_searches_draw_landmarks_by_the_kernel_for_every_kernel():
