@@ -75,7 +75,7 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
 
 
 def _recorded(path: Path) -> DriverBlas | None:
-    """What a run has recorded; None where it has not."""
+    """Return what a run has recorded; None where it has not."""
     if not path.exists():
         return None
     try:
