@@ -77,7 +77,7 @@ class Source(Protocol):
         return self
 
     def cost(self) -> MapCost:
-        """Return flops to make a row when it is asked for, and bytes of buffers in a task; none where rows are stored."""
+        """Return flops to make a row when it is asked for, and bytes of buffers in a task; none where it is stored."""
         return MapCost()
 
 
