@@ -41,7 +41,7 @@ class JobDirectory:
         self._begun: Counter[str] = Counter()  # sweeps by what they are for
 
     def next(self, what: str) -> Path:
-        """The directory of the next sweep for `what`, which begins now."""
+        """Return the directory of the next sweep for `what`, which begins now."""
         self._begun[what] += 1
         return self._place(what)
 
@@ -127,7 +127,7 @@ def executing(
 
 
 def _title(command: Sequence[str]) -> str:
-    """The title of the job for people: the command without its path, or the name of the script or package."""
+    """Title the job for people: the command without its path, or the name of the script or package."""
     words = list(command or sys.argv[:1])
     if words:
         script = Path(words[0])
@@ -157,12 +157,12 @@ def choose(rows: Rows, client: ExecutorChoice) -> Client | Literal["serial", "th
 
 
 def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
-    """The client or the name of the executor that would run a sweep of these rows now."""
+    """Return the client or the name of the executor that would run a sweep of these rows now."""
     return choose(rows, _execution.get().client)
 
 
 def in_force() -> Execution:
-    """The execution of the surrounding `executing`."""
+    """Return the execution of the surrounding `executing`."""
     return _execution.get()
 
 

@@ -34,7 +34,7 @@ from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler
 MERGER_BYTES = 2**16  # most of a job that every merge brings along
-PULSES_PER_SECOND = 200  # of all workers: each takes the scheduler about 0.2 ms
+PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
 _FLOPS_PER_SECOND = 1e11
@@ -81,7 +81,8 @@ class _Tasks:
 
     def __init__(self, client: Client, work: Work) -> None:
         self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.job.run
-        self._job = replace(work.job, heard=ToScheduler(work.token, _pause(client)) if work.wanted.monitor else None)
+        pause = max(PULSE_SECONDS, len(client.ncores()) / PULSES_PER_SECOND)
+        self._job = replace(work.job, heard=ToScheduler(work.token, pause) if work.wanted.monitor else None)
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
         self._top = ""  # the node that all others are merged into
@@ -192,7 +193,7 @@ class _Tasks:
     def _submit(
         self, function: Callable[..., Any], kind: str, nodes: Sequence[str], *columns: Sequence[Any], priority: int = 0
     ) -> list[Future]:
-        """A task a node, with its values of the columns; many in one message, for each message costs the scheduler."""
+        """Submit a task a node, with its values of the columns; many in one message, for each costs the scheduler."""
         if not nodes:
             return []
         keys = [f"bigkernel-{kind}-{self._work.token}-{node}" for node in nodes]
@@ -226,11 +227,6 @@ class _Tasks:
         return found[0], found[1]
 
 
-def _pause(client: Client) -> float:
-    """Seconds between two pulses of a segment: all workers together tell the scheduler of so many a second at most."""
-    return max(PULSE_SECONDS, len(client.ncores()) / PULSES_PER_SECOND)
-
-
 def _given(job: Job) -> Job:
     return job
 
@@ -239,12 +235,12 @@ class _NoStore:
     """An array store that keeps nothing."""
 
     def keep(self, values: np.ndarray[Any, Any]) -> ArrayRef:
-        """A reference that nobody follows."""
+        """Return a reference that nobody follows."""
         return ArrayRef("")
 
 
 def _without_arrays(job: Job) -> Job | None:
-    """A job for merges, which look at no large array of the statistic (as with a run); None where it is large still.
+    """Make a job for merges, which look at no large array of the statistic; None where it is large still.
 
     A merge that needs the shared job could run wherever that is: the scheduler would weigh all workers against one
     another for each merge, and send both of its inputs to one that is idle.
@@ -340,7 +336,7 @@ def _settle(client: Client, token: str, error: BaseException, seconds: float) ->
 
 
 def _split_dask_arrays(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:
-    """Rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
+    """Take rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
     sources = {"x": piece.x, **piece.columns}
     lazy = {name: source for name, source in sources.items() if isinstance(source, DaskSource)}
     futures = [client.compute(source.array) for source in lazy.values()]

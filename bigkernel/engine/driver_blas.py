@@ -49,12 +49,8 @@ def driver_blas() -> DriverBlas:
 def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
     """Solve inside the block with the number of BLAS threads that began the run, which a new run records.
 
-    Gives BLAS as recorded, and as this process had it before.
-
-    Warns
-    -----
-    DifferentBlas
-        The number cannot be had here, or the library is another one.
+    Gives BLAS as recorded, and as this process had it before; warns (`DifferentBlas`) where the number cannot be had
+    here, or the library is another one.
     """
     path, before = run / NAME, driver_blas()
     clear_orphans(path)
@@ -75,7 +71,7 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
 
 
 def _recorded(path: Path) -> DriverBlas | None:
-    """What a run has recorded; None where it has not."""
+    """Return what a run has recorded; None where it has not."""
     if not path.exists():
         return None
     try:

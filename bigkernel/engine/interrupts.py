@@ -28,7 +28,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def patience(error: BaseException, grace_seconds: float) -> float:
-    """Seconds that segments under way have to finish after an error."""
+    """Return the seconds that segments under way have to finish after an error."""
     return min(GRACE_SECONDS, grace_seconds) if isinstance(error, Terminated) else grace_seconds
 
 

@@ -91,7 +91,7 @@ def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array])
 
 
 def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
-    """The stored form of values (n, c): integer labels, positions of text labels, or the numbers themselves."""
+    """Store values (n, c) as integer labels, positions of text labels, or the numbers themselves."""
     if predictor.classes is not None:
         best: Array = np.argmax(values, axis=1)
         return best if predictor.classes.dtype.kind not in "iub" else predictor.classes[best].astype(np.int64)
@@ -152,12 +152,9 @@ def fill(rows: Rows, writer: PredictionWriter) -> None:
 
 def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
-    for name in zarr_arrays.array_names(group):
-        # any value may be written; only bytes that are not as they were written are damage
-        for looked in look(zarr_arrays.open_array(group, name), name, lambda start, values: ""):
-            if looked.damage:
-                return looked.damage
-    return None
+    # any value may be written; only bytes that are not as they were written are damage
+    looks = (look(zarr_arrays.open_array(group, name), name, lambda *_: "") for name in zarr_arrays.array_names(group))
+    return next((looked.damage for found in looks for looked in found if looked.damage), None)
 
 
 def _require_chunks(group: zarr.Group) -> None:

@@ -38,7 +38,7 @@ _RETRIES = 2  # to read the first row: a store that stumbles now and then is not
 
 
 def versions() -> dict[str, str]:
-    """Versions that driver and workers must share: they read one another's tasks, and change bits."""
+    """Return versions that driver and workers must share: they read one another's tasks, and change bits."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "bigkernel": bigkernel.__version__,
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The kind of processor as BLAS sees it: another kind may round otherwise."""
+    """Return the kind of processor as BLAS sees it: another kind may round otherwise."""
     kinds = {str(pool.get("architecture")) for pool in threadpool_info() if pool["user_api"] == "blas"}
     return f"{platform.machine()} {' '.join(sorted(kinds))}"
 
@@ -94,7 +94,7 @@ def _sound(source: ZarrSource) -> str:
 
 
 def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> int:
-    """The announced peak of the fullest worker, in bytes; refuses a cluster that cannot do the job.
+    """Announce the peak of the fullest worker, in bytes; refuse a cluster that cannot do the job.
 
     What a worker holds before its first task is what it says, not a constant.
 
@@ -138,7 +138,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
 
 
 def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
-    """The announced peak of the fullest worker; `PlanTooLarge` where one may not take as much.
+    """Announce the peak of the fullest worker; `PlanTooLarge` where one may not take as much.
 
     So many bytes at least are `reserved` for a process.
     """

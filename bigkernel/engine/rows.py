@@ -86,12 +86,12 @@ class Rows:
         return math.prod(self.x.shape[1:]) * self.x.dtype.itemsize
 
     def map(self, row_map: RowMap) -> Rows:
-        """The same rows with one more row-wise transform, applied in the task."""
+        """Add a row-wise transform, applied in the task."""
         row_map.width(self.shape[1])  # refuses rows that it cannot take
         return replace(self, row_maps=(*self.row_maps, row_map))
 
     def skip_bad_rows(self) -> Rows:
-        """The same rows, of which fits and scores leave out those with NaN or infinity in x, or in a weight.
+        """Leave out rows with NaN or infinity in x, or in a weight, of fits and scores.
 
         An infinite target makes a row bad too (NaN is a row without a label). The estimator counts them, in
         `skipped_rows_`. Rows keep their ids, hence their folds; no landmark is drawn among the bad ones. Without this,
@@ -110,7 +110,7 @@ class Rows:
         return replace(self, bad_rows="skip")
 
     def window(self, start: int, stop: int) -> Rows:
-        """Rows start … stop with their columns as rows of their own, whose ids begin at 0.
+        """Take rows start … stop with their columns as rows of their own, whose ids begin at 0.
 
         Raises
         ------
@@ -152,12 +152,12 @@ class Rows:
                 )
 
     def part(self, start: int, stop: int) -> Rows:
-        """The part of the rows that a task needs to read start … stop."""
+        """Take the part of the rows that a task needs to read start … stop."""
         columns = {name: source.part(start, stop) for name, source in self.columns.items()}
         return replace(self, x=self.x.part(start, stop), columns=columns)
 
     def bounds(self, wanted: Settings) -> tuple[int, ...]:
-        """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
+        """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
         n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: as many steps as give every segment one, of at least a quarter of a block
@@ -167,7 +167,7 @@ class Rows:
         return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
 
     def _pieces(self, target: int) -> tuple[int, ...]:
-        """Row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
+        """Return row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
         n, steps = len(self), self.x.steps
         if n <= target:
             return (0, n) if n else (0,)
@@ -185,7 +185,7 @@ class Rows:
         return tuple(joined)
 
     def read(self, start: int, stop: int) -> Chunk:
-        """Rows start … stop as a chunk of their own."""
+        """Read rows start … stop as a chunk of their own."""
         columns: dict[str, Any] = {name: source.read(start, stop) for name, source in self.columns.items()}
         return Chunk(self.x.read(start, stop), start, row_maps=self.row_maps, **columns)
 
@@ -219,7 +219,7 @@ class Rows:
                 yield chunk
 
     def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
-        """A chunk as a statistic may see it, and the number of its rows that are left out (blanked, with weight 0).
+        """Return a chunk as a statistic may see it, and how many of its rows are blanked, with weight 0.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class Rows:
             return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], wanted))
 
     def column(self, name: str) -> Array | None:
-        """A whole column, or None where there is none."""
+        """Read a whole column, or None where there is none."""
         source = self.columns.get(name)
         return None if source is None else source.read(0, len(self))
 
@@ -286,7 +286,7 @@ class Rows:
 def as_rows(
     X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None, fold: Any = None
 ) -> Rows:
-    """Rows from an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
+    """Make rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
 
     Columns that are given here come before those that it has.
 

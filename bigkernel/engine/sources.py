@@ -54,16 +54,16 @@ class Source(Protocol):
         return ()
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start … stop."""
+        """Read rows start … stop."""
 
     def part(self, start: int, stop: int) -> Source:
-        """The part that a task needs to read rows start … stop; their row ids stay as they are."""
+        """Take the part that a task needs to read rows start … stop; their row ids stay as they are."""
 
     def fingerprint(self) -> str:
-        """A digest that differs where the values differ, as far as can be told without reading them all."""
+        """Return a digest that differs where the values differ, as far as can be told without reading them all."""
 
     def state(self) -> object:
-        """What changes when others change the values, where reads do not tell it; None: nothing."""
+        """Return what changes when others change the values, where reads do not tell it; None: nothing."""
         return None
 
     def has_changed(self) -> bool:
@@ -77,7 +77,7 @@ class Source(Protocol):
         return self
 
     def cost(self) -> MapCost:
-        """Flops to make a row when it is asked for, and bytes of buffers in a task; nothing where rows are stored."""
+        """Return flops to make a row when it is asked for, and bytes of buffers in a task; none where it is stored."""
         return MapCost()
 
 
@@ -146,7 +146,7 @@ class SparseSource(Source):
         return zarr_arrays.digest({**parts, "shape": np.array(self.shape)})
 
     def cost(self) -> MapCost:
-        """Bytes of a segment as it travels to a task."""
+        """Return bytes of a segment as it travels to a task."""
         held = self.values.data.nbytes + self.values.indices.nbytes
         rows = min(self.shape[0], settings().segment_rows)
         return MapCost(fixed_bytes=held * rows // max(1, self.shape[0]))
@@ -415,7 +415,7 @@ def feature_names(values: Any) -> Any:
 
 
 def _dask_array(frame: Any, name: str) -> da.Array:
-    """A Dask array (n, d) or (n,) with a chunk a partition, whose rows are counted in a pass of its own."""
+    """Make a Dask array (n, d) or (n,) with a chunk a partition, whose rows are counted in a pass of its own."""
     import dask.array as da
 
     dtype = _common_dtype(frame, name)
@@ -435,7 +435,7 @@ def _dask_array(frame: Any, name: str) -> da.Array:
 
 
 def _common_dtype(frame: Any, name: str) -> np.dtype[Any]:
-    """The one dtype of all columns."""
+    """Return the one dtype of all columns."""
     series = is_series_like(frame)
     labels = [name] if series else [str(column) for column in frame._meta.columns]
     if not labels:
@@ -466,7 +466,7 @@ def _common_dtype(frame: Any, name: str) -> np.dtype[Any]:
 
 
 def _numbers(part: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """The values of a partition; refused where it is not as its frame said."""
+    """Take the values of a partition; refuse one that is not as its frame said."""
     values = np.ascontiguousarray(part.to_numpy())
     if values.shape != shape or values.dtype != dtype:
         raise DataError(

@@ -83,7 +83,7 @@ class Swept:
         return max((receipt.peak_bytes for receipt in self.receipts), default=0)
 
     def report(self) -> dict[str, Any]:
-        """The figures of the sweep as plain data."""
+        """Return the figures of the sweep as plain data."""
         return {
             **self.plan.summary(),
             "executor": self.executor,

@@ -95,7 +95,7 @@ def _accumulate(
 def run_held(
     job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], names: tuple[str, ...], *values: Any
 ) -> Partial:
-    """`run_segment` where a cluster holds some of the rows already: the values of "x" and columns, by `names`."""
+    """Do as `run_segment` where a cluster holds some rows already: the values of "x" and columns, by `names`."""
     held: dict[str, Source] = {
         name: NumpySource(np.asarray(value), segment.start) for name, value in zip(names, values, strict=True)
     }

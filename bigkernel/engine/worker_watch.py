@@ -97,7 +97,7 @@ class Watch:
         emit(Incident("worker", f"worker {address} lost: {why}; {again}", address))
 
     def _suspects(self, key: str) -> tuple[str, ...]:
-        """What a worker may have been at in a task: any of its segments, or the merge that it is."""
+        """Tell what a worker may have been at in a task: any of its segments, or the merge that it is."""
         kind, node = key.split("-")[1:2], node_of(key)
         return self._schedule.segments_of(node) if kind == ["segment"] else (node,)
 
@@ -131,7 +131,7 @@ class Watch:
         )
 
     def _lost_meanwhile(self) -> str:
-        """The workers that the sweep has lost: a worker that is ended again and again may not be there to be asked."""
+        """Tell of the workers that were lost: one that is ended again and again may not be there to be asked."""
         self.drain()
         return (
             f"; {len(self._lost)} lost since the sweep began, the last of them {self._lost[-1]}" if self._lost else ""
@@ -145,7 +145,7 @@ class Watch:
             )
 
     def _fetch(self, future: Future, what: str) -> Any:
-        """The result of a finished task; asked for longer and longer, as long as there is a scheduler."""
+        """Fetch the result of a finished task; ask longer and longer, as long as there is a scheduler."""
         seconds, deadline = 2 * SLICE_SECONDS, time.monotonic() + self._wanted.stall_seconds
         while True:
             try:
@@ -162,7 +162,7 @@ class Watch:
                 seconds *= 1.5  # the next time it is fetched from the beginning
 
     def states(self) -> str:
-        """The state of the workers in a line: status, memory, free disk, tasks."""
+        """Describe the workers in a line: status, memory, free disk, tasks."""
         if self._client.status != "running":
             return "none, the scheduler is gone"
         known = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -184,7 +184,7 @@ class Watch:
         return "; ".join(texts) or "none"
 
     def result(self, future: Future, node: str, run: Run | None = None) -> Any:
-        """The result of the task of a node, or a named error."""
+        """Fetch the result of the task of a node, or raise a named error."""
         what = self._name_of(node)
         try:
             return self._fetch(future, what)
@@ -200,7 +200,7 @@ class Watch:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
 
     def results(self, nodes: Mapping[Future, str]) -> dict[Future, Any]:
-        """The results of the finished tasks of these nodes, brought in one message; or a named error."""
+        """Fetch the results of the finished tasks of these nodes in one message; or raise a named error."""
         futures = list(nodes)
         if len(futures) > 1:
             with suppress(Exception):  # one by one then, which names the task and what is wrong
@@ -209,7 +209,7 @@ class Watch:
         return {future: self.result(future, node) for future, node in nodes.items()}
 
     def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandoned:
-        """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
+        """Name what ended most workers; the scheduler blames every task that a dying worker had taken."""
         time.sleep(SETTLE_SECONDS)  # the report of the last death, and what its nanny says, may still be on their way
         self.drain()
         deaths = dict(self.deaths) or dict.fromkeys(self._suspects(str(error.task)), 0)
@@ -223,7 +223,10 @@ class Watch:
             wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
-        named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))
+        named = " or ".join(
+            self._name_of(node)
+            for node in sorted(suspects, key=lambda node: [int(n) for n in node.split("-") if n.isdigit()])
+        )
         return TaskAbandoned(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
@@ -256,9 +259,5 @@ def last_words(dask_worker: Any) -> str:
 
 
 def node_of(key: str) -> str:
-    """The node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
+    """Find the node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
     return "-".join(key.split("-")[3:])
-
-
-def _place(node: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in node.split("-") if part.isdigit())

@@ -29,13 +29,13 @@ class RowMap(Protocol):
     name: ClassVar[str]
 
     def width(self, d: int) -> int:
-        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
+        """Return features of a row that has d before; `DataError` where it takes no rows of d features."""
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
+        """Return the cost of a row of d features, in a dtype of `itemsize` bytes."""
 
     def apply(self, x: Array) -> Array:
-        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
+        """Transform x (b, d), float32 or float64, which it may change; return (b, width(d)) of its dtype."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class MapCost:
 
 
 def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
-    """Features of a row of d after the maps."""
+    """Return the features of a row of d after the maps."""
     for row_map in row_maps:
         d = row_map.width(d)
     return d
 
 
 def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
-    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
+    """Map rows x (n, d), float32 or float64, to (n, width); a block at a time, so that buffers stay small.
 
     x may be changed, and may be what is returned.
     """
@@ -70,7 +70,7 @@ def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> 
 
 
 def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
-    """The cost of all maps together; one that changes the width needs its rows before and after it."""
+    """Add up the cost of all maps; one that changes the width needs its rows before and after it."""
     flops, row_bytes, fixed = 0.0, 0, 0
     for row_map in row_maps:
         cost, after = row_map.cost(d, itemsize), row_map.width(d)

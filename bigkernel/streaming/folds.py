@@ -26,7 +26,7 @@ class Folds(Protocol):
         """The number of folds."""
 
     def of(self, chunk: Chunk) -> Array:
-        """(n,) int64: the fold that tests each row of the chunk, −1: none."""
+        """Return the fold that tests each row of the chunk, (n,) int64, −1: none."""
 
 
 @dataclass(frozen=True)

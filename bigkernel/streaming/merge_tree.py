@@ -16,12 +16,12 @@ Merge = tuple[str, str, str]  # node, left, right
 
 
 def leaf(index: int) -> str:
-    """Name of the node of a segment."""
+    """Name the node of a segment."""
     return f"0-{index}"
 
 
 def merge_tree(count: int) -> list[Merge]:
-    """The merges over `count` segments: (node, left, right), children before parents."""
+    """List the merges over `count` segments: (node, left, right), children before parents."""
     level, names, merges = 0, [leaf(i) for i in range(count)], []
     while len(names) > 1:
         level += 1
@@ -35,7 +35,7 @@ def merge_tree(count: int) -> list[Merge]:
 
 
 def spans(count: int) -> dict[str, tuple[int, int]]:
-    """Of every node, the first segment that it covers and one past the last."""
+    """Return, of every node, the first segment that it covers and one past the last."""
     found = {leaf(i): (i, i + 1) for i in range(count)}
     for node, left, right in merge_tree(count):
         found[node] = found[left][0], found[right][1]
@@ -56,5 +56,5 @@ def ancestors_of(merges: list[Merge]) -> dict[str, tuple[str, ...]]:
 
 
 def covered(node: str, finished: Container[str], above: Mapping[str, tuple[str, ...]]) -> bool:
-    """True where a node, or one that contains it, is finished."""
+    """Tell if a node, or one that contains it, is finished."""
     return node in finished or any(name in finished for name in above.get(node, ()))

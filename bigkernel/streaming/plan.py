@@ -128,7 +128,7 @@ class Plan:
         return tasks * max(summing, 2 * partial + panel) + 3 * partial + kept
 
     def rows_bytes(self, sharing: Sharing) -> int:
-        """Bytes of the rows that a task holds."""
+        """Return bytes of the rows that a task holds."""
         if self.in_memory and not sharing.workers:
             return 0
         if self.in_memory:  # all rows of its segment, in the message and as read
@@ -140,7 +140,7 @@ class Plan:
         return int((3 + self.stored_share) * self.chunk_bytes)
 
     def partials_held(self, sharing: Sharing) -> int:
-        """Partials that a process holds at most where none is published.
+        """Return partials that a process holds at most where none is published.
 
         A worker is a segment ahead of its merges, of which about one partial waits on each level of the tree, three on
         two levels where one task merges four. It has the sum of a merge beside its inputs, and may take a segment or a
@@ -156,7 +156,7 @@ class Plan:
         return max(3, min(own + tasks, waiting + 1 + tasks)) + 2 * self.merges_bundled
 
     def worker_bytes(self, base_bytes: int, sharing: Sharing = ONE_WORKER) -> int:
-        """Announced peak of a process that holds `base_bytes` before its first task."""
+        """Return announced peak of a process that holds `base_bytes` before its first task."""
         return base_bytes + self.held_bytes(sharing)
 
     def check(self, limit_bytes: int, base_bytes: int, sharing: Sharing = ONE_WORKER) -> None:
@@ -188,7 +188,7 @@ class Plan:
         )
 
     def _fitting_rows(self, room: int, sharing: Sharing) -> int:
-        """Rows of about the largest chunk with which the tasks of a process fit in so many bytes, or 0."""
+        """Find the rows of about the largest chunk with which the tasks of a process fit in so many bytes, or 0."""
         row_bytes, rows = self.chunk_bytes / max(1, self.chunk_rows), self.chunk_rows
         while rows > 1:
             rows = rows * 19 // 20
@@ -200,7 +200,7 @@ class Plan:
         return 0
 
     def _fitting_landmarks(self, room: int, sharing: Sharing) -> int:
-        """Percents of the landmarks with which the tasks of a process fit in so many bytes, or 0."""
+        """Find the percents of the landmarks with which the tasks of a process fit in so many bytes, or 0."""
         for percent in range(99, 1, -1):
             t = percent / 100  # a share t takes t² of the partial results and at most t of the buffers
             fewer = replace(
@@ -215,7 +215,7 @@ class Plan:
         return 0
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the plan as plain data, for people and for JSON."""
+        """Return the figures of the plan as plain data, for people and for JSON."""
         return {
             "rows": self.n_rows,
             "features": self.n_features,

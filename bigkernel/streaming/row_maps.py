@@ -28,12 +28,12 @@ class SameWidth:
 
 
 def float_of(dtype: Any) -> np.dtype[Any]:
-    """The dtype that rows in memory are mapped in: float64 for numbers of 8 bytes, float32 for narrower ones."""
+    """Return the dtype that rows in memory are mapped in: float64 for numbers of 8 bytes, float32 for narrower ones."""
     return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
 
 
 def mapped_rows(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    """Rows x (n, d) in memory after the map, (n, width) of `dtype`; x stays as it is, and rows with NaN become NaN.
+    """Map rows x (n, d) in memory to (n, width) of `dtype`; x stays as it is, and rows with NaN become NaN.
 
     Raises
     ------
