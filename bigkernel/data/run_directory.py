@@ -105,8 +105,7 @@ class Run:
     path: str
 
     def _repr_html_(self) -> str:
-        sweeps = sorted(path.parent for path in self.root.rglob("manifest.json"))
-        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps]
+        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps_below(self.root)]
         return table("run", {"path": self.path}) + columns(["sweep", "segments kept"], lines)
 
     @property
@@ -291,6 +290,11 @@ class Run:
         if not target.exists():
             zarr_arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
         return reference
+
+
+def sweeps_below(root: Path) -> list[Path]:
+    """Return the run directories in and below a directory: of the sweeps of a job, and of the jobs of a command."""
+    return sorted(path.parent for depth in range(3) for path in root.glob("*/" * depth + "manifest.json"))
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
