@@ -79,9 +79,9 @@ def ingest(
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
-    from bigkernel.data.ingest import Split
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.targets import require_apart, require_target
+    from bigkernel.data.write_corpus import Split
     from bigkernel.monitor.terminal.bar import bar
 
     if resume and not run:
@@ -123,7 +123,7 @@ def _opened(paths: Sequence[str], labels: tuple[str, ...], reading: dict[str, An
 def _rows_of_shares(corpus: str, shares: Sequence[str]) -> dict[str, str]:
     """How many rows went into each share of a split, and where it is."""
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.ingest import split_path
+    from bigkernel.data.write_corpus import split_path
 
     places = {share: split_path(corpus, share) for share in shares}
     return {f"share {share}": f"{open_corpus(place).n_rows:,} rows in {place}" for share, place in places.items()}

@@ -85,6 +85,16 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         ) from error
 
 
+@contextlib.contextmanager
+def writing_run(directory: str | os.PathLike[str], at: str | os.PathLike[str] = "") -> Iterator[None]:
+    """Turn errors of writing to a run directory, the file `at` of it, into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        said = reason_of(error, at or directory)
+        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {said}") from error
+
+
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
     """Return True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
     if not isinstance(error.filename, str):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.run_directory import Receipt, Run, read_sealed
+from bigkernel.data.run_directory import Receipt, Run, read_sealed, sweeps_below
 from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
 
 STORES = ("corpus", "predictions")
@@ -58,7 +58,7 @@ def kind_at(path: str | os.PathLike[str]) -> str:
     if seals.is_sealed(root):
         seals.verify(root)
         raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
-    if _sweeps(root):
+    if sweeps_below(root):
         return "run"
     raise DataError(f"{path}: {_EXPECTED}, found none of them")
 
@@ -71,7 +71,7 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     """
     root = Path(os.path.abspath(path))
     if kind == "run":
-        for sweep in _sweeps(root):
+        for sweep in sweeps_below(root):
             yield from _look_run(sweep, os.path.relpath(sweep, root))
         return
     corpus = open_corpus(root) if kind == "corpus" else None
@@ -86,14 +86,6 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     for name, text in seals.changed_arrays(root, seal):
         if name not in damaged:
             yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
-
-
-def _sweeps(root: Path) -> list[Path]:
-    """Run directories in and below `root`: those of the sweeps of a job, and of the jobs of a command."""
-    found: list[Path] = []
-    for depth in range(3):
-        found.extend(path.parent for path in root.glob("*/" * depth + "manifest.json"))
-    return sorted(found)
 
 
 def _look_run(root: Path, name: str) -> Iterator[Looked]:

@@ -233,14 +233,11 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
                 f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
                 "source again"
             )
-        if not isinstance(known.get("name"), str):
-            raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
-        scale = known.get("scale", 1.0)
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-            raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
-        pixels = known.get("image_shape")
-        known |= {"classes": tuple(known.get("classes", ())), "image_shape": tuple(pixels) if pixels else None}
-        info = CorpusInfo(**known)
+        try:
+            known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
+        except ConfigError as error:
+            raise DataError(f"{path}: its attributes are damaged: {error}") from None
+        info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
         if not info.complete:
             raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
         x = zarr_arrays.open_array(group, "x")

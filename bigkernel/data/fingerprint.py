@@ -21,7 +21,7 @@ _MOST = 64  # items of a tuple that are shown one by one
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of plain data (dataclasses, arrays, numbers, names), by content."""
+    """Return the SHA-256 of plain data (dataclasses, arrays, numbers, names), by content."""
     total = hashlib.sha256()
 
     def feed(item: Any) -> None:
@@ -31,9 +31,9 @@ def fingerprint(value: Any) -> str:
             total.update(item.fingerprint().encode())
         elif dataclasses.is_dataclass(item) and not isinstance(item, type):
             total.update(type(item).__name__.encode())
-            for part in _compared(item):
-                total.update(part.name.encode())
-                feed(getattr(item, part.name))
+            for name, part in _compared(item):
+                total.update(name.encode())
+                feed(part)
         elif isinstance(item, dict):
             for key in sorted(item):
                 total.update(str(key).encode())
@@ -49,13 +49,15 @@ def fingerprint(value: Any) -> str:
     return total.hexdigest()
 
 
-def _compared(value: Any) -> list[dataclasses.Field[Any]]:
-    """The fields that count; those with the metadata `NOT_COMPARED` say where something goes, not what it is."""
-    return [part for part in dataclasses.fields(value) if part.metadata != NOT_COMPARED]
+def _compared(value: Any) -> list[tuple[str, Any]]:
+    """Return the fields that count; those with `NOT_COMPARED` say where something goes, not what it is."""
+    return [
+        (part.name, getattr(value, part.name)) for part in dataclasses.fields(value) if part.metadata != NOT_COMPARED
+    ]
 
 
 def described(value: Any, name: str) -> dict[str, str]:
-    """The fields of plain data by dotted name, each as a short text; equal texts mean equal content.
+    """Return the fields of plain data by dotted name, each as a short text; equal texts mean equal content.
 
     Examples
     --------
@@ -75,8 +77,8 @@ def _fields(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, f"{type(value).__name__} {fingerprint(value)[:16]}"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
-        for part in _compared(value):
-            yield from _fields(getattr(value, part.name), f"{name}.{part.name}")
+        for field, part in _compared(value):
+            yield from _fields(part, f"{name}.{field}")
     elif isinstance(value, tuple) and len(value) <= _MOST and all(map(dataclasses.is_dataclass, value)):
         yield name, f"{len(value)} of them" if value else "none"
         for i, item in enumerate(value):

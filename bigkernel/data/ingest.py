@@ -1,24 +1,21 @@
 """From files to a corpus: sources, one or several, stream into `write_corpus.fill`, whole or split, with a run or not.
 
 Rows of several files follow one another, and the column `domain` numbers the files. With a run, an interrupted job
-keeps its chunks and goes on with them. A split is by a hash of a row's number or group, that of `folds.HashFolds`: the
-same row falls on the same side on every machine and in every pass, and rows added at a file's end move none before.
+keeps its chunks and goes on with them.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.data import seals
@@ -29,56 +26,10 @@ from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.readers import ENDINGS
 from bigkernel.data.readers.source import Source, origin_of
 from bigkernel.data.run_directory import Receipt, Run
-from bigkernel.data.write_corpus import Batch, fill, peek, writer_for
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import HashFolds
+from bigkernel.data.write_corpus import Batch, Split, fill, peek, split_path, writer_for
+from bigkernel.errors import DataError
 
-_SHARES = 10**6  # shares are counted in millionths
-_FILE_ROWS = 2**40  # row i of file f has the number f·2⁴⁰ + i, so that rows of one file do not move those of another
-_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 Progress = Callable[[int, int | None], None]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Named shares of the rows, each to a corpus of its own; the rest stays."""
-
-    shares: Mapping[str, float]  # above 0, their sum below 1; resolved to a millionth
-    by: Literal["row", "group"] = "row"
-    seed: int = 0  # another seed, other rows
-
-    def __post_init__(self) -> None:
-        for name, share in self.shares.items():
-            if not _NAME.fullmatch(name):
-                raise ConfigError(f"split: the name {name!r}; expected letters, digits and _, such as test")
-            if not 1 / _SHARES <= share < 1:
-                raise ConfigError(f"split: {name}={share}; expected a share of the rows between 0 and 1, such as 0.1")
-        if not self.shares or sum(self.shares.values()) >= 1:
-            raise ConfigError(f"split: {self}; expected shares whose sum is below 1")
-        if self.by not in ("row", "group"):
-            raise ConfigError(f"split: by {self.by!r}; expected row or group")
-
-    def __str__(self) -> str:
-        shares = " ".join(f"{name}={share:g}" for name, share in self.shares.items())
-        return f"{shares} by {self.by}, seed {self.seed}"
-
-    def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share, …
-
-        `group` is (rows,) int64, where `by` is "group".
-        """
-        chunk = Chunk(np.empty((rows, 0)), file * _FILE_ROWS + start, group=group)
-        place = HashFolds(_SHARES, self.seed, self.by).of(chunk)
-        ends = np.round(np.cumsum(list(self.shares.values())) * _SHARES).astype(np.int64)
-        side = np.searchsorted(ends, place, side="right") + 1
-        return np.where(side > len(ends), 0, side).astype(np.int64)
-
-
-def split_path(target: str | os.PathLike[str], name: str) -> Path:
-    """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
-    path = Path(target)
-    return path.with_name(f"{path.stem}-{name}{path.suffix}") if name else path
 
 
 def ingest(

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.atomic_write import clear_orphans, make_directories, reason_of, remove_at_once, write_json
+from bigkernel.data.atomic_write import clear_orphans, make_directories, remove_at_once, write_json, writing_run
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.targets import require_outside_stores
 from bigkernel.errors import DataError, ResumeMismatch
@@ -105,8 +105,7 @@ class Run:
     path: str
 
     def _repr_html_(self) -> str:
-        sweeps = sorted(path.parent for path in self.root.rglob("manifest.json"))
-        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps]
+        lines = [[sweep.name, len(list(sweep.glob("receipts/0-*.json")))] for sweep in sweeps_below(self.root)]
         return table("run", {"path": self.path}) + columns(["sweep", "segments kept"], lines)
 
     @property
@@ -144,7 +143,7 @@ class Run:
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
         clear_orphans(manifest)
-        with _writing_run(self.path):
+        with writing_run(self.path):
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
 
     def _job(self) -> dict[str, Any]:
@@ -293,19 +292,16 @@ class Run:
         return reference
 
 
+def sweeps_below(root: Path) -> list[Path]:
+    """Return the run directories in and below a directory: of the sweeps of a job, and of the jobs of a command."""
+    return sorted(path.parent for depth in range(3) for path in root.glob("*/" * depth + "manifest.json"))
+
+
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
-    with _writing_run(directory):
+    with writing_run(directory):
         make_directories(directory)
-
-
-@contextlib.contextmanager
-def _writing_run(directory: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{directory}: the run directory cannot be written: {reason_of(error, directory)}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,22 +321,21 @@ def _load(stored: _Stored) -> NDArray[Any]:
 
 
 def detach(value: Any, store: ArrayStore) -> Any:
-    """A copy of plain data with every large array replaced by a reference into the store."""
-    if isinstance(value, np.ndarray):
-        return store.keep(value) if value.nbytes > _DETACH_BYTES else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: detach(getattr(value, f.name), store) for f in dataclasses.fields(value) if f.init}
-        return dataclasses.replace(value, **changed)
-    return value
+    """Return a copy of plain data with every large array replaced by a reference into the store."""
+    return _mapped(value, np.ndarray, lambda item: store.keep(item) if item.nbytes > _DETACH_BYTES else item)
 
 
 def attach(value: Any, path: str) -> Any:
-    """The reverse of `detach`, in the task."""
-    if isinstance(value, ArrayRef):
-        return _load(_Stored(value.digest, path))
+    """Reverse `detach`, in the task."""
+    return _mapped(value, ArrayRef, lambda item: _load(_Stored(item.digest, path)))
+
+
+def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: attach(getattr(value, f.name), path) for f in dataclasses.fields(value) if f.init}
-        return dataclasses.replace(value, **changed)
+        fields = [part.name for part in dataclasses.fields(value) if part.init]
+        return dataclasses.replace(value, **{name: _mapped(getattr(value, name), kind, change) for name in fields})
     return value
 
 

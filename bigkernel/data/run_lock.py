@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from bigkernel.data.atomic_write import clear_orphans, reason_of, write_json
-from bigkernel.errors import DataError, RunLocked
+from bigkernel.data.atomic_write import clear_orphans, write_json, writing_run
+from bigkernel.errors import RunLocked
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
@@ -48,17 +48,13 @@ class Lock:
 
     def acquire(self) -> None:
         """Take the lock, or one whose holder is dead; RunLocked says who alive holds it."""
-        try:
-            with _alone(self.path.parent):  # two that find the same stale lock must not both take it
-                require_free_lock(self.path.parent)
-                found = read(self.path.parent)
-                if found is not None:
-                    self.left_by = holder_name(found)
-                self._write()
-        except OSError as error:
-            raise DataError(
-                f"{self.path.parent}: the run directory cannot be written: {reason_of(error, self.path)}"
-            ) from error
+        # alone, for two that find the same stale lock must not both take it
+        with writing_run(self.path.parent, self.path), _alone(self.path.parent):
+            require_free_lock(self.path.parent)
+            found = read(self.path.parent)
+            if found is not None:
+                self.left_by = holder_name(found)
+            self._write()
         self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
         self._thread.start()
 

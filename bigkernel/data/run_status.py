@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bigkernel.data import run_lock
-from bigkernel.data.run_directory import Run, read_sealed
+from bigkernel.data.run_directory import Run, read_sealed, sweeps_below
 from bigkernel.errors import DataError, ResumeMismatch
 
 _MOST_SEGMENTS = 2**20  # whoever names more did not plan them
-_DEPTH = 3  # directories below the one that is named
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def survey(directory: str | os.PathLike[str]) -> list[RunState]:
         raise DataError(
             f"{directory}: expected a run directory, found {'a file' if os.path.exists(root) else 'nothing'}"
         )
-    found = sorted(path.parent for depth in range(_DEPTH) for path in root.glob("*/" * depth + "manifest.json"))
+    found = sweeps_below(root)
     above = _holder(root)
     if not found:
         raise DataError(f"{directory}: no run is there{f' yet; {above} is at work' if above else ''}")

@@ -79,8 +79,10 @@ def write(root: Path) -> None:
         for torn in root.joinpath(name).rglob("*.partial"):
             torn.unlink()
         digest, count = chunks_digest(root / name)
-        arrays[name] = SealedArray(_sha256(root / name / METADATA), count, digest)
-    metadata = _sha256(root / METADATA) if (root / METADATA).is_file() else ""
+        said = metadata_bytes(root / name / METADATA)
+        arrays[name] = SealedArray(hashlib.sha256(said).hexdigest(), count, digest)
+    there = (root / METADATA).is_file()
+    metadata = hashlib.sha256(metadata_bytes(root / METADATA)).hexdigest() if there else ""
     root.joinpath(SEAL).mkdir(exist_ok=True)
     root.joinpath(SEAL, METADATA).write_bytes(_render(metadata, arrays))
 
@@ -124,7 +126,7 @@ def verify(root: Path) -> Seal:
         raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
     digests = {METADATA: seal.metadata, **{f"{name}/{METADATA}": array.metadata for name, array in arrays.items()}}
     for name, digest in digests.items():
-        if _sha256(root / name) != digest:
+        if hashlib.sha256(metadata_bytes(root / name)).hexdigest() != digest:
             raise DataError(f"{root / name}: is not as it was when the group was sealed; {RESTORE}")
     added = sorted(set(array_names(root)) - set(arrays))
     if added:
@@ -187,25 +189,27 @@ class Marks:
     first: int
     sizes: NDArray[np.int64]
     ends: NDArray[np.uint8]
+    tail: str  # of a chunk's key: "c/3/0" is c/3 and /0
 
     @classmethod
     def of(cls, array: zarr.Array, base: Path) -> tuple[Marks, str]:
         """Return those of all chunks of an array in the directory `base`, and what its seal says of such chunks."""
-        keys = [_key(array, index) for index in range(array.nchunks)]
+        tail = "/0" * (array.ndim - 1)
+        keys = [f"c/{index}{tail}" for index in range(array.nchunks)]
         found = {key: _mark_of(base / key) for key in keys}
         sizes = np.array([found[key][0] for key in keys], np.int64)
         ends = np.array([list(found[key][1].ljust(4, b"\0")) for key in keys], np.uint8).reshape(-1, 4)
-        return cls(0, sizes, ends), _digest((key, *found[key]) for key in sorted(keys))
+        return cls(0, sizes, ends, tail), _digest((key, *found[key]) for key in sorted(keys))
 
     def part(self, start: int, stop: int) -> Marks:
         """Return those of the chunks start … stop, where they are among these."""
         low, high = max(0, start - self.first), max(0, stop - self.first)
-        return Marks(self.first + low, self.sizes[low:high], self.ends[low:high])
+        return Marks(self.first + low, self.sizes[low:high], self.ends[low:high], self.tail)
 
     def require(self, array: zarr.Array, base: Path, start: int, stop: int) -> None:
         """Raise ChunkMissing or ChunkCorrupt, by array, rows and chunk, unless the chunks start … stop are these."""
         for index in range(start, stop):
-            key, place = _key(array, index), index - self.first
+            key, place = f"c/{index}{self.tail}", index - self.first
             rows = f"{index * array.chunks[0]}:{min((index + 1) * array.chunks[0], array.shape[0])}"
             try:
                 size, end = _mark_of(base / key)
@@ -219,10 +223,6 @@ class Marks:
                     f"{array.store_path}: rows {rows} are not those that were opened: the chunk {key} was changed or "
                     "exchanged since; a store must stay as it is while it is read"
                 )
-
-
-def _key(array: zarr.Array, index: int) -> str:
-    return "/".join(("c", str(index), *["0"] * (array.ndim - 1)))
 
 
 def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
@@ -244,7 +244,3 @@ def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
     if items > _METADATA_ITEMS:
         raise DataError(f"{path}: has {items:,} items, at most {_METADATA_ITEMS:,} are read")
     return content
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(metadata_bytes(path)).hexdigest()

@@ -33,7 +33,11 @@ def visible(text: object, *, lines: bool = False, most: int = MOST_LETTERS) -> s
     found = found[:most]
     if not found.isprintable():
         kept = "\n" if lines else ""
-        found = "".join(letter if letter in kept else _letter(letter) for letter in found)
+        found = "".join(
+            # spaces of any width are printed as they are
+            letter if letter in kept or letter.isprintable() or category(letter) == "Zs" else repr(letter)[1:-1]
+            for letter in found
+        )
     return found + cut
 
 
@@ -44,11 +48,6 @@ def all_visible(value: Any, *, most: int = MOST_LETTERS) -> Any:
     if isinstance(value, Mapping):
         return {all_visible(key, most=most): all_visible(item, most=most) for key, item in value.items()}
     return [all_visible(item, most=most) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _letter(letter: str) -> str:
-    shown = letter.isprintable() or category(letter) == "Zs"  # spaces of any width
-    return letter if shown else repr(letter)[1:-1]
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):

@@ -210,10 +210,14 @@ def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: s
     there = seals.verify(Path(path))
     if seal and there.digest != seal:
         raise DataError(f"{path}: another store lies here than the one that was opened; open it again")
-    require_chunks(array)
     if array.nchunks != -(-array.shape[0] // array.chunks[0]):
+        require_chunks(array)
         return None
-    marks, digest = seals.Marks.of(array, directory_of(array))
+    try:
+        marks, digest = seals.Marks.of(array, directory_of(array))
+    except OSError:
+        require_chunks(array)  # a missing chunk has a name
+        raise
     if digest != there.arrays[name].chunks:
         for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
             read(array, start, min(start + array.chunks[0], array.shape[0]))

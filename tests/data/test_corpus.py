@@ -171,8 +171,8 @@ def edit(path, **changes):
         ({"complete": None}, "not complete"),
         ({"kind": "model"}, "expected a corpus, found model"),
         ({"name": None}, "name"),
-        ({"scale": 0}, "scale must be a number above 0, found 0"),
-        ({"scale": "255"}, "scale must be a number above 0, found '255'"),
+        ({"scale": 0}, "scale: expected a finite number above 0, found 0"),
+        ({"scale": "255"}, "scale: expected a finite number above 0, found '255'"),
     ],
     ids=str,
 )

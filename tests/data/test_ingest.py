@@ -10,9 +10,10 @@ import pytest
 from bigkernel.data import atomic_write
 from bigkernel.data.check import walk
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.ingest import Split, ingest, split_path
+from bigkernel.data.ingest import ingest
 from bigkernel.data.labels import Labelling
 from bigkernel.data.readers import open_source
+from bigkernel.data.write_corpus import Split, split_path
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds

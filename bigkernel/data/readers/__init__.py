@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.readers import arrays, libsvm, mat, png, stores, tables
+from bigkernel.data.readers import arrays, libsvm, png, stores, tables
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
 
@@ -62,10 +62,10 @@ _READERS: dict[str, _Reader] = {
     "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), _is_npz),
     "mat": _Reader(
         "MATLAB file, versions 5 to 7.2",
-        mat.read,
+        arrays.read_mat,
         ("x", "y"),
         (".mat",),
-        lambda head: head.startswith((b"MATLAB ", mat.HDF5_MAGIC)),
+        lambda head: head.startswith((b"MATLAB ", arrays.HDF5_MAGIC)),
     ),
     "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(

@@ -11,7 +11,6 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,57 +23,47 @@ _LARGEST_LABEL = 18  # digits of a folder's name that is a number
 _WIDE = ("I;16", "I;16B", "I")  # modes of Pillow for 16 bits of grey
 
 
-@dataclass(frozen=True)
-class _Folder:
-    """Images in order, as (label, path below the folder); labels are "" where the images lie in the folder itself."""
-
-    path: str
-    images: tuple[tuple[str, str], ...]
-    size: tuple[int, int]  # width, height
-    dtype: np.dtype[Any]
-
-    def blocks(self) -> Iterator[Block]:
-        step = block_rows(self.size[0] * self.size[1] * self.dtype.itemsize)
-        numbered = all(_is_number(label) for label, _ in self.images)
-        for start in range(0, len(self.images), step):
-            labels, names = zip(*self.images[start : start + step], strict=True)
-            x = np.stack([self._pixels(os.path.join(self.path, name)) for name in names])
-            y = np.array(list(map(int, labels)), np.int64) if numbered else np.array(labels, np.str_)
-            yield x.reshape(len(names), -1), y if self.images[0][0] else None
-
-    def _pixels(self, path: str) -> NDArray[Any]:
-        with _opened(path) as image:
-            image.verify()  # the checksums of its chunks
-        with _opened(path) as image:
-            grey = image if self.dtype == np.uint16 or image.mode == "L" else image.convert("L")
-            pixels = np.asarray(grey).astype(self.dtype)
-        if pixels.shape != self.size[::-1]:
-            raise DataError(f"{path}: {pixels.shape} pixels, where {self.size[::-1]} were found before")
-        return pixels
-
-
 def read(path: str, *, grey: bool = False) -> Source:
     """Open a folder of PNG images, all of one size and kind.
 
     `grey`: convert colour, palettes and fewer bits to 8-bit grey (ITU-R 601 luma; transparency is dropped).
     """
-    images = tuple(_listed(path))
+    images = tuple(_listed(path))  # (label, path below the folder); labels are "" where the images lie in it
     first = os.path.join(path, images[0][1])
-    size, dtype = _head(first, grey)
+    (width, height), dtype = _head(first, grey)
     for _, name in images:
         found = _head(os.path.join(path, name), grey)
-        if found != (size, dtype):
+        if found != ((width, height), dtype):
             raise DataError(
                 f"{os.path.join(path, name)}: {found[0][1]}×{found[0][0]} pixels of {found[1]}, but {first} has "
-                f"{size[1]}×{size[0]} of {dtype}; all images of a corpus are alike"
+                f"{height}×{width} of {dtype}; all images of a corpus are alike"
             )
+    labelled, numbered = images[0][0] != "", all(_is_number(label) for label, _ in images)
+    step = block_rows(width * height * dtype.itemsize)
+
+    def blocks() -> Iterator[Block]:
+        for start in range(0, len(images), step):
+            labels, names = zip(*images[start : start + step], strict=True)
+            x = np.stack([_pixels(os.path.join(path, name), (height, width), dtype) for name in names])
+            y = np.array(list(map(int, labels)), np.int64) if numbered else np.array(labels, np.str_)
+            yield x.reshape(len(names), -1), y if labelled else None
+
     return Source(
-        *("png", path, size[0] * size[1], dtype, _Folder(path, images, size, dtype).blocks, len(images)),
-        labelled=images[0][0] != "",
-        image_shape=(size[1], size[0]),
+        *("png", path, width * height, dtype, blocks, len(images), labelled),
+        image_shape=(height, width),
         scale=float(np.iinfo(dtype).max),
         origin=lambda: folder_origin(path, (name for _, name in images)),
     )
+
+
+def _pixels(path: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    with _opened(path) as image:
+        image.verify()  # the checksums of its chunks
+    with _opened(path) as image:
+        pixels = np.asarray(image if dtype == np.uint16 or image.mode == "L" else image.convert("L")).astype(dtype)
+    if pixels.shape != shape:
+        raise DataError(f"{path}: {pixels.shape} pixels, where {shape} were found before")
+    return pixels
 
 
 def _listed(path: str) -> Iterator[tuple[str, str]]:
