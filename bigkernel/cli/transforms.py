@@ -89,7 +89,7 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
 
 def _transformer(name: str, given: dict[str, Any], corpus: Corpus, seed: int) -> Any:
     from bigkernel import estimators
-    from bigkernel.estimators.parameter_checks import require_valid
+    from bigkernel.estimators.checks import require_valid
 
     made = getattr(estimators, TRANSFORMS[name])()
     known = set(made.get_params()) - {"image_shape", "random_state"}

@@ -34,7 +34,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
-from bigkernel.estimators.class_weights import check_class_weight, weigh_classes
+from bigkernel.estimators.checks import keeps_statistics, require_targets
 from bigkernel.estimators.domains import read_cells
 from bigkernel.estimators.fit_state import (
     ExactFit,
@@ -48,6 +48,7 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.inputs import (
+    check_class_weight,
     input_rows,
     is_lazy,
     is_sound,
@@ -55,11 +56,10 @@ from bigkernel.estimators.inputs import (
     no_label,
     validate_input,
     validated_weight,
+    weigh_classes,
     with_domains,
 )
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
-from bigkernel.estimators.number_range import require_targets
-from bigkernel.estimators.parameter_checks import keeps_statistics
 from bigkernel.events.scope import part_of_job
 from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.calibration import log_softmax, softmax

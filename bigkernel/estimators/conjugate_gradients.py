@@ -23,9 +23,8 @@ from bigkernel.estimators.cg_problem import (
     precondition_by_core,
     precondition_by_sample,
 )
+from bigkernel.estimators.checks import require_labelled, require_some, require_squares
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
-from bigkernel.estimators.number_range import require_squares
-from bigkernel.estimators.parameter_checks import require_labelled, require_some
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.solvers.accuracy import PROMISE

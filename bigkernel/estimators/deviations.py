@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
-from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, moved, rounding_of_rotation
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior

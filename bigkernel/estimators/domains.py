@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.class_weights import weigh_classes
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.estimators.inputs import (
     domain_column,
@@ -29,6 +28,7 @@ from bigkernel.estimators.inputs import (
     is_lazy,
     validate_input,
     validated_weight,
+    weigh_classes,
     with_domains,
 )
 from bigkernel.solvers.split_sides import label_slots

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.number_range import require_squares
-from bigkernel.estimators.parameter_checks import require_exact, require_some
+from bigkernel.estimators.checks import require_exact, require_some, require_squares
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import Chunk

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from bigkernel.engine.rows import Rows
-from bigkernel.estimators.parameter_checks import require_labelled
+from bigkernel.estimators.checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import Certificates

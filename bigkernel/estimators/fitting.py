@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.checks import finite, require_some, require_sums, solving
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import (
     ExactFit,
@@ -31,8 +32,6 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
-from bigkernel.estimators.number_range import finite, require_sums, solving
-from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.precision import (
     estimate_errors,
     factor_rows,

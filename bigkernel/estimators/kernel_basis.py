@@ -17,10 +17,10 @@ from sklearn.utils import check_random_state
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import UNSTORED, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
-from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.events.scope import spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel

@@ -35,7 +35,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
-from bigkernel.estimators.parameter_checks import free_bytes
+from bigkernel.estimators.checks import free_bytes
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky

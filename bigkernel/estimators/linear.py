@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.estimators.base import Regressor, RowsEstimator, set_parameters
+from bigkernel.estimators.checks import PENALTIES, penalty_of, require_row_squares, require_sums
 from bigkernel.estimators.fit_state import Fitted, LinearSolution, Problem, Solution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
-from bigkernel.estimators.number_range import require_row_squares, require_sums
-from bigkernel.estimators.parameter_checks import PENALTIES, penalty_of
 from bigkernel.estimators.precision import triangle_of
 from bigkernel.estimators.reports import FitReport
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of

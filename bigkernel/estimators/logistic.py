@@ -19,12 +19,11 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.base import Classifier, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
-from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
 from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method, sum_up
+from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
-from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.precision import whitened
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent

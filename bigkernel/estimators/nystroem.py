@@ -10,10 +10,10 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import kept, set_parameters
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
 from bigkernel.estimators.inputs import input_rows, with_domains
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel

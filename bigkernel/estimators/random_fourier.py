@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import DataError
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.kernel_basis import draw_spectrum
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel

@@ -24,8 +24,8 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.checks import require_row_squares
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
-from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.eigenfunctions import principal_axes

@@ -19,13 +19,13 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import MomentFit, Problem, RowBasis, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.landmark_choice import CHOICES
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates

@@ -23,10 +23,10 @@ from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.estimators.checks import solving
 from bigkernel.estimators.domains import slot_counts
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
-from bigkernel.estimators.number_range import solving
 from bigkernel.estimators.precision import estimate_errors, is_probed
 from bigkernel.estimators.self_training import SelfTraining
 from bigkernel.events.kinds import Note

@@ -25,7 +25,7 @@ from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, FourierBasis, LandmarkBasis, RowChoice
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened, with_probe
-from bigkernel.estimators.ridge_method import RidgeMethod, choose_solver
+from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, gather

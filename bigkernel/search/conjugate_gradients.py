@@ -12,9 +12,9 @@ import numpy as np
 
 from bigkernel.engine.rows import Rows
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule
+from bigkernel.estimators.checks import solving
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.estimators.number_range import solving
 from bigkernel.search.candidates import Descents, by_ridge
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold

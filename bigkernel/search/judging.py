@@ -28,7 +28,7 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.estimators.precision import estimate_errors, evidence_of, next_precision, probed_sweep
-from bigkernel.estimators.ridge_method import fit_by_cg
+from bigkernel.estimators.ridge import fit_by_cg
 from bigkernel.events.kinds import Note, Step
 from bigkernel.events.scope import emit, spent
 from bigkernel.search.adapting import adapted, begun

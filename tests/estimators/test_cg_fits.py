@@ -21,7 +21,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
-from bigkernel.estimators import ridge_method
+from bigkernel.estimators import ridge
 from bigkernel.events.kinds import Step
 from bigkernel.events.scope import observe
 from bigkernel.statistics.products import ProductStatistic
@@ -250,9 +250,9 @@ def test_what_needs_statistics_says_so():
 
 def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
     assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # few landmarks
-    monkeypatch.setattr(ridge_method, "AUTO_LEAST", 10)
+    monkeypatch.setattr(ridge, "AUTO_LEAST", 10)
     assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # the sums are cheaper
-    monkeypatch.setattr(ridge_method, "direct_flops", lambda *_, **__: np.inf)
+    monkeypatch.setattr(ridge, "direct_flops", lambda *_, **__: np.inf)
     assert model(solver="auto", tol=1e-3).fit(X, Y).n_iter_ > 1
     assert model(solver="auto", tol=1e-3).plan_solver(X, Y)["solver"] == "cg"
     for settings in ({"solver": "direct"}, {"alpha": 0.0, "n_landmarks": 20}):
@@ -297,9 +297,9 @@ def test_the_plan_tells_how_it_would_be_solved():
 
 
 def test_the_plan_tells_why_it_would_be_solved_so(monkeypatch):
-    monkeypatch.setattr(ridge_method, "AUTO_LEAST", 10)
+    monkeypatch.setattr(ridge, "AUTO_LEAST", 10)
     for direct, solver in ((1e30, "cg"), (1.0, "direct")):
-        monkeypatch.setattr(ridge_method, "direct_flops", lambda *shape, float64, cost=direct: cost)
+        monkeypatch.setattr(ridge, "direct_flops", lambda *shape, float64, cost=direct: cost)
         told = model(solver="auto").plan_solver(X, Y)
         assert told["solver"] == solver
         assert told["because"].endswith(f"TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve")
@@ -318,11 +318,11 @@ def test_the_report_tells_of_all_sweeps():
 
 
 def test_auto_solves_directly_where_the_steps_do_not_end(monkeypatch):
-    monkeypatch.setattr(ridge_method, "AUTO_LEAST", 10)
-    monkeypatch.setattr(ridge_method, "direct_flops", lambda *_, **__: 1e30)
+    monkeypatch.setattr(ridge, "AUTO_LEAST", 10)
+    monkeypatch.setattr(ridge, "direct_flops", lambda *_, **__: 1e30)
     found = model(solver="auto", max_iter=1).fit(X, Y)
     assert_allclose(found.dual_coef_, model(solver="direct").fit(X, Y).dual_coef_)
-    monkeypatch.setattr(ridge_method, "free_bytes", lambda: 0)
+    monkeypatch.setattr(ridge, "free_bytes", lambda: 0)
     with pytest.warns(Inaccurate, match="after 1 steps"):
         assert model(solver="auto", max_iter=1).fit(X, Y).n_iter_ == 1
 

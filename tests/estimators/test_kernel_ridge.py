@@ -16,7 +16,7 @@ from sklearn.metrics import mean_squared_error
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, LinearRegression, Matern, Ridge, Sigmoid
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.estimators import parameter_checks
+from bigkernel.estimators import checks
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15
@@ -69,7 +69,7 @@ def test_exact_form_agrees_with_scikit_learn(name, target, weight):
 
 
 def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
-    monkeypatch.setattr(parameter_checks, "EXACT_BYTES", 8 * N * N - 1)
+    monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     with pytest.raises(PlanTooLarge, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
 

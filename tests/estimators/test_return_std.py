@@ -39,7 +39,7 @@ from bigkernel import (
 from bigkernel.data import run_directory
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
-from bigkernel.estimators import parameter_checks
+from bigkernel.estimators import checks
 
 rng = np.random.default_rng(20060102)
 N, D, M, ALPHA = 90, 4, 12, 0.3
@@ -374,7 +374,7 @@ def test_a_row_that_is_not_finite_is_named(build):
 
 def test_the_exact_form_of_a_loaded_model_refuses_a_matrix_larger_than_memory(monkeypatch):
     model = KernelRidge(**SAME).fit(X, y)
-    monkeypatch.setattr(parameter_checks, "EXACT_BYTES", 8 * N * N - 1)
+    monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     assert model.predict(NEW).shape == (33,)
     with pytest.raises(PlanTooLarge, match="90×90"):
         model.predict(NEW, return_std=True)

@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
 from bigkernel.estimators.base import restore
+from bigkernel.estimators.checks import solving
 from bigkernel.estimators.deviations import deviation_error
 from bigkernel.estimators.fitting import finish, solve, sum_up
-from bigkernel.estimators.number_range import solving
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior
 

@@ -25,7 +25,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
-from bigkernel.estimators import ridge_method
+from bigkernel.estimators import ridge
 from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search import candidates
@@ -201,8 +201,8 @@ def test_the_best_model_is_the_fit_of_its_own_begun_where_its_folds_have_ended()
 
 def test_auto_descends_where_that_costs_less(monkeypatch):
     assert searched("auto").plan_.driver_bytes == 0
-    monkeypatch.setattr(ridge_method, "AUTO_LEAST", 10)
-    monkeypatch.setattr(ridge_method, "direct_flops", lambda *_, **__: np.inf)
+    monkeypatch.setattr(ridge, "AUTO_LEAST", 10)
+    monkeypatch.setattr(ridge, "direct_flops", lambda *_, **__: np.inf)
     grid = {"alpha": [0.0, 0.1, 1.0]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Inaccurate)
