@@ -476,11 +476,14 @@ def test_a_plan_that_no_worker_can_hold_is_refused_before_it_runs(run, work, clu
 
 
 def process(*arguments, **environment):
-    """The command in a process of its own."""
+    """The installed command, in a process of its own."""
+    installed = shutil.which("bigkernel", path=Path(sys.executable).parent)
     settings = {f"DASK_BIGKERNEL__{key.upper().replace('-', '_')}": str(value) for key, value in STEPS.items()}
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80", **settings, **environment}
-    words = [sys.executable, "-m", "bigkernel", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=variables)
+    command = [installed] if installed else [sys.executable, "-m", "bigkernel"]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=120, check=False, env=variables
+    )
 
 
 def test_a_process_prints_json_on_standard_output_alone(work):
