@@ -58,13 +58,8 @@ def ingest(
     run : directory where it is noted what the job is; when it dies, its chunks stay beside `target_path`, hidden
     resume : go on with the job in `run`, from the chunks that read back; the corpus is the same, byte for byte
 
-    Raises
-    ------
-    DataError
-        Anything wrong with a file, files that do not agree, a share without rows, a target that exists or cannot be
-        written. Nothing new is left at `target_path` then.
-    ResumeMismatch, RunLocked
-        `run` belongs to another job (names what differs), or to a process that is at work.
+    After a DataError (a file, files that do not agree, a share without rows, a target that cannot be written) nothing
+    new is left at `target_path`. ResumeMismatch, RunLocked: `run` belongs to another job, or to a process at work.
     """
     sources = [source] if isinstance(source, Source) else list(source)
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
