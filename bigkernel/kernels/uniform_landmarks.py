@@ -1,7 +1,4 @@
-"""Which rows serve as landmarks.
-
-Indices only: reading the rows is the caller's business, so that they may come from anywhere.
-"""
+"""Which rows serve as landmarks: indices only, so that the rows may come from anywhere."""
 
 from __future__ import annotations
 
