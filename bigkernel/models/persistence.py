@@ -1,6 +1,6 @@
 """Fitted estimators and Pipelines as one file: of every step its class, parameters, and fit with all moments.
 
-The fit of an estimator is a frozen dataclass, whose fields a file holds by name (`models.values`); of transformers the
+The fit of an estimator is a frozen dataclass, whose fields a file holds by name (`models.file`); of transformers the
 file holds the few fitted attributes of a closed table. Beside them stands the predictor of the model, for
 `Predictor.load`; what it shares with the fit stands in the file once.
 Reading runs no code of the file: names are looked up in closed tables.

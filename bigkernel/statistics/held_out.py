@@ -1,6 +1,6 @@
 """Values of f at rows that took no part in their f: what probabilities are calibrated on, from one sweep.
 
-The moments of folds give an f without each (`estimators.probabilities`); here every labelled row meets the f that was
+The moments of folds give an f without each (`estimators.calibration`); here every labelled row meets the f that was
 fitted without it. Some ten thousand rows fix the few numbers of a calibration, so of more rows those of least hash are
 kept, the same however the rows are cut, and kernel values of the others are not computed. Shapes: n rows, p columns of
 the map, c classes, g folds.
