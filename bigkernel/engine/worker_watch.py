@@ -1,6 +1,6 @@
 """The watch over a cluster that works on a sweep: lost workers, tasks begun again, waits that run out.
 
-The scheduler's monitor (`monitor.plugin`) tells the driver which workers it has lost and what they were at, and how far
+The scheduler's monitor (`events.plugin`) tells the driver which workers it has lost and what they were at, and how far
 running segments are; a wait drains these reports into events while it waits, so that the terminal, the journal and the
 report of the sweep say the same.
 """
