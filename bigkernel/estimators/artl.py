@@ -266,11 +266,13 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
         return read_sides(self, X, y, sample_domain, sample_weight, least=_LEAST_TARGET_ROWS)
 
-    def _read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
+    def read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
+        """See `RowsEstimator`; the targets know their cells."""
         data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels", groups=True)
         rows = as_rows(with_label_domains(self, data.rows, data.targets), group=groups)
         return Training(rows, cell_targets(data.targets), data.inputs)
 
-    def _adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+    def adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+        """See `RowsEstimator`; the labels that are there tell source and target."""
         data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
-        super()._adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))
+        super().adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))

@@ -84,6 +84,11 @@ def set_parameters(estimator: BaseEstimator, given: Mapping[str, Any]) -> None:
             setattr(estimator, name, value)
 
 
+def method_of(estimator: Any) -> tuple[fitting.Method, BasisChoice | RowChoice]:
+    """Return what an estimator sums and solves, and how it chooses its columns."""
+    return estimator._method(), estimator._columns()
+
+
 def restore(estimator: Any, inputs: Inputs, fit: Any = None) -> None:
     """Know the features of a fit as if scikit-learn's validation had seen them, and take the fit where one is given."""
     estimator.n_features_in_ = inputs.n_features
@@ -116,7 +121,6 @@ class RowsEstimator(BaseEstimator):
     """
 
     _fitted: ExactFit | MomentFit | IterativeFit | None = None
-    _supervised = True  # a fit takes targets
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
     classes_ = Fitted("inputs.classes")
@@ -137,12 +141,12 @@ class RowsEstimator(BaseEstimator):
 
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
         """Return validated rows with their domains, what they are fitted to, and their names."""
-        if not self._supervised:
+        if not _predicts(self):  # a transformer looks at no target, unless it reads its rows itself
             return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
         data = self.training(X, y, sample_weight)
         return replace(data, rows=with_domains(data.rows, sample_domain))
 
-    def _read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
+    def read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
         """Return what a search is fitted to: as `training`, with the domains and groups that folds may ask for."""
         data = self.training(X, y, sample_weight)
         return replace(data, rows=as_rows(data.rows, domain=sample_domain, group=groups))
@@ -224,7 +228,7 @@ class RowsEstimator(BaseEstimator):
         check_is_fitted(self)
         method = self._method()
         refuse_calibrated(method, "refit")
-        self._check_settings()
+        self.check_parameters()
         before = self._require_moments("fit again")
         method.require_same(before)
         self._fitted = fitting.solve_again(method, before)
@@ -237,7 +241,7 @@ class RowsEstimator(BaseEstimator):
         form = "the exact form" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
-    def _adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+    def adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
         """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
         restore(self, data.inputs)
         method = self._method()
@@ -519,9 +523,10 @@ class Regressor(MultiOutputMixin, RegressorMixin):
         return fitted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R²; rows without a target are left out.
+        """R².
 
-        Lazy input is scored by one sweep; its targets are those it carries unless y is given.
+        Lazy input is scored by one sweep, without the rows that have no target; its targets are those it carries unless
+        y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
@@ -580,9 +585,10 @@ class Classifier(ClassifierMixin):
         return fitted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy; rows without a label are left out.
+        """Accuracy.
 
-        Lazy input is scored by one sweep; its labels are those it carries unless y is given.
+        Lazy input is scored by one sweep, without the rows that have no label; its labels are those it carries unless
+        y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))

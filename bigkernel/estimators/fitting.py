@@ -265,7 +265,7 @@ def judge(
     report: Report = {}
     whitening: Whitening | None
     if method.whitens:
-        basis, whitening, certificates = whitened(basis, choose=choose and problem is None)
+        basis, whitening, certificates = whitened(method.whiten, basis, choose=choose and problem is None)
     else:
         whitening, certificates = method.whiten(basis), Certificates()
     if problem is None:

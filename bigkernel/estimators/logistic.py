@@ -123,7 +123,7 @@ class LogisticMethod(Method):
 
     def fit(self, data: Training, columns: Any, basis: Any) -> IterativeFit:
         """See `Method`."""
-        basis, whitening, certificates = whitened(basis, choose=columns.dtype == "auto")
+        basis, whitening, certificates = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         certificates.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()

@@ -112,16 +112,26 @@ def estimate_errors(
 # -- the next precision ------------------------------------------------------------------------------------------------
 
 
-def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]:
-    """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks."""
-    certificates = Certificates()
-    whitening = basis.whitening(certificates=certificates)
-    if choose and basis.dtype == "float32" and whitening.rank < basis.width:
-        wider, more = replace(basis, dtype="float64"), Certificates()
-        finer = wider.whitening(certificates=more)
-        if finer.rank > whitening.rank:
-            return wider, finer, more
-    return basis, whitening, certificates
+def whitened(
+    whiten: Callable[[Any, Certificates], Whitening | None], basis: Any, *, choose: bool
+) -> tuple[Any, Whitening, Certificates]:
+    """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
+
+    `whiten`: of a method.
+    """
+
+    def of(one: Any) -> tuple[Any, Whitening, Certificates]:
+        certificates = Certificates()
+        whitening = whiten(one, certificates)
+        assert whitening is not None
+        return one, whitening, certificates
+
+    found = of(basis)
+    if choose and basis.dtype == "float32" and found[1].rank < basis.width:
+        finer = of(replace(basis, dtype="float64"))
+        if finer[1].rank > found[1].rank:
+            return finer
+    return found
 
 
 def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:

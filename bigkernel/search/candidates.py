@@ -272,8 +272,8 @@ def arrange(
             sweeps.append(Sweep([group]))
             continue
         kernels: dict[Any, list[Candidate]] = {}
+        adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
         for candidate in group:
-            adapts = isinstance(candidate.method, AdaptingMethod)
             graph = _adapting(candidate).graph.n_neighbors if adapts else None
             key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
             kernels.setdefault(key, []).append(candidate)
@@ -343,12 +343,14 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[Any, Any] = {}
         direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
-        whitens = {_columns_of(one.columns) for one in direct}
+        whitening = {_columns_of(one.columns): one.method.whiten for one in direct}
         for candidate in group:
             columns, key = candidate.columns, _columns_of(candidate.columns)
             if key not in bases:
                 basis = lead if candidate is group[0] else columns.choose(rows, like=lead)
-                bases[key] = whitened(basis, choose=columns.dtype == "auto")[0] if key in whitens else basis
+                if key in whitening:
+                    basis, *_ = whitened(whitening[key], basis, choose=columns.dtype == "auto")
+                bases[key] = basis
             candidate.basis = bases[key]
     return list(groups.values())
 

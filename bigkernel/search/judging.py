@@ -44,7 +44,8 @@ from bigkernel.search.candidates import (
     within_memory,
 )
 from bigkernel.search.conjugate_gradients import solve_folds_by_cg
-from bigkernel.search.scoring import Scoring, Solved, Tested, TestedRows
+from bigkernel.search.scorers import TestedRows
+from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, changes, variances
 from bigkernel.solvers.penalty_grid import (
@@ -513,11 +514,10 @@ class Work(SearchTraining):
         if candidate.choice:
             ends, folds = self.starts.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            restore(candidate.last, inputs)
             data = Training(self.rows, targets, inputs)
-            candidate.last._fitted = fit_by_cg(*by_ridge(candidate), data, candidate.basis, start=start)
+            restore(candidate.last, inputs, fit_by_cg(*by_ridge(candidate), data, candidate.basis, start=start))
         else:
-            candidate.last._adopt(Training(self.rows, targets, inputs), candidate.basis, problem)
+            candidate.last.adopt(Training(self.rows, targets, inputs), candidate.basis, problem)
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:

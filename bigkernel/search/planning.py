@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 
@@ -13,7 +15,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ClassWeightSource
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
 from bigkernel.events.kinds import Event, SweepStarted
 from bigkernel.events.scope import observe
@@ -21,7 +23,8 @@ from bigkernel.html import columns, table
 from bigkernel.search.adapting import planned_rounds, with_sides
 from bigkernel.search.candidates import Candidate, Descents, SidedSweep, Sweep, arrange
 from bigkernel.search.judging import Work, batches
-from bigkernel.search.scoring import OF_SUMS, Scoring, require_served
+from bigkernel.search.scorers import require_served
+from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
 from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.statistics.moments import Targets
@@ -81,9 +84,9 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
                 "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
-        method, weighting = last._method(), getattr(last, "class_weight", None)
+        (method, columns), weighting = method_of(last), getattr(last, "class_weight", None)
         penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
-        found.append(Candidate(index, dict(params), model, last, method, last._columns(), penalty))
+        found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
     return found
 
 
@@ -107,7 +110,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
         proto = clone(members[0].last)
         if any(member.penalty.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
-        data = proto._read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
+        data = proto.read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
         if prepared:
@@ -130,7 +133,8 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     groups: dict[Any, list[Candidate]] = {}
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-        transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
+        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays whole, and every digit of them
+            transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
         key = type(candidate.last).__name__, candidate.penalty.weighting, transforms
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())

@@ -8,8 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
 from bigkernel.config import settings
 from bigkernel.data import seals
-from bigkernel.data.zarr_arrays import create
-from bigkernel.engine.prediction_store import PredictionWriter, open_predictions, stored_form
+from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkMissing, DataError

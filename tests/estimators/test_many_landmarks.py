@@ -12,6 +12,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, M
 from bigkernel.kernels import feature_maps
 from bigkernel.kernels.feature_maps import LandmarkSlices
 from bigkernel.solvers import posterior
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(50_000)
@@ -37,7 +38,7 @@ def test_slices_change_predictions_by_rounding_alone(kernel, request):
     model = classifier(kernel)
     wide = model.decision_function(X)
     request.getfixturevalue("few_columns")
-    assert isinstance(model._predictor().features, LandmarkSlices)
+    assert isinstance(Predictor.of(model._features(), *model._coefficients()).features, LandmarkSlices)
     model = deepcopy(model)  # without what was prepared for whole rows
     narrow = model.decision_function(X)
     assert_allclose(narrow, wide, atol=2e-5)

@@ -25,7 +25,8 @@ from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarg
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
-from bigkernel.search.scoring import chosen, require_served
+from bigkernel.search.scorers import require_served
+from bigkernel.search.scoring import chosen
 
 rng = np.random.default_rng(404)
 N = 60

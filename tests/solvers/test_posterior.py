@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
-from bigkernel.data.zarr_arrays import create
-from bigkernel.engine.prediction_store import PredictionWriter
+from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior

@@ -1,0 +1,166 @@
+"""scikit-learn's scorers, by name or as functions (estimator, X, y), read from held-out values of f.
+
+They are shown a model that gives the values which a sweep has found, whatever rows it is asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+
+from bigkernel.engine.rows import Rows
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.fit_state import Inputs
+from bigkernel.search.scoring import Scoring
+from bigkernel.statistics.moments import Targets
+
+Array = NDArray[Any]
+
+
+class _HeldOut(BaseEstimator):
+    """A fitted model that is known by its values (n, c) at the rows of a test."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def _met(self, X: Any) -> Array:
+        count = len(self.values) if X is None else X.shape[0]
+        if count != len(self.values):
+            raise ConfigError(
+                f"scoring: a score asks for predictions of {count} rows, and those of the {len(self.values)} rows of "
+                "the fold are known"
+            )
+        return self.values
+
+
+class _HeldOutClassifier(ClassifierMixin, _HeldOut):
+    def __init__(self, values: Array, classes_: Array) -> None:
+        super().__init__(values)
+        self.classes_ = classes_
+
+    def predict(self, X: Any) -> Array:
+        found: Array = self.classes_[self._met(X).argmax(axis=1)]
+        return found
+
+    def decision_function(self, X: Any) -> Array:
+        values = self._met(X)
+        return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values
+
+
+class _HeldOutRegressor(RegressorMixin, _HeldOut):
+    def __init__(self, values: Array, flat: bool) -> None:
+        super().__init__(values)
+        self.flat = flat
+
+    def predict(self, X: Any) -> Array:
+        values = self._met(X)
+        return values[:, 0] if self.flat else values
+
+
+def _held_out(inputs: Inputs, values: Array) -> Any:
+    """The model that a scorer is shown."""
+    if inputs.classes is None:
+        return _HeldOutRegressor(values, bool(inputs.flat))
+    return _HeldOutClassifier(values, inputs.classes)
+
+
+def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
+    """Try scikit-learn's scores on a few made-up rows of these classes, or of so many targets, before any sweep.
+
+    Functions of others may look at rows in ways that no one foresees, and are not tried.
+
+    Raises
+    ------
+    ConfigError
+        A score that such classes or targets have not, as `f1` of three classes.
+    """
+    truth = np.tile(np.arange(width), 4)
+    # values are above 0, for scores of logarithms; each class is met and missed
+    values = 1 + np.eye(width)[np.roll(truth, 1)] + np.linspace(0, 0.5, truth.size * width).reshape(-1, width)
+    values[: 2 * width] += np.eye(width)[truth[: 2 * width]] * 2
+    if inputs.classes is None:
+        y = 1 + np.linspace(0, 1, values.size).reshape(values.shape) ** 2
+        y = y[:, 0] if inputs.flat else y
+    else:
+        y = inputs.classes[truth]
+    model = _held_out(inputs, values)
+    for label, scorer in scoring.scorers.items():
+        function = getattr(scorer, "_score_func", None)
+        if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of so few rows
+                float(scorer(model, None, y))
+        except Exception as error:
+            of = f"{width} targets" if inputs.classes is None else f"{width} classes"
+            instead = "neg_mean_squared_error or r2" if inputs.classes is None else "f1_macro or accuracy"
+            raise ConfigError(
+                f"scoring: {scoring.names[label]} cannot be had of {of}: {error}; take {instead}"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class TestedRows:
+    """Labelled rows that models are tested on, by number, with what a scorer is shown of them.
+
+    Attributes
+    ----------
+    ids : (r,) their numbers, rising
+    y : (r,) or (r, c), as they were given
+    weight : (r,), or None
+    rows, inputs : of the search
+    """
+
+    ids: Array
+    y: Array
+    weight: Array | None
+    rows: Rows
+    inputs: Inputs
+
+    @classmethod
+    def of(cls, rows: Rows, targets: Targets, inputs: Inputs, ids: Array) -> TestedRows:
+        """The rows with these numbers."""
+        y = rows.take_column("y", ids)
+        if inputs.classes is not None:
+            truth = np.empty((len(ids), targets.width))
+            targets.encode(y, truth)
+            y = inputs.classes[truth.argmax(axis=1)]
+        weight = rows.take_column("weight", ids) if "weight" in rows.columns else None
+        return cls(ids, y, weight, rows, inputs)
+
+    def at(self, chosen: Array) -> TestedRows:
+        """Some of them."""
+        weight = None if self.weight is None else self.weight[chosen]
+        return TestedRows(self.ids[chosen], self.y[chosen], weight, self.rows, self.inputs)
+
+    def scored(self, scoring: Scoring, values: Array) -> dict[str, float]:
+        """The scores that need values of f, by label, of those of a model at these rows, (r, c)."""
+        model = _held_out(self.inputs, values)
+        return {label: self._scored(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
+
+    def _scored(self, scoring: Scoring, label: str, scorer: Any, model: Any) -> float:
+        weights: Mapping[str, Any] = {}
+        if self.weight is not None and "sample_weight" in signature(scorer).parameters:
+            weights = {"sample_weight": self.weight}
+        # scorers of scikit-learn hand rows on to the model and look at none
+        shown = not hasattr(scorer, "_score_func") and self.rows.in_memory
+        X = self.rows.take(self.ids) if shown else None
+        try:
+            return float(scorer(model, X, self.y, **weights))
+        except Exception as error:
+            name = scoring.names[label]
+            raise DataError(
+                f"scoring: {name} cannot be had of a fold: {type(error).__name__}: {error}; expected a function "
+                "(estimator, X, y) that gives a number"
+            ) from error
