@@ -163,10 +163,11 @@ def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_give
     ask("scontrol", "requeue", job)
     kept = published(tmp_path / "run")
     wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), what="the end of the first start")
+    wait_until(lambda: _state() == "idle", what="the node")  # which hears last that the first start has ended
     ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits a while after a requeue
     wait_until(lambda: ended(job), 200, "the job")
     told = ask("scontrol", "show", "job", job)
-    assert "JobState=COMPLETED" in told, log(tmp_path)
+    assert "JobState=COMPLETED" in told, f"{told}\n{log(tmp_path)}"
     assert "Restarts=1" in told
     assert 2 <= kept < 20
     resumed = int((tmp_path / "out").read_text().rpartition('"resumed_segments": ')[2].split(",")[0])
