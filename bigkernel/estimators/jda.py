@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -18,6 +18,7 @@ from bigkernel.estimators.self_training import (
     AdaptingMethod,
     ReducedSides,
     check_choice,
+    fit_sides,
     median_kernel,
     pseudo_labels_of,
     read_sides,
@@ -171,22 +172,6 @@ class JDA(LandmarkEstimator, RowTransformer):
     ) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
-        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
-
-        Parameters
-        ----------
-        y : None for a corpus or Rows, which carry their own
-        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
-        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
-
-        Raises
-        ------
-        DataError
-            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
-        """
-        return self._fit(X, y, sample_weight, sample_domain)
-
     def _method(self) -> JDAMethod:
         return JDAMethod(
             name=type(self).__name__,
@@ -196,12 +181,10 @@ class JDA(LandmarkEstimator, RowTransformer):
             label_alpha=self.label_alpha,
         )
 
+    fit = fit_sides  # type: ignore[assignment]
+    given_kernel = median_kernel
     _columns = every_row_choice
     _check_landmarks = check_choice
-
-    def given_kernel(self) -> Kernel:
-        """See `LandmarkEstimator`."""
-        return median_kernel(self.kernel, self.gamma, self.degree, self.coef0)
 
     def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
         return read_sides(self, X, y, sample_domain, sample_weight)

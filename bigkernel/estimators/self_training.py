@@ -222,11 +222,30 @@ def self_train(method: AdaptingMethod, solved: Solved, data: Training, **kept: A
 # -- what the two estimators share: rows of either side, landmarks of both ---------------------------------------------
 
 
-def median_kernel(kernel: Any, gamma: Any, degree: int, coef0: float) -> Kernel:
-    """Return a kernel by name, its bandwidth that of the median distance between landmarks for gamma="median"."""
+def fit_sides(estimator: Any, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Any:
+    """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
+
+    Parameters
+    ----------
+    y : None for a corpus or Rows, which carry their own
+    sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+    sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
+
+    Raises
+    ------
+    DataError
+        No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+    """
+    return estimator._fit(X, y, sample_weight, sample_domain)
+
+
+def median_kernel(estimator: Any) -> Kernel:
+    """Return the kernel, by name with the bandwidth of the median distance between landmarks for gamma="median"."""
+    kernel, gamma = estimator.kernel, estimator.gamma
     if gamma == "median" and isinstance(kernel, str) and kernel in ("rbf", "gaussian"):
         return MedianGaussian()
-    return as_kernel(kernel, gamma="scale" if gamma == "median" else gamma, degree=degree, coef0=coef0)
+    gamma = "scale" if gamma == "median" else gamma
+    return as_kernel(kernel, gamma=gamma, degree=estimator.degree, coef0=estimator.coef0)
 
 
 def check_choice(estimator: Any) -> None:

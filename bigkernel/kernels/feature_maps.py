@@ -12,6 +12,7 @@ memory, changes no bit; one slice gives the bits of a `LandmarkMap`. Shapes: d f
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -69,7 +70,7 @@ class FeatureMap(Protocol):
         """
 
 
-class SingleMap:
+class SingleMap(ABC):
     """A map that gives one block."""
 
     count: ClassVar[int] = 1
@@ -78,9 +79,9 @@ class SingleMap:
     def about(self, place: int) -> Array | None:
         return self.shift
 
+    @abstractmethod
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """The one block; see `FeatureMap.blocks`."""
-        raise NotImplementedError
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         yield self.block(chunk, block, spare)

@@ -16,6 +16,7 @@ Shapes: p columns of the map, r whitened coordinates, c targets.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -95,7 +96,7 @@ def by_penalty(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Factor:
+class Factor(ABC):
     """H = G + αI factored."""
 
     condition: float = 1.0  # about that of H, of what is kept
@@ -104,9 +105,9 @@ class Factor:
     dropped: Array | None = None  # (r, r − k) the directions left out as null
     basis: Array | None = None  # Q (r, r) of which these are the coordinates
 
+    @abstractmethod
     def solve(self, C: Array) -> Array:
         """H⁻¹C, (r, c): of least norm where H is singular."""
-        raise NotImplementedError
 
     def quadratic(self, G: Any, C: Array) -> Array:
         """xᵀGx of every column x of H⁻¹C, (c,)."""
