@@ -103,9 +103,11 @@ def estimate_errors(
     if evidence.noise is None or not off.any():
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
-    apart = [max(float(one) ** 2 - float(of_blocks) ** 2, 0.0) for one, of_blocks in zip(total, blocks, strict=True)]
+    with np.errstate(invalid="ignore"):
+        # what blocks alone move as far, infinity too, is all theirs
+        apart = np.where(blocks >= total, 0.0, np.sqrt(total**2 - blocks**2))
     return [
-        Errors(rest**0.5, 0.0, float(of_blocks), advice=ADVICE) for rest, of_blocks in zip(apart, blocks, strict=True)
+        Errors(float(rest), 0.0, float(of_blocks), advice=ADVICE) for rest, of_blocks in zip(apart, blocks, strict=True)
     ]
 
 

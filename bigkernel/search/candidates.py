@@ -129,11 +129,15 @@ class Sweep:
         scoring: Scoring,
     ) -> GridScores:
         """The scores of all candidates by fold; without coefficients it serves a plan."""
-        wide, features = max(len(one) for one in self.members) * targets.width, self.predicting
-        shape = (len(self.members), partition.folds.count, features.width, wide)
         if weights is None or intercepts is None:
-            weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
-        return GridScores(features, weights, intercepts, partition.folds, targets, scoring.loss)
+            weights, intercepts = self.zeros(targets, partition)
+        return GridScores(self.predicting, weights, intercepts, partition.folds, targets, scoring.loss)
+
+    def zeros(self, targets: Targets, partition: Partition) -> tuple[Array, Array]:
+        """Return weights (K, F, p, k·c) and intercepts (K, F, k·c) of nothing, which take no memory."""
+        wide = max(len(members) for members in self.members) * targets.width
+        shape = (len(self.members), partition.folds.count, self.predicting.width, wide)
+        return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
     def by_arithmetic(self) -> list[Sweep]:
         """A sweep for each arithmetic that its kernels are in; itself where there is one."""
@@ -167,9 +171,14 @@ class Descents(Sweep):
         return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
 
     @property
+    def factors(self) -> int:
+        """How many preconditioners the penalties need."""
+        return len(decades(np.array(self.alphas))[0])
+
+    @property
     def factor_bytes(self) -> int:
-        """Of the preconditioners that the penalties need."""
-        return len(decades(np.array(self.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
+        """Bytes of these."""
+        return self.factors * 8 * int(self.lead.basis.width) ** 2
 
     def state_bytes(self, targets: Targets, partition: Partition) -> int:
         """Of the vectors of a step on the driver."""
@@ -178,8 +187,9 @@ class Descents(Sweep):
 
     def driver_bytes(self, targets: Targets, partition: Partition) -> int:
         """Most memory that arrays take on the driver, at once."""
-        m, factors = int(self.lead.basis.width), len(decades(np.array(self.alphas))[0])
-        return driver_bytes(m, self.choice, factors) + self.state_bytes(targets, partition)
+        return driver_bytes(int(self.lead.basis.width), self.choice, self.factors) + self.state_bytes(
+            targets, partition
+        )
 
     def statistic(self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()) -> Any:
         """The products of a look, for a plan."""
@@ -297,13 +307,11 @@ def _choose_solvers(
     for candidate in members:
         if not isinstance(candidate.method, RidgeMethod) or isinstance(candidate.method.alpha, str):
             continue
-        method, columns = by_ridge(candidate)
-        key = _draw_of(columns), method.by_cg.solver, _alike(candidate)
-        groups.setdefault(key, []).append(candidate)
+        groups.setdefault((_draw_of(by_ridge(candidate)[1]), _alike(candidate)), []).append(candidate)
     data = Training(rows, targets, inputs)
     for group in groups.values():
+        models = splits * len(group)
         for candidate in group:
-            models = splits * len(group)
             candidate.choice, _ = choose_solver(*by_ridge(candidate), data, models=models, trained=trained)
 
 

@@ -243,7 +243,7 @@ def batches(one: Sweep, partition: Partition, work: SearchTraining, scoring: Sco
     PlanTooLarge
         Those of one candidate do not.
     """
-    statistic = _statistic(one, partition, work, *_nothing(one, partition, work))
+    statistic = _statistic(one, partition, work, *one.zeros(work.targets, partition))
     plan, room = plan_sweep(partition.attach(work.rows), statistic), settings().memory_limit_bytes
     try:
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
@@ -291,7 +291,7 @@ def coefficients(
 
     Intercepts are of the targets as they were given.
     """
-    weights, intercepts = (np.array(values) for values in _nothing(one, partition, work))
+    weights, intercepts = (np.array(values) for values in one.zeros(work.targets, partition))
     c, shift = work.targets.width, work.targets.shift
     for (place, number), candidate in _places(one):
         kernel, column = where[candidate.index]
@@ -312,12 +312,6 @@ def _places(one: Sweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
 
 def _halved(members: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
     return members[: len(members) // 2], members[len(members) // 2 :]
-
-
-def _nothing(one: Sweep, partition: Partition, work: SearchTraining) -> tuple[Array, Array]:
-    wide = max(len(members) for members in one.members) * work.targets.width
-    shape = (len(one.members), partition.folds.count, one.predicting.width, wide)
-    return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
 
 def _statistic(one: Sweep, partition: Partition, work: SearchTraining, weights: Array, intercepts: Array) -> FoldValues:
@@ -469,11 +463,7 @@ class Work(SearchTraining):
 
     def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], scoring: Scoring) -> Accumulator:
         """The confusion matrices and losses of all candidates, from a sweep."""
-        places = {
-            candidate.index: (place, number)
-            for place, members in enumerate(one.members)
-            for number, candidate in enumerate(members)
-        }
+        places = {candidate.index: place for place, candidate in _places(one)}
         weights, intercepts = coefficients(one, partition, self, found, places)
         judge = one.judge(self.targets, partition, weights, intercepts, scoring=scoring)
         return sweep(partition.attach(self.judging), judge, what="scores").total

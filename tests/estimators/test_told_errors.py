@@ -17,6 +17,7 @@ from bigkernel.estimators.base import restore
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.deviations import deviation_error
 from bigkernel.estimators.fitting import finish, solve, sum_up
+from bigkernel.estimators.precision import estimate_errors, next_precision
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior
 
@@ -229,3 +230,15 @@ def test_a_search_judges_alike_however_its_grid_is_ordered():
 def test_a_number_beyond_the_range_of_python_is_told_with_advice():
     with pytest.raises(DataError, match=r"KernelRidge: .*take an alpha nearer to 1"), solving(KernelRidge()._method()):
         (1e200) ** 2
+
+
+def test_sums_that_cannot_be_solved_from_give_an_infinite_error_of_blocks(monkeypatch):
+    model = KernelRidge(Gaussian(1.0), landmarks=Z)
+    method, data = model._method(), model.training(X, CLASS, None)
+    basis = replace(model._columns().choose(data.rows), dtype="float32")
+    whitening = method.whiten(basis)
+    problem, _ = sum_up(method, data, basis, whitening)
+    (lost, sound) = estimate_errors(problem, whitening, lambda total: np.array([np.inf, 1e-9]))
+    assert lost.total == lost.blocks == np.inf
+    assert next_precision(basis, lost, choose=True).dtype == "float64"
+    assert sound.total < ENOUGH
