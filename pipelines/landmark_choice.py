@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, KernelRidgeClassifier
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.algebra import Kernel
@@ -26,7 +26,6 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, mean_and_error, options, plus_minus, timed
 from pipelines.shared.page import Column, Table
 
-Array = NDArray[Any]
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")
 COUNTS = (25, 50, 100, 200, 400), (5, 10, 20, 40, 80)  # numbers of landmarks, of digits and of the mixture
 QUICK = (20, 60), (5, 20)

@@ -12,19 +12,17 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, options, steps
 from pipelines.shared.page import Column, Table
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression
+from bigkernel.arrays import Array
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed
 from pipelines.shared.page import Column, Table
 
-Array = NDArray[Any]
 REFERENCE = "“Practical usage of Representer theorem”"
 X = np.array([1.0, 4, 6, 9, 11, 15, 18])
 Y = np.array([3.0, 4, 2.5, 2, 3, 1.5, 3.5])

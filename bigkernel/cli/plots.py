@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
@@ -25,7 +25,6 @@ from bigkernel.search.sweep_search import SweepSearchCV
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = NDArray[Any]
 INK, MARK, LINE = LIGHT["ink"], LIGHT["failed"], LIGHT["accent"]
 _MOST_NUMBERS = 20  # classes whose counts are written into their cells
 _LETTERS = 60  # of a name at an axis

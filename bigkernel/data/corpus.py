@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from bigkernel import html
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.labels import Labels, named_labels
@@ -32,7 +32,6 @@ from bigkernel.data.pixels import grey
 from bigkernel.data.targets import claimed, require_target
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 
-Array = NDArray[Any]
 FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
 MOST_BYTES = 2**30  # that an index or np.asarray brings into memory

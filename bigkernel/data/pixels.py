@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
+
 MOST_IMAGES = 40
 MOST_BYTES = 65_536  # of base64 text, all images of a message together
 

@@ -24,6 +24,7 @@ from dask.utils import is_dataframe_like
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import (
     COLUMNS,
@@ -41,7 +42,6 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
 
-Array = NDArray[Any]
 _SHARES = 10**6  # shares are counted in millionths
 _FILE_ROWS = 2**40  # row i of file f has the number f·2⁴⁰ + i, so that rows of one file do not move those of another
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")

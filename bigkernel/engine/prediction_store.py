@@ -10,12 +10,11 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.data import seals, zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
 from bigkernel.data.check import look
@@ -32,7 +31,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 FORMAT = 2
 WHAT = "predict"  # the word for the sweep that writes them
 

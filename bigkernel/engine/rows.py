@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 from distributed import futures_of
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.config import Settings, settings
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
@@ -27,7 +27,6 @@ from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
-Array = NDArray[Any]
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
 
 

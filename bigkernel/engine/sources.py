@@ -24,6 +24,7 @@ from distributed import futures_of
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.seals import Marks
@@ -33,7 +34,6 @@ from bigkernel.streaming.chunk import MapCost
 if TYPE_CHECKING:
     import dask.array as da
 
-Array = NDArray[Any]
 _NUMERIC = "biuf"
 
 

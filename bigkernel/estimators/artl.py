@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import as_rows
@@ -40,7 +39,6 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
-Array = NDArray[Any]
 _LEAST_TARGET_ROWS = 2  # to see how they vary
 
 

@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 import dask
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import publishing
 from bigkernel.data.targets import claimed, require_target
@@ -73,7 +73,6 @@ from bigkernel.streaming.plan import Plan
 if TYPE_CHECKING:
     import dask.array as da
 
-Array = NDArray[Any]
 _KEPT: WeakKeyDictionary[Any, Predictor] = WeakKeyDictionary()  # of fits
 
 

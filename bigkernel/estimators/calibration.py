@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
@@ -31,7 +31,6 @@ from bigkernel.statistics.moments import SUMS
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
-Array = NDArray[Any]
 PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
 
 

@@ -15,8 +15,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.estimators.kernel_basis import Basis
@@ -31,7 +32,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
 from bigkernel.streaming.merge_tree import Accumulator
 
-Array = NDArray[Any]
 STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _LABEL_ROWS = 2**20  # rows whose labels are read at a time
 _REPORT_SECONDS = 0.5  # between two reports of how far the normal matrix is

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 from distributed.system import MEMORY_LIMIT
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
@@ -90,7 +90,6 @@ def require_valid(estimator: Any, what: str) -> None:
         raise ConfigError(f"{what}: {error}") from error
 
 
-Array = NDArray[Any]
 T = TypeVar("T")
 _TINY = float(np.finfo(np.float64).tiny)
 _NARROW = float(np.finfo(np.float32).tiny)

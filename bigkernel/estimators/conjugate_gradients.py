@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import Inaccurate
 from bigkernel.estimators.cg_problem import (
     CGProblem,
@@ -31,7 +31,6 @@ from bigkernel.solvers.accuracy import PROMISE
 from bigkernel.solvers.conjugate_gradients import CGState, start_cg, step_cg
 from bigkernel.solvers.preconditioners import Preconditioner, describe_preconditioner
 
-Array = NDArray[Any]
 _HALVED = 0.5  # what steps between two residuals leave of the bound, unless rounding ends them
 
 

@@ -7,9 +7,9 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
@@ -24,8 +24,6 @@ from bigkernel.solvers.dica import Components, exact_components, landmark_compon
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells, CellSums
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

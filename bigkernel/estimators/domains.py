@@ -14,10 +14,10 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
@@ -36,8 +36,6 @@ from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

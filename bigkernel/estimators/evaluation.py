@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.data.pixels import MOST_IMAGES, pack
@@ -31,7 +31,6 @@ from bigkernel.estimators.inputs import is_lazy
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 
-Array = NDArray[Any]
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 2**26  # of the sample, as doubles
 _SAMPLE_STEPS = 256  # chunks that a sample is read from, at most

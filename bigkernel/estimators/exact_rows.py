@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import require_exact, require_some, require_squares
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import Chunk
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.estimators.checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -23,7 +23,6 @@ from bigkernel.statistics.calibration import Calibration
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator
 
-Array = NDArray[Any]
 GRAPH_SUMS = ("anchors", "degrees")
 UNSTORED = {"stored": False}  # of fields that are no part of a model file
 

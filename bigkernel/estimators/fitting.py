@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
@@ -57,7 +57,6 @@ from bigkernel.statistics.witness import WITNESSED
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
-Array = NDArray[Any]
 Report = dict[str, Any]
 _PARTIALS = 12  # that a task may hold at once, of some million rows
 

@@ -7,16 +7,15 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
 from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
-Array = NDArray[Any]
 GRAPH: dict[str, list[Any]] = {
     "manifold": [Interval(Real, 0, None, closed="left")],
     "n_neighbors": [Interval(Integral, 1, None, closed="left")],

@@ -15,11 +15,11 @@ from typing import Any
 import dask
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
@@ -28,8 +28,6 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import DTYPES, is_plain
-
-Array = NDArray[Any]
 
 
 def is_lazy(X: Any) -> bool:

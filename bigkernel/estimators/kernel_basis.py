@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.checks import require_exact
@@ -34,7 +34,6 @@ from bigkernel.solvers.whitening import Whitening, identity, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
-Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
 NOISE_ROWS = 64  # points whose blocks are looked at in float64

@@ -31,6 +31,7 @@ from distributed import Client
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
@@ -40,7 +41,6 @@ from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky")

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import fitting, reports
@@ -20,8 +20,6 @@ from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_p
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Projection
-
-Array = NDArray[Any]
 
 
 class LandmarkEstimator(RowsEstimator):

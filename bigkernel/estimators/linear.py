@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array
 from bigkernel.estimators.base import Regressor, RowsEstimator, set_parameters
 from bigkernel.estimators.checks import PENALTIES, penalty_of, require_row_squares, require_sums
 from bigkernel.estimators.fit_state import Fitted, LinearSolution, Problem, Solution
@@ -24,8 +24,6 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

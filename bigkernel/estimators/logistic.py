@@ -11,9 +11,9 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
@@ -36,7 +36,6 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
-Array = NDArray[Any]
 _EXPECTED = 40  # sweeps of a descent
 
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import PlanTooLarge
@@ -34,7 +34,6 @@ from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
 from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 
-Array = NDArray[Any]
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
@@ -156,9 +157,6 @@ def plan_by_cg(data: Training, basis: Any, choice: PreconditionerChoice) -> Plan
         largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
         plan = replace(plan, **largest)
     return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

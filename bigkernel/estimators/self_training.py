@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
@@ -32,7 +32,6 @@ from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
 
-Array = NDArray[Any]
 FLAT = 0.75  # of the equivocation: labels that tell less than a quarter of what there is to know of a class
 SLACK = 0.02  # by which it may rise above its least without being a collapse
 TRIAL_ROUNDS = 3  # before labels are judged flat

@@ -11,10 +11,10 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
@@ -34,7 +34,6 @@ from bigkernel.solvers.residuals import Certificates, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
-Array = NDArray[Any]
 _CONSTRAINTS: dict[str, list[Any]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions({"gcv"})],

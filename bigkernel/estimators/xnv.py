@@ -11,10 +11,10 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
@@ -33,7 +33,6 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
 
-Array = NDArray[Any]
 LANDMARKS = 200  # of a view, where nothing says how many
 _CONSTRAINTS: dict[str, list[Any]] = {
     **KERNEL_CONSTRAINTS,

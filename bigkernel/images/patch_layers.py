@@ -24,14 +24,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
 from bigkernel.streaming.chunk import MapCost
 from bigkernel.streaming.row_maps import UnitNorm
 
-Array = NDArray[Any]
 _STRIP_BYTES = 2**22  # of the patches and values of the images that are worked on at a time: they stay in cache
 _MOST_CHANNELS = 4096
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
@@ -24,7 +24,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 SAMPLE_BYTES = 2**27  # of the patches of a layer
 _PATCHES_A_ROW = 16
 _LEAST_CONTRAST = 1e-4  # of a patch, its largest pixel 1: below it directions are rounding

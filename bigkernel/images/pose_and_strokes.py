@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
 from bigkernel.streaming.chunk import MapCost
 from bigkernel.streaming.row_maps import UnitNorm
 
-Array = NDArray[Any]
 DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
 _OPPOSITES = ((0, 1), (2, 3), (4, 7), (5, 6))
 _MOST_CELLS = 64

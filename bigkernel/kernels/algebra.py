@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.chunk import Chunk
 
-Array = NDArray[Any]
 _FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
 _PART_ROWS = 128  # of a block whose parts are computed one after the other
 _PLAIN_GAMMA = 1e100  # up to which, and from whose inverse on, squares of γ stay in the range of float64

@@ -7,15 +7,13 @@ of `kernels` tells their variance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.functions import Gaussian
 
-Array = NDArray[Any]
 SHARE = 0.7
 MOST_POINTS = 2048  # whose pairs are looked at
 

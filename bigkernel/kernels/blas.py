@@ -18,12 +18,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 from scipy.linalg import cython_blas, cython_lapack
 from threadpoolctl import threadpool_limits
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
+
 WIDE = 8192  # columns, beyond which it is panels
 PANEL = 1024
 _STRIP = 128  # rows of sums of triangles that stay in cache

@@ -19,13 +19,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk
 
-Array = NDArray[Any]
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
 SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
 PACKED_BYTES = 2**24  # what BLAS keeps of a slice, in the order of its product

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import (
     Bound,
@@ -33,7 +33,6 @@ from bigkernel.kernels.algebra import (
 )
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 
-Array = NDArray[Any]
 Scale = Literal["scale", "auto"]
 SCALES: tuple[str, ...] = get_args(Scale)
 

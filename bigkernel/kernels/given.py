@@ -12,12 +12,11 @@ from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.kernels.algebra import Bound, Kernel, PointsBound
 
-Array = NDArray[Any]
 _STRIP_BYTES = 2**21  # of a strip of values and its rows in float64
 PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, beside those that `functions` has
 _DEEPEST = 12  # of what a function remembers

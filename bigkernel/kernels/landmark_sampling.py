@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import cholesky
 
-Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)
 _RESIDUE = 64 * float(np.finfo(np.float32).eps)  # of k(x, x), that products in float32 leave of what is explained
 _STRIP_ROWS, _STRIP_COLUMNS = 8192, 1024  # of the factor, and of a product in float32, that are worked on at a time

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 from scipy.spatial.distance import cdist
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import Laplacian, as_kernel
 
-Array = NDArray[Any]
 LIMIT_BYTES = 2**33  # of the Gram matrix
 
 

@@ -27,10 +27,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Philox
-from numpy.typing import NDArray
 from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.blas import one_thread
@@ -38,7 +38,6 @@ from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
 
-Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
 _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
 

@@ -23,13 +23,12 @@ from numbers import Integral, Real
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.encoding import decode, encode
 
-Array = NDArray[Any]
 Kinds = Callable[[str], type[Any] | None]  # what a name in a file stands for
 FORMAT = "bigkernel model 1"
 LIMIT_BYTES = 2**36  # of all arrays that are read together

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import images
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
@@ -29,7 +29,6 @@ from bigkernel.statistics.predictor import Projection
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, map_costs
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
 
-Array = NDArray[Any]
 _TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
@@ -43,8 +43,6 @@ from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
-
-Array = NDArray[Any]
 
 
 @dataclass(eq=False)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
@@ -39,7 +39,6 @@ from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 
-Array = NDArray[Any]
 _STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
 
 

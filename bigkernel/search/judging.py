@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
@@ -63,8 +63,6 @@ from bigkernel.statistics.grid_scores import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,16 +12,14 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.search.scoring import Scoring
 from bigkernel.statistics.moments import Targets
-
-Array = NDArray[Any]
 
 
 class _HeldOut(BaseEstimator):

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
     from bigkernel.solvers.accuracy import Errors
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.model_selection import (
     GroupKFold,
     GroupShuffleSplit,
@@ -23,12 +22,12 @@ from sklearn.model_selection import (
     check_cv,
 )
 
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.solvers.split_sides import SplitSides
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
-Array = NDArray[Any]
 NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
 
 

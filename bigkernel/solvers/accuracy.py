@@ -27,18 +27,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.solvers.residuals import probes
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
 
-Array = NDArray[Any]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
 ENOUGH = PROMISE / 3  # errors are told to about a factor of three
 VECTORS = 8  # of the witness

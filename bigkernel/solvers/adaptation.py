@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, Sides
 from bigkernel.solvers.residuals import Certificates
@@ -28,8 +27,6 @@ from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import Whitening, centre, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.chunk import Chunk
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.adaptation import SidedMomentStatistic
@@ -25,8 +24,6 @@ from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
-
-Array = NDArray[Any]
 
 
 def anchor_weights(

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
+
 _SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
 
 

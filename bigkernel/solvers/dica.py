@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.domain_cells import Cells, CellSums, means
 from bigkernel.statistics.moments import Moments
 
-Array = NDArray[Any]
 _NULL = 1e-9  # eigenvalues below this share of the largest are rounding
 
 

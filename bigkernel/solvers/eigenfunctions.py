@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import Whitening, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import Moments
 
-Array = NDArray[Any]
 # a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)
 Alpha: TypeAlias = float | Callable[[Array, Array], float]
 

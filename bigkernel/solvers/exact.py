@@ -5,19 +5,15 @@ K (n, n) is the kernel matrix of the rows, Y (n, c) are targets, a (n, c) dual c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.triangles import regularised
-
-Array = NDArray[Any]
 
 
 def exact_krr(

@@ -7,19 +7,17 @@ G = VΛVᵀ of centred moments, tr H = Σ Λ/(Λ+α), one more for an intercept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 from scipy.optimize import minimize_scalar
 
+from bigkernel.arrays import Array
 from bigkernel.solvers.exact import weigh, without_constant
 from bigkernel.solvers.ridge import RidgeSystem
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
-Array = NDArray[Any]
 _STEPS = 120  # of the coarse search over log α
 
 

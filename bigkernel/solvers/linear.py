@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import VECTORS, Errors
 from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
@@ -34,7 +34,6 @@ from bigkernel.solvers.whitening import Reduced, centre, identity
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.triangle import TriangularRows
 
-Array = NDArray[Any]
 FLAT = 100.0  # times the rounding of its sums, that the spread of a column must exceed
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
 ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"

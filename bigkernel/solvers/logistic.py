@@ -25,17 +25,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.solvers.ridge import Factor
 from bigkernel.statistics.calibration import Calibration, log_softmax
 
-Array = NDArray[Any]
 MEMORY = 20  # pairs of steps and changes of the gradient
 _ARMIJO = 1e-4  # share of the fall that the slope promises
 _HALVINGS = 12

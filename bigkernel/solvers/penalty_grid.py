@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances
@@ -25,7 +25,6 @@ from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
-Array = NDArray[Any]
 Fits = tuple[Array, Array, list[Errors | None]]  # weights (k, r, c), intercepts (k, c), and errors where they are known
 
 

@@ -10,11 +10,11 @@ noise variances, α/w_i; a new observation has noise variance α. Shapes: b rows
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
@@ -24,7 +24,6 @@ from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
-Array = NDArray[Any]
 BLOCK_BYTES = 2**28  # of a block of rows and its half-solves
 
 

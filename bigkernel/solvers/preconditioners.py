@@ -16,17 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
-Array = NDArray[Any]
 _PROBES = 16  # vectors of random signs that estimate a trace
 
 

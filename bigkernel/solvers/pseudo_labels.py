@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
@@ -25,7 +25,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
 _HARD = 1e100  # a slope that is as good as infinite
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.solvers.triangles import Upper, solve_factored, times_triangle
 
-Array = NDArray[Any]
 LIMIT = 30.0  # a ratio above it is not rounding any more
 # Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up
 # to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.

@@ -23,9 +23,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
@@ -43,7 +43,6 @@ from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
-Array = NDArray[Any]
 Columns = slice | Array
 ALL = slice(None)
 SHARED = 8  # penalties from which on a tridiagonal form costs less than their Cholesky factors

@@ -7,13 +7,11 @@ Dhillon & Modha, Concept decompositions for large sparse text data using cluster
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg, sparse
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
+
 _DRAWS = 8  # rows among which a first centre is drawn
 _PIECE = 8192  # rows whose similarities to all centres are held at a time
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, Array
+from bigkernel.arrays import Array
+from bigkernel.solvers.anchor_graph import AnchorMomentStatistic
 from bigkernel.solvers.pseudo_labels import Sides
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.solvers.accuracy import VECTORS, Errors
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
@@ -30,7 +30,6 @@ from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, S
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
-Array = NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
 NULL = 8.0  # times ε√r of the largest singular value, below which one is null
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
-Array = NDArray[Any]
 _STRIP = 256  # columns that are worked on at a time
 
 

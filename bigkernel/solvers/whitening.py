@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
 from bigkernel.statistics.moments import Moments
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.arrays import Array
 from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
@@ -27,7 +26,6 @@ from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
-Array = NDArray[Any]
 _UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/ρ leaves nothing of their directions
 
 

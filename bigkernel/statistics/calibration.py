@@ -6,12 +6,10 @@ With two classes the scales are one, and this is Platt's sigmoid of f₂ − f�
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

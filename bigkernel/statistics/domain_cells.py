@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import MomentStatistic, Targets, require_labels
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 
-Array = NDArray[Any]
 MOST_CELLS = 4096  # each is a column of C
 
 

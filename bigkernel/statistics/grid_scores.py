@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint
 from bigkernel.streaming.chunk import Chunk
@@ -22,7 +22,6 @@ from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
@@ -22,7 +22,6 @@ from bigkernel.streaming.folds import HashFolds, mixed
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 FOLDS = 5
 _FOLD_SEED, _ROW_SEED = 11, 12
 _NUMBERS, _LEAST_ROWS = 2**20, 2**14  # kept values, and rows of them where classes are many

@@ -11,11 +11,10 @@ of the map, q probe vectors, k rows kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
@@ -26,7 +25,6 @@ from bigkernel.streaming.folds import Folds, mixed
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 _NAMES = ("row", "weight", "leverage", "fold")
 
 

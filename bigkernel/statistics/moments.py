@@ -16,8 +16,8 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
@@ -27,7 +27,6 @@ from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
 from bigkernel.streaming.chunk import Chunk, MapCost
@@ -22,7 +22,6 @@ from bigkernel.streaming.chunk import Chunk, MapCost
 if TYPE_CHECKING:
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
 
-Array = NDArray[Any]
 _PREPARING = Lock()
 
 

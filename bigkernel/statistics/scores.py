@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.statistics.calibration import log_softmax
 from bigkernel.statistics.moments import Sums, Targets, add
 from bigkernel.statistics.predictor import Predictor
@@ -21,7 +20,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 RESIDUAL_BINS = 40
 _BINS = 15
 _OF_PROBABILITIES = {"log_loss": (), "brier": (), "reliability": (3, _BINS)}  # shapes of their sums

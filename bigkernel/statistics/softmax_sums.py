@@ -8,11 +8,10 @@ block, p columns of the map, c classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.calibration import log_softmax
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
@@ -20,7 +19,6 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
 _NOT_COMPARED = {"identity": False}  # `data.fingerprint.NOT_COMPARED`
 

@@ -12,18 +12,16 @@ Shapes: p columns of the map, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.blas import add_rows
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
-Array = NDArray[Any]
 MOST_COLUMNS = 4096  # q: 134 MB a triangle, and 2 q² flops a row in float64
 
 

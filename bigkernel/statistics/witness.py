@@ -13,14 +13,12 @@ them, because moments are summed about a shift a (p,) of the columns and taken b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
 
-Array = NDArray[Any]
 WITNESSED = ("E", "seen")  # what the witness adds to the moments
 WITNESS_BYTES = 2**21  # of its float64 copies of some rows and columns
 _STRIP_NUMBERS = 2**17  # of such a copy: it stays in cache

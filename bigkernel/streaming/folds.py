@@ -7,15 +7,13 @@ for rows that no fold tests and every fold trains on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import Chunk
-
-Array = NDArray[Any]
 
 
 class Folds(Protocol):

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import MapCost, RowMap, apply_maps, map_costs, mapped_width
-
-Array = NDArray[Any]
 
 
 class SameWidth:

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Predictor, save_model
+from bigkernel.arrays import Array
 from bigkernel.data.corpus import Corpus
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.timed_sweeps import SIGMA, table
 
-Array = NDArray[Any]
 Update = Callable[[int, int], None]
 MANY = 1_000  # rows at a time
 _ONE_CALLS = 50  # of one row, a round

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, KFold
@@ -16,9 +15,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer, executing
+from bigkernel.arrays import Array
 from bigkernel.data.corpus import Corpus
-
-Array = NDArray[Any]
 
 
 def ours(corpus: Corpus, landmarks: int, sigmas: Array, alphas: Array, folds: int, scoring: str) -> dict[str, Any]:

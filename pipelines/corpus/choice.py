@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
 from bigkernel.events.kinds import Note
@@ -19,7 +19,6 @@ from bigkernel.events.scope import emit
 from bigkernel.kernels.bandwidths import median_width
 from pipelines.corpus.settings import Settings
 
-Array = NDArray[Any]
 Record = dict[str, Any]
 SHARES = (0.4, 0.53, 0.71, 0.94, 1.26)  # of the median distance of landmarks: candidates for σ
 ALPHAS = tuple(float(f"{alpha:.3g}") for alpha in np.geomspace(1e-4, 1.0, 9))

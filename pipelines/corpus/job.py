@@ -18,11 +18,11 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel import save_model
+from bigkernel.arrays import Array
 from bigkernel.cli.transforms import steps as transform_steps
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
@@ -38,8 +38,6 @@ from pipelines.corpus.choice import Choice, Record, choose, model_of, search_row
 from pipelines.corpus.material import Material, first_rows, gather, truth
 from pipelines.corpus.settings import Settings
 from pipelines.shared.digit_corpora import rows_at
-
-Array = NDArray[Any]
 
 
 @dataclass

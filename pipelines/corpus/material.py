@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import Corpus, open_corpus
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.events.kinds import Note
@@ -19,8 +19,6 @@ from pipelines.corpus.settings import LANDMARK_SHARE, Settings
 from pipelines.shared import digit_corpora
 from pipelines.shared.blank import blank_rows
 from pipelines.shared.deformed import ELASTIC
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

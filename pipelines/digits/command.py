@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from bigkernel import (
@@ -35,6 +34,7 @@ from bigkernel import (
     connect,
     executing,
 )
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.digits.page import Fit, show
@@ -42,7 +42,6 @@ from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report, json_option, seed_option, timed
 
-Array = NDArray[Any]
 SMALL_PIXELS = 256  # of a digit: below, a common pose costs more than it brings
 
 

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import Corpus
+from bigkernel.arrays import Array
 from pipelines.shared import pictures
 from pipelines.shared.digit_corpora import Digits, images_at
 from pipelines.shared.experiments import Report
 from pipelines.shared.page import MISSING, Column, Table
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

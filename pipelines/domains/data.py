@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.io import loadmat
 
+from bigkernel.arrays import Array
 from pipelines.shared.experiments import data_file, read_all
 
-Array = NDArray[Any]
 SIDE = 16
 USPS_ROWS, MNIST_ROWS = 1800, 2000  # of the pair
 

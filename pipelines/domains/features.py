@@ -7,17 +7,15 @@ moments   images brought to one pose by their moments, then 512 oriented strokes
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from bigkernel import MomentNormalizer, OrientationFeatures
+from bigkernel.arrays import Array
 from pipelines.domains.data import Digits, Task
 from pipelines.shared.deformed import RESTYLED, copies_of
 
-Array = NDArray[Any]
 BARE, COPIES, MOMENTS = "bare", "copies", "moments"
 N_COPIES = 5
 

@@ -17,17 +17,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KNeighborsClassifier
 
 from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, Ridge, SSSLClassifier, XNVClassifier
+from bigkernel.arrays import Array
 from bigkernel.errors import PseudoLabelsCollapsed
 from pipelines.domains.data import Task
 from pipelines.shared.experiments import timed
 
-Array = NDArray[Any]
 Predict = Callable[[Array], Array]
 Setting = Mapping[str, float]
 SOURCE, TARGET = "source", "target"  # what a method knows of the images

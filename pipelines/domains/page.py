@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import MomentNormalizer
+from bigkernel.arrays import Array
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, TABLES
 from pipelines.domains.methods import METHODS, N_CLASSES, SOURCE, TARGET, Fit
@@ -18,7 +18,6 @@ from pipelines.shared import pictures
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
 from pipelines.shared.page import MISSING, Column, Table
 
-Array = NDArray[Any]
 KINDS = ("no target images", "target images, no labels", "the same, exact (N×N)")
 PUBLISHED_BEST = ("MEDA", 72.1, 89.5)
 EXACT, ANSWER = "sssl-exact", "artl"  # the two sides of the open problem

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.shared.pictures import LIGHT, SERIES, Paper, bare, drawing
 
-Array = NDArray[Any]
 BLUE, GREEN, GREY = SERIES[0], SERIES[2], SERIES[4]
 
 

@@ -15,11 +15,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
+from bigkernel.arrays import Array
 from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
 from pipelines.domains.methods import Predict, Setting, kernel_of
@@ -29,7 +29,6 @@ from pipelines.shared.deformed import turned
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
 from pipelines.shared.page import Column, Table
 
-Array = NDArray[Any]
 # degrees, pen and contrast of a domain
 STYLES = {
     "0°": (0, 0.0, 1.0),

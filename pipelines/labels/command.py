@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.cli.options import Numbers
 from pipelines.labels.data import SETS, SHARE, Digits, read
 from pipelines.labels.methods import (
@@ -32,7 +32,6 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, plus_minus, spread, steps
 from pipelines.shared.page import Column, Table
 
-Array = NDArray[Any]
 Record = dict[str, Any]
 PLAIN, GRAPH, METHODS = "SSSL", "SSSL with a graph", 5
 MANIFOLD = 10.0  # this and the candidates were chosen among some thirty on training labels of the three sets

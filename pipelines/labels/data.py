@@ -5,19 +5,17 @@ All go through the same row maps, which look at one image alone: a common pose, 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import MomentNormalizer, OrientationFeatures, UnitNormalizer
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.bandwidths import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
 from pipelines.shared.experiments import data_file, read_all
 
-Array = NDArray[Any]
 SHARE = 0.5  # σ in median distances between rows: no label chooses it
 LOOKED_AT = 2000  # rows, for that median
 SETS = ("bundled", "mnist", "usps")

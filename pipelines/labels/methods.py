@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
@@ -19,13 +18,13 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.semi_supervised import LabelSpreading
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier
+from bigkernel.arrays import Array
 from bigkernel.solvers.anchor_graph import laplacian
 from bigkernel.solvers.eigenfunctions import leading, rough
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import whiten
 from pipelines.labels.data import Digits
 
-Array = NDArray[Any]
 Setting = Mapping[str, float]
 FOLDS = 5
 ROUNDS = (20, 200)  # rows of each predicted class that self-training takes, round by round

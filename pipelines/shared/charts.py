@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.shared.pictures import LIGHT, SERIES, Paper, bare, drawing
 
-Array = NDArray[Any]
 COLOURS = (SERIES[0], SERIES[5], SERIES[2], SERIES[1], SERIES[3], SERIES[6], SERIES[4])
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 from scipy.ndimage import map_coordinates, maximum_filter, minimum_filter
 
-Array = NDArray[Any]
+from bigkernel.arrays import Array
+
 BLOCK_ROWS = 512
 PARALLEL_ROWS = 20_000  # fewer are made sooner than processes start
 HEIGHT, SMOOTHNESS = 28, 4.0  # pixels: images that lengths are told for, and σ of the smoothing there

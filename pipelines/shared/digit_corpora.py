@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
@@ -25,7 +25,6 @@ from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.deformed import Variation, blocks
 
-Array = NDArray[Any]
 TEST_ORIGINALS = 597  # of 1,797
 # of the copies of the bundled digits: more would move classes of 8×8 pixels into one another
 VARIATION = Variation(elastic=0.35)

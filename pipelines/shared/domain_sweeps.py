@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, XNVClassifier, connect, executing
 from bigkernel.config import settings
@@ -23,7 +22,6 @@ from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.page import Column, Table
 from pipelines.shared.timed_sweeps import SIGMA, moments_job
 
-Array = NDArray[Any]
 N_DOMAINS = 4
 GRAM = "Gram sweep"
 

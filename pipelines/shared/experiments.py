@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from scipy.io import loadmat
 from sklearn.preprocessing import normalize
 
 import bigkernel
+from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.readers import open_source
 from bigkernel.engine.context import processors
@@ -33,7 +33,6 @@ from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared import pictures
 from pipelines.shared.page import MISSING, Column, Page, Table
 
-Array = NDArray[Any]
 Value = TypeVar("Value")
 
 # file: what it is and where it is published

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from bigkernel.monitor import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = NDArray[Any]
 DPI = 200
 WRONG = palette.LIGHT["failed"]  # vermilion: told from blue and grey by every kind of colour vision
 SERIES = tuple(light for light, _ in palette.SERIES)

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from sklearn.pipeline import Pipeline
 
@@ -25,7 +24,6 @@ from pipelines.shared.experiments import Report, data_option, json_option, out_o
 from pipelines.tune import page
 from pipelines.tune.page import Record
 
-Array = NDArray[Any]
 FOLDS = 5
 HELD_OUT = 1 / 6  # of the training digits, to choose the final model by
 # of the final model, times what fewer landmarks chose: widths around it, and penalties between, for more landmarks

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Ridge, SweepSearchCV
+from bigkernel.arrays import Array
 from bigkernel.solvers.exact import exact_krr
 from pipelines.shared.experiments import steps
 from pipelines.usps_mnist.fits import Setting, one_hot, sssl, with_ones
 
-Array = NDArray[Any]
 Folds = Sequence[tuple[Array, Array]]
 N_FOLDS = 5
 # of equal accuracies the first wins, hence the smoothest first

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel.kernels.uniform_landmarks import require_count
 from pipelines.shared.experiments import Report, options, steps
@@ -48,7 +46,6 @@ from pipelines.usps_mnist.fits import (
     table_settings,
 )
 
-Array = NDArray[Any]
 REFERENCE = "“Fast Domain Generalization with Kernel Methods”, part 2"
 COUNTS = (50, 100, 200, 400, 800)  # landmarks of the curves
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
+from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.landmark_choice import choose
 from pipelines.shared.experiments import digit_pair, timed
 
-Array = NDArray[Any]
 Predict = Callable[[Array], Array]
 N_CLASSES = 10
 UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")

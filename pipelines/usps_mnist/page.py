@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
@@ -25,7 +25,6 @@ from pipelines.usps_mnist.fits import (
     table_settings,
 )
 
-Array = NDArray[Any]
 SIDE = 16  # pixels
 REQUIRED_RATIO = 29.0
 FORMS = {"landmarks": "eq. 8", "all": "all"}

@@ -18,12 +18,12 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.model_selection import GroupShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
+from bigkernel.arrays import Array
 from bigkernel.errors import RankDeficient
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
@@ -32,7 +32,6 @@ from pipelines.wine import page
 from pipelines.wine.formula import compare, race
 from pipelines.wine.page import Run
 
-Array = NDArray[Any]
 REFERENCE = "“Fast Domain Generalization with Kernel Methods”, part 1"
 PENALTY = 10.0  # λ of RR and KRR
 SIGMA = 1.4

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import KernelRidge
+from bigkernel.arrays import Array
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, timed
 from pipelines.shared.page import Column, Table
 
-Array = NDArray[Any]
 REQUIRED_RATIO = 8.0
 
 

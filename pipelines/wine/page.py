@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bigkernel.arrays import Array
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
 from pipelines.shared.page import Column, Table
-
-Array = NDArray[Any]
 
 # what the reference prints: mean and deviation of the MSE on its training and test rows, and seconds of a run
 PRINTED = {

@@ -2,13 +2,11 @@
 
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
 from unittest import mock
 
 import dask
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
-from numpy.typing import NDArray
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
@@ -16,7 +14,6 @@ from bigkernel.data import zarr_arrays
 from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.streaming.chunk import Chunk, Workspace
 
-Array = NDArray[Any]
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
 
 
