@@ -84,6 +84,8 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         cv = np.asarray(cv)
     if isinstance(cv, str):
         return [_named(cv, rows, labelled)]
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool) and cv == 0:
+        return [Partition(SomeFolds(HashFolds(1), ()), (0,))]
     if cv is None or (isinstance(cv, int | np.integer) and not isinstance(cv, bool)):
         return _counted(5 if cv is None else int(cv), rows, labelled, classifier=classifier, seed=seed)
     if isinstance(cv, float | np.floating) and 0 < cv < 1:
