@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
 
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ClassWeightSource
@@ -160,8 +161,10 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStar
     if steps is None:
         return given.X, ()
     seen: list[Event] = []
+    knowing = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
+    params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in knowing}
     with observe(seen.append):
-        inner = steps.fit(given.X, given.y).transform(given.X)
+        inner = steps.fit(given.X, given.y, **params).transform(given.X)
     return inner, tuple(event for event in seen if isinstance(event, SweepStarted))
 
 
