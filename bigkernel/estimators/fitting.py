@@ -52,8 +52,7 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
-from bigkernel.statistics.witness import WITNESSED
+from bigkernel.statistics.moments import SUMS, WITNESSED, Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 

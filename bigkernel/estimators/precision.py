@@ -1,7 +1,7 @@
 """The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
-some rows in float64 probe the rounding of the sums (`statistics.witness`). Where predictions would be off by more than
+some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
 `accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
 are too coarse, with blocks in float64; and at last by QR, which squares nothing.
 
@@ -29,9 +29,8 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
+from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, Witness, selected, windows_to_skip
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
-from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 
 DRAW = 20  # every process perturbs sums alike

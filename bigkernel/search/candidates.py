@@ -35,7 +35,7 @@ from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decade
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 

@@ -59,7 +59,7 @@ from bigkernel.solvers.penalty_grid import (
 )
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening, identity, reduced
-from bigkernel.statistics.grid_scores import FoldValues
+from bigkernel.statistics.held_out import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan

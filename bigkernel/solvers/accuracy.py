@@ -1,7 +1,7 @@
 """How far predictions are from least squares in float64: by a formula, or by a second solve from perturbed sums.
 
 In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E in the place of G move it by −H⁻¹Ew.
-`statistics.witness` has Ez for k random vectors z, of which entry i estimates the size of row i of E,
+`statistics.moments` has Ez for k random vectors z, of which entry i estimates the size of row i of E,
     a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
 Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
     Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,

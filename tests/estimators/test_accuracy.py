@@ -14,8 +14,7 @@ from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, directions
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.statistics.moments import MomentStatistic, Targets, Witness, windows_to_skip
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)

@@ -13,7 +13,7 @@ from bigkernel.estimators import precision
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import observe
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
-from bigkernel.statistics.witness import Witness
+from bigkernel.statistics.moments import Witness
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 FOLDS = np.arange(N) % 3
