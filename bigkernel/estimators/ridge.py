@@ -46,10 +46,11 @@ from bigkernel.estimators.precision import evidence_of, solve_triangle
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.cg_cost import (
+from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
+    describe_preconditioner,
     direct_flops,
     driver_bytes,
     solve_flops,
@@ -58,7 +59,6 @@ from bigkernel.solvers.exact import exact_krr, indefinite_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening

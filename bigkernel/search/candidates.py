@@ -31,9 +31,9 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, gather
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
-from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
+from bigkernel.solvers.anchor_graph import SplitMomentStatistic
+from bigkernel.solvers.conjugate_gradients import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets

@@ -26,7 +26,7 @@ from bigkernel.search.judging import Work, batches
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
-from bigkernel.solvers.preconditioners import describe_preconditioner
+from bigkernel.solvers.conjugate_gradients import describe_preconditioner
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 

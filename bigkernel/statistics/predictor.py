@@ -22,7 +22,7 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSli
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
-    from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
+    from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # of SciPy
 
 _PREPARING = Lock()
 
