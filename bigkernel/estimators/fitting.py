@@ -46,9 +46,9 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import ENOUGH, Errors, change
+from bigkernel.solvers.accuracy import change
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds

@@ -2,7 +2,7 @@
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
 some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
-`accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
+`residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
 are too coarse, with blocks in float64; and at last by QR, which squares nothing.
 
 Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
@@ -24,8 +24,8 @@ from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, moved, scaled
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.accuracy import VECTORS, Evidence, directions, moved, scaled
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle

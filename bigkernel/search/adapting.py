@@ -34,9 +34,10 @@ from bigkernel.events.scope import emit, spent
 from bigkernel.search.candidates import SidedSweep, Sweep, limit_bytes
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, Errors, changes
+from bigkernel.solvers.accuracy import changes
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors, total_spread
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, SplitSides
+from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets

@@ -18,7 +18,7 @@ from bigkernel.estimators.fit_state import Inputs
 from bigkernel.search.candidates import Descents, by_ridge
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.solvers.residuals import PROMISE
 from bigkernel.statistics.moments import Targets
 
 

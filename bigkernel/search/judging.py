@@ -47,7 +47,7 @@ from bigkernel.search.conjugate_gradients import solve_folds_by_cg
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, changes, variances
+from bigkernel.solvers.accuracy import Variances, changes, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -57,7 +57,7 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, PROMISE, Certificates
 from bigkernel.solvers.whitening import Whitening, identity, reduced
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets

@@ -37,8 +37,6 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
 
-PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
-ENOUGH = PROMISE / 3  # errors are told to about a factor of three
 VECTORS = 8  # of the witness
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
 _CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
@@ -65,48 +63,6 @@ class Evidence:
     # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
     noise: Array | None = None
     widest: bool = False  # the blocks are float64, as `Errors` has it
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
-
-    `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
-    `doubt`: what directions that count as null may hold, where a QR factorisation can tell; none is warned of.
-    """
-
-    sums: float
-    solve: float
-    blocks: float
-    advice: str = (
-        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
-    )
-    widest: bool = False
-    doubt: float = 0.0
-
-    def figures(self) -> dict[str, float]:
-        """As figures of a fit report."""
-        causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
-        return {"prediction_error": self.total, **causes}
-
-    @property
-    def total(self) -> float:
-        """The root of the sum of squares; infinite where G is all rounding."""
-        return float(np.sqrt(self.sums**2 + self.solve**2 + self.blocks**2))
-
-    @property
-    def note(self) -> str:
-        """What is to be warned of, if anything is."""
-        if self.total <= ENOUGH:
-            return ""
-        causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
-        worst = max(causes, key=lambda name: causes[name])
-        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
-        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
-        return (
-            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import VECTORS, Errors
-from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
+from bigkernel.solvers.accuracy import VECTORS
+from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
 from bigkernel.solvers.ridge import Columns, Factor, by_penalty, factorize, quadratic, squared_error
 from bigkernel.solvers.triangle_ridge import EPS, RowSystem
 from bigkernel.solvers.whitening import Reduced, centre, identity

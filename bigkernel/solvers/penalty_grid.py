@@ -18,9 +18,9 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import Errors, Variances
+from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.linear import linear_fit
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import Certificates, Errors
 from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments

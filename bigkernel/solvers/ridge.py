@@ -29,17 +29,18 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import (
-    VECTORS,
+from bigkernel.solvers.accuracy import VECTORS, Evidence, Variances, directions, variances, variances_of
+from bigkernel.solvers.residuals import (
+    Certificates,
     Errors,
-    Evidence,
-    Variances,
-    directions,
-    variances,
-    variances_of,
+    clear_upper,
+    frobenius,
+    probes,
+    regularised,
+    solve_factored,
+    solve_lower,
+    times_triangle,
 )
-from bigkernel.solvers.residuals import Certificates, frobenius, probes
-from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower, times_triangle
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 

@@ -22,10 +22,10 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
+from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
 from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, SpectralFactor, solve_targets
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows

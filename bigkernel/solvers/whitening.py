@@ -17,8 +17,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
+from bigkernel.solvers.residuals import Certificates, Upper, add_outer, congruence, solve_lower, times_triangle
 from bigkernel.statistics.moments import Moments
 
 

@@ -12,7 +12,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, directions
+from bigkernel.solvers.accuracy import directions
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import MomentStatistic, Targets, Witness, windows_to_skip
 from bigkernel.streaming.chunk import Chunk
