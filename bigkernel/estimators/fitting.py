@@ -275,7 +275,7 @@ def judge(
         finer = None
         if errors is not None and method.probed:
             finer = next_precision(basis, errors, choose=choose, hidden=method.hides(solved.solution))
-        if finer is None:
+        if errors is None or finer is None:
             break
         what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
         off = (

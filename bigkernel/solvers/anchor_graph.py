@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.pseudo_labels import OF_GRAPH, Sides, SplitSides, label_slots
@@ -113,7 +113,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
             work_bytes=plain.work_bytes + work,
         )
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         places, weights = self._nearest(chunk, block)
         weights *= weights_of(chunk, block)[:, None]
         b, k = places.shape
@@ -131,7 +131,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         assert isinstance(self.features, LandmarkMap)
         return replace(self.features, dtype=np.dtype(np.float64), shift=None)
 
-    def _nearest(self, chunk: Chunk, block: slice | Array) -> tuple[Array, Array]:
+    def _nearest(self, chunk: Chunk, block: Index) -> tuple[Array, Array]:
         """`anchor_weights` of the rows of a block."""
         exact, at = self._exact, np.arange(len(chunk))[block]
         kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
@@ -186,7 +186,7 @@ class SplitMomentStatistic(AnchorMomentStatistic):
         parts = [np.flatnonzero(group == number) for number in range(self.groups)]
         return [None if len(part) == len(chunk) else part for part in parts]
 
-    def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
         if self.splits.labelled[group]:
             assert self.targets is not None
             assert chunk.y is not None
@@ -194,7 +194,7 @@ class SplitMomentStatistic(AnchorMomentStatistic):
         else:
             values[...] = 0
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         if self.neighbours:
             super()._look(total, group, chunk, block, phi)
 

@@ -9,12 +9,11 @@ Shapes: p columns of the map, r the rank kept, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates, Upper, add_outer, congruence, solve_lower, times_triangle
@@ -160,18 +159,18 @@ def _whiten_indefinite(
 class Reduced:
     """Moments in whitened coordinates, centred when an intercept is wanted.
 
-    G (r×r), an array or what gives products with it, C (r, c), and the means of the features (r,) and targets (c,) that
+    G (r×r), C (r, c), and the means of the features (r,) and targets (c,) that
     were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
     """
 
     n: float
-    G: Any
+    G: Array
     C: Array
     q: Array
     mean: Array
     target_mean: Array
 
-    def of_targets(self, columns: slice | Array) -> Reduced:
+    def of_targets(self, columns: Index) -> Reduced:
         """Those of some targets."""
         return replace(self, C=self.C[:, columns], q=self.q[columns], target_mean=self.target_mean[columns])
 
