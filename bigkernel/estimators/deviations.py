@@ -64,7 +64,7 @@ def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
     raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
-    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, rotated, whitening))
+    rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
     far = 0.0

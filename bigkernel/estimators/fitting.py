@@ -46,7 +46,7 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import change
+from bigkernel.solvers.accuracy import changes
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.whitening import Whitening
@@ -383,7 +383,7 @@ def estimate_error(
         except DataError:  # it cannot be solved from these
             return np.array([np.inf])
         fitted, there = ((one.coef, one.intercept) for one in (solution, found))
-        return np.array([change(moments, fitted, there, turned=method.rotates, seen=seen)])
+        return changes(moments, fitted, there, turned=method.rotates, seen=seen)
 
     errors = estimate_errors(problem, whitening, changed)
     return None if errors is None else errors[0]

@@ -24,8 +24,8 @@ from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import VECTORS, Evidence, directions, moved, scaled
-from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
+from bigkernel.solvers.accuracy import VECTORS, Evidence, moved, scaled
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
@@ -47,7 +47,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
-        vectors[place] = whitening.expand(directions(whitening.rank))
+        vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, witness=Witness(vectors, every))
@@ -77,7 +77,7 @@ def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
+    return Evidence(scaled(problem.statistics), problem.basis.noise(), widest)
 
 
 def estimate_errors(

@@ -47,7 +47,7 @@ from bigkernel.search.conjugate_gradients import solve_folds_by_cg
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import Variances, changes, variances
+from bigkernel.solvers.accuracy import Variances, changes, rounding_of_rotation, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -117,7 +117,12 @@ def solve_folds(
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if evidence is not None and whitening is not None and not by_draw:
-            known = variances(evidence, folds.everything, summed(folds.parts), whitening)
+            known = variances(
+                evidence,
+                rounding_of_rotation(folds.everything, summed(folds.parts), whitening),
+                whitening,
+                folds.everything.rows,
+            )
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
         ]

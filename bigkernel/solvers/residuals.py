@@ -186,13 +186,8 @@ def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tu
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
 
-def smallest_eigenvalue(lower: Array, *, steps: int = 3) -> float:
-    """About the least eigenvalue of LLᵀ, never below it, O(m²) a step."""
-    return smallest_of(lambda v: solve_factored(lower, v, lower=True), len(lower), steps=steps)
-
-
-def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
-    """The same of a matrix A (size, size) by `solve(v)`, A⁻¹v (size, 1): inverse iteration from a fixed vector."""
+def smallest_eigenvalue(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
+    """Estimate the least eigenvalue of A, never below it, by `solve(v)` = A⁻¹v (size, 1): inverse iteration."""
     v, quotient = probes(size, 1), 0.0
     for _ in range(steps):
         v = v / max(float(np.abs(v).max()), _TINY)
@@ -201,18 +196,6 @@ def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -
         # vᵀA⁻¹v of a unit vector is at most 1/λ_min
         quotient, v = float(v[:, 0] @ solved[:, 0]), solved
     return 1 / max(quotient, _TINY)
-
-
-def condition(lower: Array, norm: float) -> float:
-    """The condition number of LLᵀ, of norm `norm`, to a factor of about 3, and rather below it."""
-    return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
-
-
-def effective_dof(size: int, alpha: float, solve: Callable[[Array], Array]) -> float:
-    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C; see `dof_vectors`."""
-    V = dof_vectors(size)
-    squares = float((V * V).sum())
-    return max(float(size * (squares - alpha * (V * solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
 
 def dof_vectors(size: int) -> Array:
@@ -296,11 +279,6 @@ class Certificates:
         self.rounding, self.blind = max(self.rounding, other.rounding), self.blind or other.blind
         if self.errors is None or (other.errors is not None and other.errors.total > self.errors.total):
             self.errors = other.errors
-
-    def meet(self, rounding: float, alpha: float) -> None:
-        """Take the rounding of moments that were solved with a penalty."""
-        self.rounding = max(self.rounding, rounding)
-        self.blind |= rounding > BLIND * alpha
 
     def warn(self) -> None:
         """Warn of notes and ratios above 30 (`RankDeficient`), and of errors beyond a thousandth (`Inaccurate`)."""

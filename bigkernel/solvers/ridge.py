@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy import linalg
@@ -28,11 +28,13 @@ from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import VECTORS, Evidence, Variances, directions, variances, variances_of
+from bigkernel.solvers.accuracy import VECTORS, Evidence, Variances, rounding_of_rotation, variances
 from bigkernel.solvers.residuals import (
+    BLIND,
     Certificates,
     Errors,
     clear_upper,
+    dof_vectors,
     frobenius,
     probes,
     regularised,
@@ -117,8 +119,10 @@ class Factor(ABC):
         return np.asarray(G @ self.solve(C))
 
     def effective_dof(self, G: Gram, alpha: float) -> float:
-        """tr GH⁻¹: how many parameters the data determine."""
-        return residuals.effective_dof(len(G), alpha, self.solve)
+        """tr GH⁻¹ = r − α·tr H⁻¹: how many parameters the data determine; see `dof_vectors`."""
+        V, r = dof_vectors(len(G)), len(G)
+        squares = float((V * V).sum())
+        return max(float(r * (squares - alpha * (V * self.solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
     def unseen(self, C: Array) -> Array:
         """C along the directions that were dropped as null, (r − k, c)."""
@@ -130,7 +134,8 @@ class Factor(ABC):
             certificates.ratios.update(ratios)
             certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
         certificates.figures["solved_condition"] = self.condition
-        certificates.meet(self.rounding, alpha)
+        certificates.rounding = max(certificates.rounding, self.rounding)
+        certificates.blind |= self.rounding > BLIND * alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +216,7 @@ def factorize(
         lower, info = clear_upper(regular), blas.cholesky(regular, lower=True)
         # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
         if info == 0 and penalised:
-            least = residuals.smallest_eigenvalue(lower)
+            least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower))
             if least > alpha / 2:
                 return CholeskyFactor(lower, condition=norm / least, rounding=max(alpha - least, 0.0))
         elif info == 0:
@@ -532,7 +537,7 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
     if gram.mean is not None:
         along = solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0]
         factor = replace(factor, along=along, pivot=float(1 / n + gram.mean @ along))
-    least = residuals.smallest_of(factor.solve, len(G))
+    least = residuals.smallest_eigenvalue(factor.solve, len(G))
     if not least > alpha / 2:
         return None
     return replace(factor, condition=(largest + alpha) / least, rounding=max(alpha - least, 0.0))
@@ -558,7 +563,9 @@ def nystrom_ridge(
         if found is not None:
             return found
     raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
-    known = None if evidence is None else variances(evidence, raw, rotated, whitening)
+    known = None
+    if evidence is not None:
+        known = variances(evidence, rounding_of_rotation(raw, rotated, whitening), whitening, moments.rows)
     del rotated
     system = RidgeSystem(small, moments.rows, whitening.condition, known)
 
@@ -600,10 +607,10 @@ def _unrotated_ridge(
     w, predicted = whitening.weights(coef), (coef * gram.of_landmarks(coef)).sum(axis=0)
     error = squared_error(q, C, w, predicted)
     # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a witness
-    v, upper = whitening.expand(directions(whitening.rank)), factor.upper
+    v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     seen = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = variances_of(evidence, seen, whitening, moments.rows)
+    known = variances(evidence, seen, whitening, moments.rows)
     errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None

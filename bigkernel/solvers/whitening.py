@@ -9,6 +9,7 @@ Shapes: p columns of the map, r the rank kept, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy import linalg
@@ -16,7 +17,15 @@ from scipy import linalg
 from bigkernel.arrays import Array, Index
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates, Upper, add_outer, congruence, solve_lower, times_triangle
+from bigkernel.solvers.residuals import (
+    Certificates,
+    Upper,
+    add_outer,
+    congruence,
+    solve_factored,
+    solve_lower,
+    times_triangle,
+)
 from bigkernel.statistics.moments import Moments
 
 
@@ -135,7 +144,9 @@ def whiten(
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
     if certificates is not None:
         certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
-        certificates.figures["core_condition"] = residuals.condition(lower, norm)
+        # to a factor of about 3, and rather below it
+        least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower), steps=2)
+        certificates.figures["core_condition"] = norm / least
     return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
 
 
