@@ -46,14 +46,12 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import ENOUGH, Errors
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
-from bigkernel.statistics.witness import WITNESSED
+from bigkernel.statistics.moments import SUMS, WITNESSED, Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan
 
 Report = dict[str, Any]

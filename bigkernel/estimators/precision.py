@@ -1,8 +1,8 @@
 """The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
-some rows in float64 probe the rounding of the sums (`statistics.witness`). Where predictions would be off by more than
-`accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
+some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
+`residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
 are too coarse, with blocks in float64; and at last by QR, which squares nothing.
 
 Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
@@ -24,14 +24,13 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, change, changes, directions, moved, scaled
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.accuracy import VECTORS, Evidence, changes, moved, scaled
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, selected
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Witness, selected, windows_to_skip
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
-from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
@@ -49,7 +48,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
-        vectors[place] = whitening.expand(directions(whitening.rank))
+        vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, witness=Witness(vectors, every))
@@ -79,7 +78,7 @@ def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
+    return Evidence(scaled(problem.statistics), problem.basis.noise(), widest)
 
 
 def estimate_errors(
@@ -141,9 +140,7 @@ def perturbed_errors(
             others = solve(replace(problem, statistics=total))
         except DataError:
             return np.full(count, np.inf)
-        if count == 1:
-            return np.array([change(moments, fitted, others, turned=turned, seen=seen)])
-        far = changes(moments, fitted, others, count, seen=seen)
+        far = changes(moments, fitted, others, count, turned=turned, seen=seen)
         return np.where(np.isnan(far), np.inf, far)
 
     return estimate_errors(problem, whitening, changed)

@@ -1,7 +1,7 @@
 """Candidates that adapt a source to a target on every split: from the sums of one sweep, and rounds that all share.
 
 A first sweep sums the rows by what the splits make of them. Each model is the fit to the labels that its split leaves
-(`solvers.split_sides`); the models of a split share its sums in whitened coordinates, so that one more is a solve. Each
+(`solvers.pseudo_labels`); models of a split share its sums in whitened coordinates, so that one more is a solve. Each
 round is then one sweep of the target, for the pseudo-labels of every candidate on every split that is still under way.
 Shapes: r whitened coordinates, c classes, k models of a split.
 """
@@ -33,10 +33,10 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.search.scoring import FoldSolutions, Scoring
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.anchor_graph import SplitMomentStatistic
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
-from bigkernel.solvers.split_sides import SplitMomentStatistic, SplitSides
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, SplitSides
+from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets

@@ -25,9 +25,14 @@ from bigkernel.events.scope import emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit
-from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
-from bigkernel.solvers.preconditioners import describe_preconditioner
+from bigkernel.solvers.conjugate_gradients import (
+    FACTOR_BYTES,
+    PreconditionerChoice,
+    decades,
+    describe_preconditioner,
+    driver_bytes,
+)
+from bigkernel.solvers.residuals import PROMISE
 from bigkernel.statistics.moments import Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 

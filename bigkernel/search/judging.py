@@ -27,8 +27,8 @@ from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
-from bigkernel.solvers.accuracy import PROMISE, Errors
-from bigkernel.statistics.grid_scores import FoldValues
+from bigkernel.solvers.residuals import PROMISE, Errors
+from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 

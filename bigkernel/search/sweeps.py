@@ -35,8 +35,8 @@ from bigkernel.events.scope import emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, Variances, variances
-from bigkernel.solvers.cg_cost import PreconditionerChoice
+from bigkernel.solvers.accuracy import Variances, rounding_of_rotation, variances
+from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -46,9 +46,9 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, Certificates
 from bigkernel.solvers.whitening import Whitening, identity, reduced
-from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
 from bigkernel.streaming.plan import Plan
 
@@ -469,7 +469,8 @@ def solve_folds(
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if evidence is not None and whitening is not None and not by_draw:
-            known = variances(evidence, folds.everything, summed(folds.parts), whitening)
+            rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
+            known = variances(evidence, rotation, whitening, folds.everything.rows)
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
         ]
