@@ -121,13 +121,13 @@ class RowsEstimator(BaseEstimator):
     _fitted: ExactFit | MomentFit | IterativeFit | None = None
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
-    classes_ = Fitted("inputs.classes")
-    target_shift_ = Fitted("inputs.target_shift")
-    certificates_ = Fitted("certificates")
-    skipped_rows_ = Fitted("skipped_rows")
-    sweep_ = Fitted("sweep")
-    alpha_ = Fitted("solution.alpha")
-    training_mse_ = Fitted("solution.training_mse")
+    classes_ = Fitted[Array]("inputs.classes")
+    target_shift_ = Fitted[Array]("inputs.target_shift")
+    certificates_ = Fitted[Mapping[str, float]]("certificates")
+    skipped_rows_ = Fitted[int]("skipped_rows")
+    sweep_ = Fitted[Mapping[str, object]]("sweep")
+    alpha_ = Fitted[float | Array]("solution.alpha")
+    training_mse_ = Fitted[Array]("solution.training_mse")
 
     def _method(self) -> fitting.Method:
         """Return what is summed and how it is solved."""
@@ -555,8 +555,8 @@ class Classifier(ClassifierMixin):
     probabilities agree.
     """
 
-    calibration_scale_ = Fitted("calibration.scale")
-    calibration_offset_ = Fitted("calibration.offset")
+    calibration_scale_ = Fitted[float]("calibration.scale")
+    calibration_offset_ = Fitted[Array]("calibration.offset")
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
