@@ -1,6 +1,6 @@
 """`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
 
-Everything is read through its checksums and compared with its seal (stores) or its receipts (runs): is a chunk there,
+Everything is read through its checksums and compared with its manifest (stores) or receipts (runs): is a chunk there,
 does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
 first `Looked` that carries one.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel.data import seals, zarr_arrays
+from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import open_corpus
 from bigkernel.data.run_directory import Receipt, Run, read_sealed, sweeps_below
 from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
@@ -52,11 +52,11 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         raise DataError(f"{path}: the path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
-    kind = seals.kind_of(root)
+    kind = zarr_arrays.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
-    if seals.is_sealed(root):
-        seals.verify(root)
+    if zarr_arrays.has_manifest(root):
+        zarr_arrays.read_manifest(root)
         raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
     if sweeps_below(root):
         return "run"
@@ -67,7 +67,7 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     """Look at every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
 
     Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
-    that were sealed come with the chunk or array in question.
+    that were published come with the chunk or array in question.
     """
     root = Path(os.path.abspath(path))
     if kind == "run":
@@ -75,15 +75,15 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
             yield from _look_run(sweep, os.path.relpath(sweep, root))
         return
     corpus = open_corpus(root) if kind == "corpus" else None
-    group, _, seal = zarr_arrays.open_group(root, kind)
+    store = zarr_arrays.open_store(root, kind)
     damaged = set()
-    for name in ("x", *corpus.columns) if corpus else zarr_arrays.array_names(group):
+    for name in ("x", *corpus.columns) if corpus else sorted(store.manifest.arrays):
         judge = _judge_of(corpus.info.classes) if corpus and name == "y" else _not_finite
-        for looked in look(zarr_arrays.open_array(group, name), name, judge):
+        for looked in look(store.array(name), name, judge):
             if looked.damage:
                 damaged.add(name)
             yield looked
-    for name, text in seals.changed_arrays(root, seal):
+    for name, text in zarr_arrays.changed_arrays(root, store.manifest):
         if name not in damaged:
             yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 

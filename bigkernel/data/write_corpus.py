@@ -26,6 +26,7 @@ from scipy import sparse
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
+from bigkernel.data.atomic_write import require_target
 from bigkernel.data.corpus import (
     COLUMNS,
     KEPT_LABELS,
@@ -37,7 +38,6 @@ from bigkernel.data.corpus import (
     require_count,
 )
 from bigkernel.data.labels import Classes, Labelling
-from bigkernel.data.targets import require_target
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds

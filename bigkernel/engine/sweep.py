@@ -231,9 +231,9 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         min_segments=wanted.min_segments,
     )
     stored_share = None
-    if isinstance(rows.x, ZarrSource) and rows.x.marks is not None and len(rows.x.marks.sizes):
+    if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
         decoded = math.prod(rows.x.array.chunks) * rows.dtype.itemsize
-        stored_share = float(min(1.0, rows.x.marks.sizes.max() / max(1, decoded)))
+        stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = found.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
     return replace(
         found,

@@ -114,7 +114,7 @@ def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(na
     for value in ARGUMENTS[name]:
         with pytest.raises(DataError if name == "classes" else ConfigError, match=f"^{name}: expected .*, found"):
             write_corpus(corpus.path, X, CODES, overwrite=True, **{name: value})
-    assert open_corpus(corpus.path).seal == corpus.seal
+    assert open_corpus(corpus.path).digest == corpus.digest
 
 
 def test_numbers_of_numpy_are_arguments_too(tmp_path):
