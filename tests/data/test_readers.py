@@ -205,7 +205,7 @@ def test_parts_of_a_folder_follow_in_natural_order_and_pandas_index_is_left_out(
     Path("rows/_SUCCESS").touch()
     corpus = load(Path("rows"))
     assert (corpus.n_features, corpus.column("y").tolist()) == (4, [1] * 5 + [2] * 5 + [10] * 5)
-    assert corpus.info.source.startswith("rows (3 files) sha256:")
+    assert corpus.info.source == "rows"
 
 
 def test_columns_of_parquet_have_their_common_dtype_and_labels_may_be_text():
@@ -426,16 +426,16 @@ BAD = {
     "no such column": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "no column 'z' for the target", {"target": "z"}),
     "no such position": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "its columns are 0 to 2", {"target": 3}),
     "one for both": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "is the target and the group", {"group": "y"}),
-    "npz without x": (lambda: write("m.npz", {"a": X}), "no array x or X or data for x; it holds a", {}),
-    "npz without y": (lambda: write("m.npz", {"x": X, "b": Y}), 'give y=NAME or y="none"', {}),
+    "npz without x": (lambda: write("m.npz", {"a": Y}), "no matrix for x; it holds a (300)", {}),
+    "npz without y": (lambda: write("m.npz", {"x": X, "b": X}), 'give y=NAME, or y="none"', {}),
     "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to go with", {}),
     "idx labels": (
         lambda: (write("images-idx3-ubyte", idx(PIXELS)), write("labels-idx1-ubyte", idx(PIXELS[:29, 0, 0])))[1],
         "expected 30 labels to go with",
         {"path": "images-idx3-ubyte"},
     ),
-    "mat of one size": (lambda: write("m.mat", {"x": X, "z": X + 1, "y": Y}), "2 matrices of one size", {}),
-    "mat without y": (lambda: write("m.mat", {"x": X}), "no vector of 300 labels for the rows of 'x'", {}),
+    "mat of one size": (lambda: write("m.mat", {"a": X, "z": X + 1, "y": Y}), "2 matrix for x", {}),
+    "mat without y": (lambda: write("m.mat", {"x": X, "z": X[1:]}), "no vector of 300 labels for the rows of", {}),
     "mat complex": (lambda: write("m.mat", {"x": X + 1j, "y": Y}), "save real numbers", {}),
     "parts differ": (
         lambda: (write("rows/1.parquet", table(y=Y)), write("rows/2.parquet", table(z=Y)))[1],

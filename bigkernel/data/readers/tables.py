@@ -30,7 +30,6 @@ from bigkernel.data.readers.source import (
     Block,
     Source,
     block_rows,
-    folder_origin,
     is_gzip,
     lines_of,
     load_library,
@@ -378,8 +377,7 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
     if columns.target is not None:
         _dtype(parts[0], schema.field(names[columns.target]), text=True)
     rows = _Parquet(parts, columns, np.result_type(*dtypes))
-    origin = (lambda: folder_origin(path, map(os.path.basename, parts))) if os.path.isdir(path) else None
-    return _source("parquet", path, columns, rows, n_rows=n_rows, files=parts, origin=origin)
+    return _source("parquet", path, columns, rows, n_rows=n_rows, files=() if os.path.isdir(path) else parts)
 
 
 def _parts(path: str) -> tuple[str, ...]:
