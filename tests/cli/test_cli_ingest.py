@@ -128,7 +128,7 @@ def text_column():
 
 # what is wrong -> (a function that writes it, the file and the place that the message names)
 BAD = {
-    "a column of text": (text_column, "t.csv: line 2, city: expected a number"),
+    "a column of text": (text_column, "t.csv: cannot be read as a table of numbers: In CSV column #1: Row #2"),
     "a server that is not there": (
         lambda: "http://127.0.0.1:1/x.zarr",
         "http://127.0.0.1:1/x.zarr: cannot read its metadata: the server cannot be reached",
