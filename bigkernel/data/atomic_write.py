@@ -43,10 +43,7 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
     """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLarge if there is no room."""
     require_outside_stores(path, what)
-    target = Path(os.path.abspath(path))
-    place = target.parent
-    while not os.path.exists(place) and place != place.parent:
-        place = place.parent
+    target, place = Path(os.path.abspath(path)), _nearest(os.path.dirname(os.path.abspath(path)))
     try:
         with tempfile.TemporaryFile(dir=place):
             longest = os.pathconf(place, "PC_NAME_MAX")
@@ -91,13 +88,13 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes free for us on the file system that `path` is, or would be, on."""
-    return shutil.disk_usage(directory_above(path)).free
+    return shutil.disk_usage(_nearest(path)).free
 
 
-def directory_above(path: str | os.PathLike[str]) -> Path:
-    """Return the nearest directory that is there."""
+def _nearest(path: str | os.PathLike[str]) -> Path:
+    """Return what is there of a path, from its beginning."""
     place = Path(os.path.abspath(path))
-    while not os.path.isdir(place) and place != place.parent:
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
     return place
 
@@ -107,7 +104,7 @@ def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
     said = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         with contextlib.suppress(OSError):
-            there = os.statvfs(directory_above(path))
+            there = os.statvfs(_nearest(path))
             if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
                 return f"{said}: its file system has no inodes left for more files"
     return said
@@ -129,16 +126,6 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
             f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
             "free there); remove some files there or choose another place"
         ) from error
-
-
-@contextlib.contextmanager
-def writing_run(directory: str | os.PathLike[str], at: str | os.PathLike[str] = "") -> Iterator[None]:
-    """Turn errors of writing to a run directory, the file `at` of it, into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        said = reason_of(error, at or directory)
-        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {said}") from error
 
 
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.run_directory import Receipt, Run, read_sealed, sweeps_below
-from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.data.run_directory import Run, read_sealed, sweeps_below
+from bigkernel.errors import BigKernelError, DataError
 
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -106,30 +106,23 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
         except BigKernelError as error:
             damage = DataError(str(error))
         yield Looked(f"{name}/arrays", done, len(kept), damage)
-    files = [file for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
-    receipts: dict[str, Receipt] = {}
-    for file in files:
-        receipt = run.receipt(file.stem)
-        if receipt is None or receipt.node != file.stem:
-            yield Looked(f"{name}/receipts", 1, 1, DataError(f"{file}: is damaged; resuming computes its rows again"))
-        else:
-            receipts[file.stem] = receipt
+    names = [file.stem for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
+    receipts = {node: receipt for node in names if (receipt := run.receipt(node))}
+    for node in sorted(set(names) - set(receipts)):
+        damage = DataError(f"{root}/receipts/{node}.json: is damaged; resuming computes its rows again")
+        yield Looked(f"{name}/receipts", 1, 1, damage)
     total = max((receipt.stop for receipt in receipts.values()), default=0)
     for node, receipt in sorted(receipts.items(), key=lambda item: item[1].start):
-        damage = None
-        if root.joinpath("partials", node).exists():
-            try:
-                run.partial(node, receipt.digest)
-            except DataError as error:
-                damage = error
-        elif not any(
-            other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
-            for other in receipts.values()
-        ):
-            damage = DataError(
-                f"{root}/partials/{node}: the partial result of rows {receipt.start}:{receipt.stop} is missing; "
-                "resuming computes it again"
+        damage, place = None, root / "partials" / node
+        try:
+            merged = any(
+                other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
+                for other in receipts.values()
             )
+            if place.exists() or not merged:
+                run.partial(node, receipt.digest)
+        except DataError as error:
+            damage = error
         yield Looked(f"{name}/partials", receipt.stop, total, damage)
 
 
@@ -138,49 +131,34 @@ def _entries(path: Path) -> list[Path]:
 
 
 def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
-    """Read every chunk of an array through its codecs, on all processors, and yield them in order of rows.
+    """Read every chunk of an array of ours through its codecs, on all processors, and yield them in order of rows.
 
     A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
     """
-    steps = array.chunks
-    grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
-    together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
-    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
+    n_rows, step = array.shape[0], array.chunks[0]
+    chunk_bytes = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize
+
+    def look_at(start: int) -> Looked:
+        stop = min(start + step, n_rows)
+        where, damage = f"{zarr_arrays.directory_of(array)}: rows {start}:{stop}", None
+        try:
+            zarr_arrays.require_chunks(array, start, stop)
+            if chunk_bytes > _CHUNK_BYTES:
+                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes; they are not read")
+            if wrong := judge(start, zarr_arrays.read(array, start, stop)):
+                raise DataError(f"{where} have {wrong}")
+        except DataError as error:  # an OSError passes: the store fails, the chunk may be sound
+            damage = error
+        return Looked(name, stop, n_rows, damage)
+
+    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, _AHEAD_BYTES // max(1, chunk_bytes)))
     pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
     try:
-        indices = product(*grid)
-        while some := list(islice(indices, 64 * readers)):  # few are ahead of who looks at what was found
-            yield from pool.map(lambda index: _look_at(array, name, index, judge), some)
+        starts = iter(range(0, n_rows, step))
+        while some := list(islice(starts, 64 * readers)):  # few are ahead of who looks at what was found
+            yield from pool.map(look_at, some)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
-    """Look at one chunk, by its place in the grid of chunks; OSError: the store fails, the chunk may be sound."""
-    steps = array.chunks
-    place = tuple(
-        slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
-    )
-    start, stop = (place[0].start, place[0].stop) if place else (0, 1)
-    root, key = zarr_arrays.directory_of(array), array.metadata.encode_chunk_key(index)
-    where = f"{root}: chunk {key} (rows {start}:{stop})"
-    damage: DataError | None = None
-    if not (root / key).is_file():
-        damage = ChunkMissing(
-            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again"
-        )
-    elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
-        damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
-    else:
-        try:
-            wrong = judge(start, np.asarray(array[place]))
-        except Exception as error:  # whatever a codec says of bytes that it does not understand
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
-        else:
-            damage = DataError(f"{where} has {wrong}") if wrong else None
-    return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
 
 
 def _not_finite(start: int, values: NDArray[Any]) -> str:

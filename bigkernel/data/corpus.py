@@ -97,20 +97,6 @@ class Corpus:
         """The zarr array of `x` or of a column."""
         return zarr_arrays.open_store(self.path, "corpus").array(name)
 
-    def arrays(self) -> dict[str, tuple[zarr.Array, zarr_arrays.ChunkDigests]]:
-        """Open `x` and all columns, with the digests of their chunks, which are those that were published.
-
-        Raises
-        ------
-        ChunkMissing, ChunkCorrupt, DataError
-            They are not, or another store lies there now.
-        """
-        store = zarr_arrays.open_store(self.path, "corpus")
-        if self.digest not in ("", store.manifest.digest):
-            raise DataError(f"{self.path}: another store lies here than the one that was opened; open it again")
-        arrays = {name: store.array(name) for name in ("x", *self.columns)}
-        return {name: (array, store.digests(name, array)) for name, array in arrays.items()}
-
     def column(self, name: str) -> Array:
         """A whole column, shape (n_rows,): 8 bytes a row at most."""
         return self._read(0, self.n_rows, name)

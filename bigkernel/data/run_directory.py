@@ -34,61 +34,16 @@ from bigkernel.data.atomic_write import (
     remove_at_once,
     require_outside_stores,
     write_json,
-    writing_run,
+    writing,
 )
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.html import columns, table
-from bigkernel.streaming.merge_tree import Accumulator, Merge
+from bigkernel.streaming.merge_tree import Accumulator, Merge, Receipt
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
-_MOST_SECONDS = 1e11
 _MOST_SEGMENTS = 2**20  # whoever names more did not plan them
-
-
-@dataclasses.dataclass(frozen=True)
-class Receipt:
-    """The record that a finished task leaves: who, what, how long."""
-
-    node: str  # of the merge tree, "0-3" for segment 3
-    start: int  # rows start … stop
-    stop: int
-    digest: str = ""  # SHA-256 of the partial; empty where it was not published
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # per stage; read: spent waiting for rows
-    elapsed: float = 0.0  # seconds in all
-    bytes_read: int = 0
-    worker: str = ""
-    peak_bytes: int = 0  # highest resident memory of the worker's process so far
-    skipped: int = 0  # rows left out because they were not finite
-    starts: int = 1  # how often a worker began it, where the run has counted
-    retries: tuple[str, ...] = ()  # why it was tried again, once for each time
-    resumed: bool = False  # found in the run, not computed again
-    ended: float = 0.0  # seconds since 1970 on the worker's clock
-
-    @property
-    def rows(self) -> int:
-        """Rows covered."""
-        return self.stop - self.start
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> Receipt:
-        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
-        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})
-        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
-        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
-        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
-        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
-            raise ValueError("expected whole numbers of rows and bytes")
-        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
-            raise ValueError("expected seconds")
-        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
-            raise ValueError("expected texts")
-        return receipt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,12 +100,12 @@ class Run:
                         f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
                         f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
                     )
-            self.sweep_up()
+            self.remove_partials()
             return
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
         clear_orphans(manifest)
-        with writing_run(self.path):
+        with writing(self.path, passing=False):
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
 
     def _job(self) -> dict[str, Any]:
@@ -165,7 +120,7 @@ class Run:
         job: dict[str, Any] = manifest["job"]
         return job
 
-    def sweep_up(self) -> None:
+    def remove_partials(self) -> None:
         """Remove what writers that died have left half-written, as far as the disk lets. Nobody else may be writing."""
         for directory in ("partials", "arrays", "receipts", "."):
             place = self.root.joinpath(directory)
@@ -307,7 +262,7 @@ def sweeps_below(root: Path) -> list[Path]:
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
-    with writing_run(directory):
+    with writing(directory, passing=False):
         make_directories(directory)
 
 

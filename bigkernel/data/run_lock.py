@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from bigkernel.data.atomic_write import clear_orphans, reason_of, write_json, writing_run
-from bigkernel.errors import DataError, RunLocked
+from bigkernel.data.atomic_write import clear_orphans, write_json, writing
+from bigkernel.errors import RunLocked
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
@@ -51,7 +51,7 @@ class Lock:
     def acquire(self) -> None:
         """Take the lock, or one whose holder is dead; RunLocked says who alive holds it."""
         # alone, for two that find the same stale lock must not both take it
-        with writing_run(self.path.parent, self.path), _alone(self.path.parent):
+        with writing(self.path.parent, passing=False), _alone(self.path.parent):
             require_free_lock(self.path.parent)
             found = read(self.path.parent)
             if found is not None:
@@ -123,10 +123,8 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         yield
         return
     directory = target.with_name(f".{target.name}.claim")
-    try:
+    with writing(directory, passing=False):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{os.fspath(path)}: {what} cannot be written there: {reason_of(error, directory)}") from error
     lock = Lock(directory)
     try:
         lock.acquire()

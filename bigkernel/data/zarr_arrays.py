@@ -307,7 +307,7 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
     All metadata is compared with the manifest before any of it is parsed.
     """
     root = Path(os.path.abspath(path))
-    if has_manifest(root):
+    if os.path.lexists(root / MANIFEST / METADATA):
         manifest = read_manifest(root)
         try:
             attributes = json.loads(manifest.texts[""])["attributes"][ATTRIBUTE]
@@ -325,6 +325,21 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
             f"manifest was lost; {_REWRITE.get(kind, 'start a new run')}"
         )
     raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
+
+
+def open_arrays(
+    path: str | os.PathLike[str], kind: str, names: Iterable[str], digest: str = ""
+) -> dict[str, tuple[zarr.Array, ChunkDigests]]:
+    """Open arrays of a published group with the digests of their chunks, which are those of its manifest.
+
+    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissing, ChunkCorrupt and
+    DataError: the chunks are not those, or another store lies there now.
+    """
+    store = open_store(path, kind)
+    if digest not in ("", store.manifest.digest):
+        raise DataError(f"{store.root}: another store lies here than the one that was opened; open it again")
+    arrays = {name: store.array(name) for name in names}
+    return {name: (array, store.digests(name, array)) for name, array in arrays.items()}
 
 
 def directory_of(array: zarr.Array) -> Path:

@@ -144,7 +144,7 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
     y : name; None: "y", "labels" or "target", else the only vector of one number a row; "none": no labels, as
         where the rows are alone
     """
-    numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf" or name in (x, y)}
+    numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
     usual = [numbers[name] for name in ((x,) if x else X_NAMES) if name in numbers]
     if not (found := usual) and x is None:
         matrices = [array for array in numbers.values() if len(array.shape) > 1 and min(array.shape) > 1]
@@ -154,9 +154,10 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
     vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
-    found = [numbers[name] for name in ((y,) if y else Y_NAMES) if name in numbers and numbers[name] is not rows]
+    others = {name: array for name, array in arrays.items() if array is not rows and array.dtype.kind in "biufU"}
+    found = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
     if not found and y is None:
-        found = [array for array in numbers.values() if array.shape in vectors and array is not rows]
+        found = [array for array in others.values() if array.shape in vectors]
     what = f"vector of {rows.shape[0]} labels{f' {y!r}' if y else ''} for the rows of {rows.name}"
     return rows, _single(path, arrays, found, what, 'y=NAME, or y="none" to read without labels')
 
