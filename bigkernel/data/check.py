@@ -2,7 +2,7 @@
 
 Everything is read through its checksums and compared with its manifest (stores) or receipts (runs): is a chunk there,
 does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
-first `Looked` that carries one.
+first `CheckedChunk` that carries one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: w
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One chunk that was looked at."""
+class CheckedChunk:
+    """One chunk that was read."""
 
     array: str
-    done: int  # rows of the array looked at so far
+    done: int  # rows of the array read so far
     total: int
     damage: DataError | None = None  # the error that reading the chunk would raise; None: it is sound
 
@@ -63,8 +63,8 @@ def kind_at(path: str | os.PathLike[str]) -> str:
     raise DataError(f"{path}: {_EXPECTED}, found none of them")
 
 
-def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
-    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
+def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:
+    """Check every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
 
     Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
     that were published come with the chunk or array in question.
@@ -72,29 +72,29 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
     root = Path(os.path.abspath(path))
     if kind == "run":
         for sweep in sweeps_below(root):
-            yield from _look_run(sweep, os.path.relpath(sweep, root))
+            yield from _check_run(sweep, os.path.relpath(sweep, root))
         return
     corpus = open_corpus(root) if kind == "corpus" else None
     store = zarr_arrays.open_store(root, kind)
     damaged = set()
     for name in ("x", *corpus.columns) if corpus else sorted(store.manifest.arrays):
         judge = _judge_of(corpus.info.classes) if corpus and name == "y" else _not_finite
-        for looked in look(store.array(name), name, judge):
-            if looked.damage:
+        for checked in check_chunks(store.array(name), name, judge):
+            if checked.damage:
                 damaged.add(name)
-            yield looked
+            yield checked
     for name, text in zarr_arrays.changed_arrays(root, store.manifest):
         if name not in damaged:
-            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
+            yield CheckedChunk(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 
 
-def _look_run(root: Path, name: str) -> Iterator[Looked]:
+def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
     """Every array, receipt and partial of one run; a merged partial is not there, but what contains it is."""
     try:
         read_sealed(root / "manifest.json")
-        yield Looked(f"{name}/manifest.json", 1, 1)
+        yield CheckedChunk(f"{name}/manifest.json", 1, 1)
     except (OSError, ValueError) as error:
-        yield Looked(f"{name}/manifest.json", 1, 1, DataError(f"{root}/manifest.json: cannot be read: {error}"))
+        yield CheckedChunk(f"{name}/manifest.json", 1, 1, DataError(f"{root}/manifest.json: cannot be read: {error}"))
     run = Run(str(root))
     kept = [entry for entry in _entries(root / "arrays") if _DIGEST.fullmatch(entry.name)]
     for done, entry in enumerate(kept, 1):
@@ -105,12 +105,12 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
                 damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
         except BigKernelError as error:
             damage = DataError(str(error))
-        yield Looked(f"{name}/arrays", done, len(kept), damage)
+        yield CheckedChunk(f"{name}/arrays", done, len(kept), damage)
     names = [file.stem for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
     receipts = {node: receipt for node in names if (receipt := run.receipt(node))}
     for node in sorted(set(names) - set(receipts)):
         damage = DataError(f"{root}/receipts/{node}.json: is damaged; resuming computes its rows again")
-        yield Looked(f"{name}/receipts", 1, 1, damage)
+        yield CheckedChunk(f"{name}/receipts", 1, 1, damage)
     total = max((receipt.stop for receipt in receipts.values()), default=0)
     for node, receipt in sorted(receipts.items(), key=lambda item: item[1].start):
         damage, place = None, root / "partials" / node
@@ -123,14 +123,14 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
                 run.partial(node, receipt.digest)
         except DataError as error:
             damage = error
-        yield Looked(f"{name}/partials", receipt.stop, total, damage)
+        yield CheckedChunk(f"{name}/partials", receipt.stop, total, damage)
 
 
 def _entries(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
 
 
-def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
+def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[CheckedChunk]:
     """Read every chunk of an array of ours through its codecs, on all processors, and yield them in order of rows.
 
     A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
@@ -138,7 +138,7 @@ def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
     n_rows, step = array.shape[0], array.chunks[0]
     chunk_bytes = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize
 
-    def look_at(start: int) -> Looked:
+    def check_one(start: int) -> CheckedChunk:
         stop = min(start + step, n_rows)
         where, damage = f"{zarr_arrays.directory_of(array)}: rows {start}:{stop}", None
         try:
@@ -149,23 +149,23 @@ def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
                 raise DataError(f"{where} have {wrong}")
         except DataError as error:  # an OSError passes: the store fails, the chunk may be sound
             damage = error
-        return Looked(name, stop, n_rows, damage)
+        return CheckedChunk(name, stop, n_rows, damage)
 
     readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, _AHEAD_BYTES // max(1, chunk_bytes)))
     pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
     try:
         starts = iter(range(0, n_rows, step))
-        while some := list(islice(starts, 64 * readers)):  # few are ahead of who looks at what was found
-            yield from pool.map(look_at, some)
+        while some := list(islice(starts, 64 * readers)):  # few are ahead of who takes them
+            yield from pool.map(check_one, some)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _not_finite(start: int, values: NDArray[Any]) -> str:
     """Return what is wrong with values that must be finite."""
-    if values.dtype.kind not in "fc" or (sound := np.isfinite(values)).all():
+    if values.dtype.kind not in "fc" or (finite := np.isfinite(values)).all():
         return ""
-    rows = np.flatnonzero(~sound.reshape(len(sound), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
+    rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
     return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
 
 

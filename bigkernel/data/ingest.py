@@ -55,7 +55,7 @@ def ingest(
     for place in places.values():
         if os.path.lexists(place) and not overwrite:
             raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
-    _require_alike(sources, classes, split)
+    _require_agreement(sources, classes, split)
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
     first, batches = peek(_batches(sources, n_rows, progress), sources[0].path)
@@ -97,7 +97,7 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
             raise DataError(f"{source.path}: {start} rows, expected {source.n_rows} of them")
 
 
-def _require_alike(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
+def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
     """Refuse sources that do not make one corpus, by the first property that differs."""
     if not sources:
         raise DataError("no source to ingest; give one at least")

