@@ -18,7 +18,7 @@ from distributed import Client, Future
 from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
-from bigkernel.data.run_directory import ArrayRef, Receipt, Run, detach
+from bigkernel.data.run_directory import ArrayRef, Run, detach
 from bigkernel.engine.executor import Schedule, Work
 from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
@@ -29,7 +29,7 @@ from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
 from bigkernel.events.kinds import Receipted
 from bigkernel.events.scope import emit
-from bigkernel.streaming.merge_tree import Merge, leaf
+from bigkernel.streaming.merge_tree import Merge, Receipt, leaf
 from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler

@@ -18,14 +18,14 @@ from distributed import Client
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import Settings
-from bigkernel.data.run_directory import Receipt, Run
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
 from bigkernel.engine.telemetry import PULSE_SECONDS, resident
 from bigkernel.events.kinds import Incident, Merged, Pulse, SegmentDone
 from bigkernel.events.scope import emit
-from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree, spans
+from bigkernel.streaming.merge_tree import Merge, Receipt, ancestors_of, covered, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Plan, Sharing
 
 _LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what this process holds

@@ -84,7 +84,7 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> dic
 
 
 def _sound(source: ZarrSource) -> str:
-    there = replace(source, marks=None)  # other data than the driver's is told by the fingerprint
+    there = replace(source, digests=None)  # other data than the driver's is told by the fingerprint
 
     def look() -> str:
         there.read(0, min(1, there.shape[0]))

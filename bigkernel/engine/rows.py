@@ -22,7 +22,16 @@ from bigkernel.arrays import Array
 from bigkernel.config import Settings, settings
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, ZarrSource, source_of, window
+from bigkernel.engine.sources import (
+    DaskSource,
+    NumpySource,
+    Source,
+    SparseSource,
+    ZarrSource,
+    corpus_sources,
+    source_of,
+    window,
+)
 from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
@@ -297,9 +306,8 @@ def as_rows(
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        there = [name for name in COLUMNS if name in X.columns]
-        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
-        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
+        columns: dict[str, Source] = {**corpus_sources(X)}
+        rows = Rows(columns.pop("x"), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

@@ -27,7 +27,7 @@ from distributed import Client
 import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
-from bigkernel.data.run_directory import Receipt, Run, detach
+from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.context import ExecutorChoice, choose, in_force, processors
 from bigkernel.engine.dask_executor import DaskExecutor
 from bigkernel.engine.executor import Executor, LocalExecutor, Work, schedule
@@ -42,7 +42,7 @@ from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.merge_tree import Accumulator, Receipt
 from bigkernel.streaming.plan import Plan, plan
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
@@ -231,9 +231,9 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         min_segments=wanted.min_segments,
     )
     stored_share = None
-    if isinstance(rows.x, ZarrSource) and rows.x.marks is not None and len(rows.x.marks.sizes):
+    if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
         decoded = math.prod(rows.x.array.chunks) * rows.dtype.itemsize
-        stored_share = float(min(1.0, rows.x.marks.sizes.max() / max(1, decoded)))
+        stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = found.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
     return replace(
         found,
@@ -278,7 +278,7 @@ def open_session(spec: SweepSpec) -> Iterator[Work]:
                     raise
                 finally:
                     if run is not None and not lost:
-                        run.sweep_up()
+                        run.remove_partials()
             except BaseException as error:
                 text = f"{type(error).__name__}: {error}".removesuffix(": ")
                 emit(SweepEnded(time.perf_counter() - start, text))

@@ -16,7 +16,7 @@ import numpy as np
 from distributed import Reschedule
 
 from bigkernel.data.atomic_write import LASTING
-from bigkernel.data.run_directory import Receipt, Run, attach
+from bigkernel.data.run_directory import Run, attach
 from bigkernel.data.zarr_arrays import retry
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
@@ -25,7 +25,7 @@ from bigkernel.errors import DataError
 from bigkernel.events.kinds import Pulse
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import Workspace
-from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, leaf
+from bigkernel.streaming.merge_tree import Accumulator, Merge, Receipt, ancestors_of, leaf
 from bigkernel.streaming.plan import Segment
 
 _OVERTAKEN_SECONDS = 0.5

@@ -25,8 +25,9 @@ from sklearn.utils.validation import _check_feature_names, check_array, check_is
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import publishing
-from bigkernel.data.targets import claimed, require_target
+from bigkernel.data.atomic_write import require_target
+from bigkernel.data.run_lock import claimed
+from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import DaskSource, SparseSource, is_dask_array

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.data.run_directory import Receipt
+from bigkernel.streaming.merge_tree import Receipt
 from bigkernel.streaming.plan import Plan
 
 TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler

@@ -8,11 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import JobDirectory
 from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
 from bigkernel.engine.executor import Schedule, schedule
-from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+from bigkernel.streaming.merge_tree import Receipt, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
 

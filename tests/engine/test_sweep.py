@@ -22,7 +22,6 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.data.run_directory import Receipt
 from bigkernel.engine import telemetry
 from bigkernel.engine.context import Execution, choose, executing, processors
 from bigkernel.engine.executor import PartialSums, schedule
@@ -36,7 +35,7 @@ from bigkernel.events.scope import observe
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
+from bigkernel.streaming.merge_tree import Receipt, ancestors_of, leaf, merge_tree
 from bigkernel.streaming.plan import Footprint, plan
 from bigkernel.streaming.row_maps import Scale, UnitNorm
 
