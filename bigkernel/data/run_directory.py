@@ -33,7 +33,7 @@ from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.targets import require_outside_stores
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.html import columns, table
-from bigkernel.streaming.merge_tree import Accumulator, Merge
+from bigkernel.streaming.plan import Accumulator, Merge
 
 FORMAT = 2
 _DETACH_BYTES = 2**16

@@ -21,7 +21,7 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.calibration import Calibration
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 GRAPH_SUMS = ("anchors", "degrees")
 UNSTORED = {"stored": False}  # of fields that are no part of a model file

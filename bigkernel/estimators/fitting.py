@@ -44,8 +44,7 @@ from bigkernel.estimators.precision import (
     with_probe,
     worth_factoring,
 )
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.accuracy import ENOUGH, Errors, change
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
@@ -54,8 +53,7 @@ from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
 from bigkernel.statistics.witness import WITNESSED
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 Report = dict[str, Any]
 _PARTIALS = 12  # that a task may hold at once, of some million rows
@@ -308,7 +306,7 @@ def sum_up(
     statistic = with_folds(method, method.statistic(basis, data.targets))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
-    require_some(data.rows, report["skipped_rows"])
+    require_some(data.rows, sum(receipt.skipped for receipt in swept.receipts))
     about = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
     problem = Problem.of_sums(data.inputs, basis, swept.total, about)
     if method.probability:

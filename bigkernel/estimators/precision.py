@@ -22,8 +22,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, moved, scaled
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
@@ -32,7 +31,7 @@ from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
 from bigkernel.statistics.witness import Witness, windows_to_skip
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four

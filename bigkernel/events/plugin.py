@@ -14,7 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from bigkernel.data.visible import log_of
 from bigkernel.events.board import Board, steady
-from bigkernel.events.kinds import TOPIC
+from bigkernel.events.job import TOPIC
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"

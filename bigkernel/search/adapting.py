@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
@@ -29,8 +29,7 @@ from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.precision import estimate_errors, is_probed
 from bigkernel.estimators.self_training import SelfTraining
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.search.candidates import SidedSweep, Sweep, limit_bytes
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
@@ -41,8 +40,7 @@ from bigkernel.solvers.split_sides import SplitSides
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 
 @dataclass(eq=False)

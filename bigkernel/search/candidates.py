@@ -15,9 +15,8 @@ from distributed import Client
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.cg_problem import planned_sample
 from bigkernel.estimators.fit_state import Inputs, RowBasis, Training
@@ -406,7 +405,7 @@ def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scori
 
 def limit_bytes(rows: Rows) -> int:
     """What a worker may take."""
-    limit, executor = settings().memory_limit_bytes, executor_in_force(rows)
+    limit, executor = settings().memory_limit_bytes, choose_executor(rows)
     if isinstance(executor, Client):
         workers = executor.scheduler_info(n_workers=-1)["workers"].values()
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
@@ -29,8 +29,7 @@ from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.estimators.precision import estimate_errors, evidence_of, next_precision, probed_sweep
 from bigkernel.estimators.ridge import fit_by_cg
-from bigkernel.events.kinds import Note, Step
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, Step, emit, spent
 from bigkernel.search.adapting import adapted, begun
 from bigkernel.search.candidates import (
     Candidate,
@@ -61,8 +60,7 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening, identity, reduced
 from bigkernel.statistics.grid_scores import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,14 +11,12 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import ClassWeightSource
+from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
-from bigkernel.events.kinds import Event, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.search.adapting import planned_rounds, with_sides
 from bigkernel.search.candidates import Candidate, Descents, SidedSweep, Sweep, arrange

@@ -35,7 +35,7 @@ from bigkernel.arrays import Array
 from bigkernel.solvers.residuals import probes
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
 ENOUGH = PROMISE / 3  # errors are told to about a factor of three

@@ -22,8 +22,7 @@ from bigkernel.solvers.adaptation import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 
 def anchor_weights(

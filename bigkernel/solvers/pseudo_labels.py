@@ -22,8 +22,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Sums, require_weights
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
 _HARD = 1e100  # a slope that is as good as infinite

@@ -21,8 +21,7 @@ from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _OF_LABELS = ("C", "t", "q")
 _OF_GRAPH = ("anchors", "degrees")

@@ -19,8 +19,7 @@ from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 

@@ -19,8 +19,7 @@ from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds, mixed
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 FOLDS = 5
 _FOLD_SEED, _ROW_SEED = 11, 12

@@ -17,8 +17,7 @@ from bigkernel.statistics.calibration import log_softmax
 from bigkernel.statistics.moments import Sums, Targets, add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 RESIDUAL_BINS = 40
 _BINS = 15

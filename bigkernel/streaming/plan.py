@@ -2,6 +2,10 @@
 
 Plain data, fixed by the input and the settings and not by the cluster: the same plan gives the same bits on any number
 of workers. A segment is a run of whole chunks: the unit of commit.
+
+The partial results of segments are merged in a fixed binary tree. A node is named by its level and place: "0-3" is
+segment 3, "1-1" the merge of segments 2 and 3. The tree depends on the number of segments alone, so that sums are
+rounded alike whoever computes them.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bigkernel.errors import PlanTooLarge
 from bigkernel.html import table
@@ -18,6 +24,45 @@ from bigkernel.html import table
 _SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
 _MAPPED_BYTES = 2**25  # from this size on glibc maps every array alone; workers are started so that it maps more
 _PANEL_ROWS = 384  # that BLAS packs of a rank-k update at most
+
+
+Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
+Merge = tuple[str, str, str]  # node, left, right
+
+
+def leaf(index: int) -> str:
+    """Name the node of a segment."""
+    return f"0-{index}"
+
+
+def merge_tree(count: int) -> list[Merge]:
+    """List the merges over `count` segments: (node, left, right), children before parents."""
+    level, names, merges = 0, [leaf(i) for i in range(count)], []
+    while len(names) > 1:
+        level += 1
+        above = []
+        for i in range(0, len(names) - 1, 2):
+            node = f"{level}-{i // 2}"
+            merges.append((node, names[i], names[i + 1]))
+            above.append(node)
+        names = above + names[len(names) - len(names) % 2 :]
+    return merges
+
+
+def spans(count: int) -> dict[str, tuple[int, int]]:
+    """Return, of every node, the first segment that it covers and one past the last."""
+    found = {leaf(i): (i, i + 1) for i in range(count)}
+    for node, left, right in merge_tree(count):
+        found[node] = found[left][0], found[right][1]
+    return found
+
+
+def ancestors_of(merges: Sequence[Merge], beyond: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """Return, of every node of some merges, the nodes that contain it, nearest first; `beyond` contain them all."""
+    above: dict[str, tuple[str, ...]] = {}
+    for node, left, right in reversed(merges):  # parents before children
+        above[left] = above[right] = (node, *above.setdefault(node, beyond))
+    return above
 
 
 @dataclass(frozen=True)
@@ -214,7 +259,7 @@ class Plan:
                 return percent
         return 0
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, int | float]:
         """Return the figures of the plan as plain data, for people and for JSON."""
         return {
             "rows": self.n_rows,
@@ -225,7 +270,7 @@ class Plan:
             "flops": self.flops,
             "bytes_read": self.bytes_read,
             "partial_bytes": self.partial_bytes,
-            "task_bytes": self.task_bytes,
+            "task_bytes": self.held_bytes(ONE_WORKER),
         }
 
 

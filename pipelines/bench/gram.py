@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.sweep import Swept, sweep
 from pipelines.shared.product_rates import gemm_flops_per_second, product_flops_per_second
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
@@ -58,7 +58,7 @@ def measure(
         "stage_seconds": swept.stages,
         "stage_gflops": {name: len(rows) * flops[name] / swept.stages[name] / 1e9 for name in flops},
         "shares": shares(swept, workers),
-        "peak_bytes": swept.peak_bytes,
+        "peak_bytes": swept.report()["peak_bytes"],
     }
 
 

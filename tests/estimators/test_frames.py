@@ -13,8 +13,7 @@ from distributed import Client
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import KernelRidge, KernelRidgeClassifier, Standardizer, executing
-from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sources import DaskSource
+from bigkernel.engine.rows import DaskSource, as_rows
 from bigkernel.errors import DataError
 
 rng = np.random.default_rng(17)

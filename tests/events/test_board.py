@@ -12,7 +12,7 @@ from simulated import START, messages
 from bigkernel.data.run_directory import Receipt
 from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
-from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+from bigkernel.streaming.plan import leaf, merge_tree, spans
 
 PLAN = {"rows": 400, "flops": 4e6}
 

@@ -9,9 +9,8 @@ import pytest
 from drivers import wait_until
 from simulated import messages
 
-from bigkernel.events.kinds import TOPIC, Figures, JobStarted, Merged, Note, SweepStarted
+from bigkernel.events.job import TOPIC, Figures, JobStarted, Merged, Note, Scope, SweepStarted
 from bigkernel.events.plugin import Monitor
-from bigkernel.events.scope import Scope
 from bigkernel.events.sinks import Relay, listen
 from bigkernel.streaming.plan import Footprint, plan
 

@@ -16,11 +16,10 @@ from probes import Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.events.kinds import TOPIC, Merged, Pulse, SegmentDone
+from bigkernel.events.job import TOPIC, Merged, Pulse, SegmentDone, observe
 from bigkernel.events.plugin import NAME, state_of
-from bigkernel.events.scope import observe
 from bigkernel.events.sinks import install_monitor
-from bigkernel.streaming.merge_tree import leaf, merge_tree
+from bigkernel.streaming.plan import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment

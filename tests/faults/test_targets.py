@@ -20,8 +20,7 @@ from bigkernel.data import atomic_write, run_lock
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.events.kinds import SegmentDone, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(44)
 X = rng.normal(size=(60, 3))

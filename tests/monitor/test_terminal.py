@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from bigkernel.data.run_directory import Receipt
-from bigkernel.events.kinds import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted
-from bigkernel.events.scope import emit, observe
+from bigkernel.events.job import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted, emit, observe
 from bigkernel.monitor.terminal import bar
 from bigkernel.streaming.plan import Footprint, plan
 
