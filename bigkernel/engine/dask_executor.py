@@ -15,7 +15,6 @@ from typing import TypeVar, cast
 import dask
 import numpy as np
 from distributed import Client, Future
-from distributed.protocol.pickle import dumps
 
 from bigkernel.arrays import Array
 from bigkernel.data.run_directory import ArrayRef, detach
@@ -38,7 +37,6 @@ from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
 from bigkernel.streaming.plan import Merge, Segment, leaf
 
 BATCH = 512  # most tasks of one message to the scheduler
-MERGER_BYTES = 2**16  # most of a task that every merge brings along
 PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
@@ -73,7 +71,7 @@ class _Tasks:
 
     def __init__(self, client: Client, work: RunningSweep) -> None:
         self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.task.run
-        pause = max(PULSE_SECONDS, len(client.ncores()) / PULSES_PER_SECOND)
+        pause = max(PULSE_SECONDS, sum(client.ncores().values()) / PULSES_PER_SECOND)
         to_scheduler = ToScheduler(work.token, pause) if work.spec.wanted.monitor else None
         self._task = replace(work.task, on_pulse=to_scheduler)
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
@@ -81,7 +79,7 @@ class _Tasks:
         self._top = ""  # the node that all others are merged into
         self._last: Future | Partial | None = None
         self._shared: SweepTask | Future = self._task
-        self._merger: SweepTask | Future = self._task
+        self._merger = self._task
 
     def share(self) -> None:
         """Bring the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
@@ -93,7 +91,9 @@ class _Tasks:
             return
         (shared,) = self._submit(_given, "job", ["all"], [self._task], priority=3)
         self._shared = shared
-        self._merger = _without_arrays(self._task) or shared
+        # merges look at no large array of the statistic; one that needs the shared task could run wherever that is:
+        # the scheduler would weigh all workers against one another, and send both of its inputs to one that is idle
+        self._merger = replace(self._task, statistic=detach(self._task.statistic, _NoStore()), on_pulse=None)
         with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
@@ -239,16 +239,6 @@ class _NoStore:
     def keep(self, values: Array) -> ArrayRef:
         """Return a reference that nobody follows."""
         return ArrayRef("")
-
-
-def _without_arrays(task: SweepTask) -> SweepTask | None:
-    """Make a task for merges, which look at no large array of the statistic; None where it is large still.
-
-    A merge that needs the shared task could run wherever that is: the scheduler would weigh all workers against one
-    another for each merge, and send both of its inputs to one that is idle.
-    """
-    light = replace(task, statistic=detach(task.statistic, _NoStore()), on_pulse=None)
-    return light if len(dumps(light)) <= MERGER_BYTES else None
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,16 @@ class RunningSweep:
         self.incidents.append(Incident(kind, text, worker))
         emit(self.incidents[-1])
 
+    def recover(self, damaged: Mapping[str, str]) -> None:
+        """Take the receipts of segments that the run holds, and tell of what it holds that is damaged."""
+        for node, wrong in damaged.items():
+            name = self.schedule.name_of(node)
+            self.note("damage", f"{name}: what the run holds is damaged and is computed again ({wrong})")
+        for segment in self.schedule.plan.segments:
+            node, run = leaf(segment.index), self.task.run
+            if run is not None and self.schedule.is_done(node):
+                self.add_receipt(run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True))
+
     def add_receipt(self, receipt: Receipt) -> None:
         """Collect the receipt of a finished segment, and tell of the attempts that failed before it."""
         self.receipts.append(receipt)

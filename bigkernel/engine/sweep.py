@@ -217,11 +217,14 @@ def run_sweep(spec: SweepSpec) -> Swept:
             else check_cluster(spec.client, spec.rows, spec.plan, spec.wanted, task.run)
         )
         scope.sweep = token = uuid.uuid4().hex[:12]
-        path = "" if task.run is None else task.run.path
-        emit(SweepStarted(spec.what, spec.executor, spec.plan, token, path, announced))
         start = time.perf_counter()
+        finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
+        work = RunningSweep(spec, task, schedule(spec.plan, finished), token, require_lock)
+        resumed = len(spec.plan.segments) - len(work.schedule.waiting)
+        path = "" if task.run is None else task.run.path
+        emit(SweepStarted(spec.what, spec.executor, spec.plan, token, path, announced, resumed))
         try:
-            work = RunningSweep(spec, task, schedule(spec.plan), token, require_lock)
+            work.recover(damaged)
             total, receipt = _compute(work)
         except BaseException as error:
             emit(SweepEnded(time.perf_counter() - start, f"{type(error).__name__}: {error}".removesuffix(": ")))
@@ -243,11 +246,9 @@ def run_sweep(spec: SweepSpec) -> Swept:
 
 
 def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
-    """Compute the total of all segments, and the receipt of its last merge; take up what the run holds already."""
+    """Compute the total of all segments, and the receipt of its last merge."""
     spec, run, lost = work.spec, work.task.run, False
     try:
-        if run is not None:
-            _recover(work, run)
         total: Accumulator | None
         if spec.plan.segments:
             total, receipt = run_locally(work) if spec.client is None else run_on_cluster(work, spec.client)
@@ -267,18 +268,9 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
             run.sweep_up()
 
 
-def _recover(work: RunningSweep, run: Run) -> None:
-    """Take up what the run holds; receipts that promise more than there is are removed, and told of as damage."""
-    steps = work.spec.plan
-    names = [leaf(segment.index) for segment in steps.segments]
-    finished, damaged = run.usable(merge_tree(len(names)), names)
-    work.schedule = schedule(steps, finished)
-    for node, wrong in damaged.items():
-        name = work.schedule.name_of(node)
-        work.note("damage", f"{name}: what the run holds is damaged and is computed again ({wrong})")
-    for node, segment in zip(names, steps.segments, strict=True):
-        if work.schedule.is_done(node):
-            work.add_receipt(run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True))
+def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, str]]:
+    """Return the receipts of what a run holds of a plan, and what is wrong with the rest, whose receipts go."""
+    return run.usable(merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments])
 
 
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from distributed import Reschedule, Worker, get_worker
+from distributed import Reschedule, get_worker
 
 from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import LASTING
@@ -31,7 +29,7 @@ from bigkernel.streaming.plan import Accumulator, Merge, Segment, ancestors_of, 
 
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 _OVERTAKEN_SECONDS = 0.5
-_MOST_SWEEPS = 4  # of one worker at a time; one more sends its pulses without a pause
+_thread = threading.local()  # when it may tell again how far it is
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
 Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with receipts of the segments below
 
@@ -62,14 +60,18 @@ class _Pulses:
     work: Workspace  # has the seconds of the stages
     rows: int = 0  # that are done
     stop: int = 0  # rows that will be done with the chunk at hand
-    next_time: float = 0.0
 
     def count(self, rows: int) -> None:
-        """Count a block of the chunk, once where a statistic looks at it twice; tell, unless it was told just now."""
+        """Count a block of the chunk, once where a statistic looks at it twice; tell, a thread once in a pause.
+
+        The beginning of a segment is told at once, where workers are few.
+        """
         self.rows = min(self.stop, self.rows + rows)
-        if self.on_pulse is None or time.monotonic() < self.next_time:
+        pause, now = float(getattr(self.on_pulse, "pause_seconds", PULSE_SECONDS)), time.monotonic()
+        at_once = not self.rows and pause <= PULSE_SECONDS
+        if self.on_pulse is None or not (at_once or now >= getattr(_thread, "next_time", 0.0)):
             return
-        self.next_time = time.monotonic() + float(getattr(self.on_pulse, "pause_seconds", PULSE_SECONDS))
+        _thread.next_time = now + pause
         try:
             self.on_pulse(Pulse(self.node, self.rows, worker_name(), peak_bytes(), dict(self.work.seconds)))
         except Exception:  # nobody hears it then
@@ -214,13 +216,8 @@ def run_subtree(
     above, merge_of = ancestors_of(merges, ancestors), {right: merge for merge in merges for right in merge[2:]}
     consuming, held, receipts = replace(task, consumes=True), dict[str, Partial](), list[Receipt]()
     for segment in segments:
-        if receipts:
-            last = receipts[-1]
-            if task.on_pulse is not None:  # all of its rows are done, and the task goes on
-                with suppress(Exception):  # nobody hears it then
-                    task.on_pulse(Pulse(last.node, last.rows, last.worker, last.peak_bytes, last.seconds))
-            if _is_released():
-                raise Reschedule
+        if receipts and _is_released():
+            raise Reschedule
         node = leaf(segment.index)
         held[node] = run_segment(task, rows, segment, above.get(node, ancestors))
         receipts.append(held[node][1])
@@ -303,45 +300,14 @@ def _is_released() -> bool:
     return task is None or task.state in ("cancelled", "released", "forgotten")
 
 
-class _Outbox:
-    """The latest pulse of each segment of a sweep on one worker, which leave together after a pause."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[str, dict[str, object]] = {}
-        self._next = 0.0
-
-    def put(self, pulse: Pulse, token: str, pause_seconds: float) -> list[dict[str, object]]:
-        """Take a pulse; return the messages that leave now: none in the pause, but a begin where workers are few."""
-        with self._lock:
-            before = self._waiting.get(pulse.node)
-            begins = not pulse.rows or (before is not None and before["kind"] == "running")  # nobody knows it yet
-            message = {"kind": "running" if begins else "pulse", "sweep": token, **vars(pulse)}
-            self._waiting[pulse.node] = message
-            at_once = not pulse.rows and pause_seconds <= PULSE_SECONDS  # there are few workers
-            if time.monotonic() < self._next and not at_once:
-                return []
-            self._next = time.monotonic() + pause_seconds
-            messages, self._waiting = list(self._waiting.values()), {}
-            return messages
-
-
-_outboxes: WeakKeyDictionary[Worker, dict[str, _Outbox]] = WeakKeyDictionary()  # of the latest sweeps by their tokens
-
-
 @dataclass(frozen=True)
 class ToScheduler:
-    """Takes the pulses of a sweep on its workers to the scheduler, a worker at most once in a pause."""
+    """Takes the pulses of a sweep on its workers to the scheduler, a thread's at most once in a pause."""
 
     token: str
     pause_seconds: float = PULSE_SECONDS
 
     def __call__(self, pulse: Pulse) -> None:
-        """Send what has gathered; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
-        worker = get_worker()
-        boxes = _outboxes.setdefault(worker, {})
-        if self.token not in boxes and len(boxes) >= _MOST_SWEEPS:
-            boxes.pop(next(iter(boxes)), None)
-        messages = boxes.setdefault(self.token, _Outbox()).put(pulse, self.token, self.pause_seconds)
-        if messages:
-            worker.log_event(TOPIC, {"messages": messages})
+        """Send a pulse; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
+        message = {"kind": "pulse" if pulse.rows else "running", "sweep": self.token, **vars(pulse)}
+        get_worker().log_event(TOPIC, {"messages": [message]})

@@ -8,7 +8,6 @@ report of the sweep say the same.
 from __future__ import annotations
 
 import queue
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -151,24 +150,16 @@ class Watch:
                 seconds *= 1.5  # the next time it is fetched from the beginning
 
     def states(self) -> str:
-        """Describe the workers in a line: status, memory, free disk, tasks."""
+        """Describe the workers in a line: status, memory, tasks, and when each was last heard of."""
         if self._client.status != "running":
             return "none, the scheduler is gone"
-        known = self._client.scheduler_info(n_workers=-1)["workers"]
-        try:
-            found = self._client.run(state_of, on_error="return", callback_timeout=ASK_SECONDS)
-        except Exception:
-            found = {}
         texts = []
-        for address, worker in known.items():
-            state = found.get(address)
-            if not isinstance(state, dict):
-                texts.append(f"{address} {worker.get('status', '?')}, does not answer")
-                continue
-            limit = f" of {state['limit'] / 1e6:,.0f}" if state["limit"] else ""
+        for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
+            metrics, limit = worker["metrics"], worker["memory_limit"]
             texts.append(
-                f"{address} {state['status']}, {state['memory'] / 1e6:,.0f}{limit} MB, {len(state['tasks'])} tasks, "
-                f"{state['free_disk'] / 1e6:,.0f} MB of disk free"
+                f"{address} {worker['status']}, {metrics.get('memory', 0) / 1e6:,.0f}"
+                f"{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {metrics.get('executing', 0)} tasks, heard of "
+                f"{max(0.0, time.time() - worker['last_seen']):.0f} s ago"
             )
         return "; ".join(texts) or "none"
 
@@ -228,18 +219,6 @@ def at_work(token: str, dask_worker: Worker) -> bool:
     return any(
         token in str(task.key) for task in list(dask_worker.state.executing | dask_worker.state.long_running)
     ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
-
-
-def state_of(dask_worker: Worker) -> dict[str, object]:
-    """Return status, memory, tasks under way and free disk of a worker, told when a job stalls; for `Client.run`."""
-    free = shutil.disk_usage(dask_worker.local_directory).free
-    return {
-        "status": dask_worker.status.name,
-        "memory": dask_worker.monitor.get_process_memory(),
-        "limit": dask_worker.memory_manager.memory_limit,
-        "tasks": [str(task.key) for task in list(dask_worker.state.executing)],
-        "free_disk": free,
-    }
 
 
 def last_log(dask_worker: Nanny) -> str:

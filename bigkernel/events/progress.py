@@ -219,11 +219,6 @@ class Progress:
         return self.stops[index] - (self.stops[index - 1] if index else 0)
 
     @property
-    def resumed(self) -> int:
-        """Segments that were found finished in the run."""
-        return len(self._resumed)
-
-    @property
     def rows_computed(self) -> int:
         """Rows that were computed and not found in the run, those of running segments included."""
         return self.rows_done - self._rows_resumed + self.rows_under_way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run
-from bigkernel.engine import tasks
+from bigkernel.engine import process, tasks
 from bigkernel.engine.dask_executor import MOST_SEGMENTS, bundle_segments, segments_a_task
 from bigkernel.engine.executor import schedule
 from bigkernel.engine.preflight import wait_for_workers
@@ -23,7 +24,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask, ToScheduler, run_subtree
 from bigkernel.errors import TaskAbandoned
-from bigkernel.events.job import Pulse
+from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.plan import Footprint, Plan, leaf, plan
 
 SEGMENTS, WIDTH, CHUNK = 64, 3, 5
@@ -151,32 +152,24 @@ class Both:
             act(chunk)
 
 
-class FakeWorker:
-    """What `ToScheduler` uses of a worker."""
-
-    def __init__(self):
-        self.sent = []
-
-    def log_event(self, topic, message):
-        self.sent.append(message["messages"])
-
-
-def test_pulses_of_a_worker_leave_together_and_none_is_told_as_news_twice(monkeypatch):
-    worker, now = FakeWorker(), SimpleNamespace(monotonic=lambda: clock[0])
-    clock = [100.0]
-    monkeypatch.setattr(tasks, "get_worker", lambda: worker)
-    monkeypatch.setattr(tasks, "time", now)
-    hear = ToScheduler("tok", 2.0)
-    hear(Pulse("0-0", 0, "w"))
-    assert [(m["kind"], m["node"], m["sweep"]) for m in worker.sent.pop()] == [("running", "0-0", "tok")]
-    for pulse in (Pulse("0-0", 10, "w"), Pulse("0-0", 20, "w"), Pulse("0-1", 0, "w"), Pulse("0-1", 5, "w")):
-        hear(pulse)
-    assert not worker.sent
-    clock[0] += 2
-    hear(Pulse("0-2", 0, "w"))
-    # the latest of each; what nobody knew of yet begins
-    assert [(m["kind"], m["node"], m["rows"]) for m in worker.sent.pop()] == [
-        ("pulse", "0-0", 20),
-        ("running", "0-1", 5),
-        ("running", "0-2", 0),
-    ]
+@pytest.mark.parametrize(
+    ("pause", "told"),
+    [(2.0, [("running", "0-0", 0), ("pulse", "0-0", 20), ("pulse", "0-1", 10)]),
+     (0.5, [("running", "0-0", 0), ("pulse", "0-0", 20), ("running", "0-1", 0), ("pulse", "0-1", 20)])],
+)  # fmt: skip
+def test_a_thread_tells_how_far_it_is_once_in_a_pause_and_of_a_begin_at_once_where_workers_are_few(
+    monkeypatch, pause, told
+):
+    sent, clock = [], [100.0]
+    worker = SimpleNamespace(address="w", log_event=lambda topic, message: sent.extend(message["messages"]))
+    for module in (tasks, process):
+        monkeypatch.setattr(module, "get_worker", lambda: worker)
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(tasks, "_thread", threading.local())
+    for node in ("0-0", "0-1"):
+        pulses = tasks._Pulses(ToScheduler("tok", pause), node, Workspace(), stop=30)
+        for rows in (0, 10, 10):
+            pulses.count(rows)
+            clock[0] += pause / 2
+    assert [(m["kind"], m["node"], m["rows"]) for m in sent] == told
+    assert {m["sweep"] for m in sent} == {"tok"}

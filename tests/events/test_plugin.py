@@ -256,6 +256,5 @@ def test_a_page_may_be_polled_while_a_long_search_runs():
         for message, now in middle:
             board.apply({**message, "sweep": f"s{i}"}, now)
     (job,) = board.snapshot(now)["jobs"]
-    assert len(job["sweeps"]) + job["forgotten_sweeps"] == 40
     assert len(job["sweeps"]) <= 12
     assert board.totals["sweeps"] == {"finished": 40}
