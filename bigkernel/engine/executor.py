@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -79,11 +79,6 @@ class Schedule:
     def is_done(self, node: str) -> bool:
         """Tell if a node, or one that contains it, was finished before."""
         return node in self.finished or any(name in self.finished for name in self.ancestors[node])
-
-    def merge_due(self, node: str, held: Container[str]) -> Merge | None:
-        """Return the merge that takes a node, if both of its children are `held` now."""
-        merge = self.merge_above.get(node)
-        return merge if merge is not None and merge[1] in held and merge[2] in held else None
 
     def segments_of(self, node: str) -> tuple[str, ...]:
         """Return the names of the segments that a node covers; its own where it is of no tree."""
@@ -158,8 +153,8 @@ def hold(held: dict[str, Partial], partial: Partial, task: SweepTask, schedule: 
     """Take a finished node among those `held`, and merge two as soon as both children of a node are there."""
     node = partial[1].node
     held[node] = partial
-    while due := schedule.merge_due(node, held):
-        node, left, right = due
+    while (above := schedule.merge_above.get(node)) and {*above[1:]} <= held.keys():
+        node, left, right = above
         children = held.pop(left), held.pop(right)
         held[node] = merge(replace(task, consumes=True), node, *children, schedule.ancestors[node])
         emit(Merged(node))

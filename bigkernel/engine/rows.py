@@ -435,33 +435,16 @@ def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
 
 def _common_dtype(frame: dd.DataFrame, name: str) -> Dtype:
     """Return the one dtype of all columns."""
-    series = is_series_like(frame)
-    labels = [name] if series else [str(column) for column in frame._meta.columns]
-    if not labels:
-        raise DataError(f"{name}: a Dask DataFrame without columns")
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+    columns = [(name, frame.dtype)] if is_series_like(frame) else [*frame.dtypes.items()]
+    dtypes: set[Dtype] = {dtype for _, dtype in columns}
+    if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
+        kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
         raise DataError(
-            f"{name}: a Dask DataFrame with several columns of one name ({', '.join(twice[:5])}); rename them"
+            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop or "
+            "encode what is no number, and take astype(\"float64\") (pandas' own numbers and Arrow's, in which values may "
+            "be missing, too)"
         )
-    if name == "y" and not series and len(labels) == 1:
-        raise DataError(f"y: a Dask DataFrame of one column; give the column, frame[{labels[0]!r}]")
-    kinds = {name: frame.dtype} if series else dict(zip(labels, frame._meta.dtypes, strict=True))
-    odd = [column for column, dtype in kinds.items() if not (isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC)]
-    what = "Series" if series else "DataFrame"
-    if odd:
-        raise DataError(
-            f"{name}: a Dask {what} with {len(odd)} of {len(kinds)} columns that are not NumPy's numbers "
-            f"({', '.join(f'{column}: {kinds[column]}' for column in odd[:5])}); drop them, encode them, or convert "
-            "with astype(\"float64\") (pandas' own numbers and Arrow's, in which values may be missing, too)"
-        )
-    found = sorted({str(dtype) for dtype in kinds.values()})
-    if len(found) > 1:
-        common = np.result_type(*kinds.values())
-        raise DataError(
-            f"{name}: a Dask DataFrame whose columns are of {', '.join(found)}; rows are read as one dtype: "
-            f'take astype("{common}")'
-        )
-    return np.dtype(found[0])
+    return dtypes.pop()
 
 
 def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: Dtype, name: str) -> Array:

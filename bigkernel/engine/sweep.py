@@ -62,21 +62,16 @@ class Swept:
     announced_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
     blas_threads: int = 0  # of the driver, which solves from the total
 
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds of all tasks by stage."""
-        stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
-        for receipt in self.receipts:
-            for name, seconds in receipt.seconds.items():
-                stages[name] = stages.get(name, 0.0) + seconds
-        return stages
-
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
 
         `gflops_per_second` is of what was computed, not resumed; `peak_bytes` the highest resident memory of a process
-        that ran tasks.
+        that ran tasks; `stage_seconds` are of all tasks.
         """
+        stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
+        for receipt in self.receipts:
+            for name, seconds in receipt.seconds.items():
+                stages[name] = stages.get(name, 0.0) + seconds
         computed = sum(receipt.rows for receipt in self.receipts if not receipt.resumed)
         flops = self.plan.flops * computed / max(1, self.plan.n_rows)
         return {
@@ -92,7 +87,7 @@ class Swept:
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
             "resumed_segments": sum(receipt.resumed for receipt in self.receipts),
-            "stage_seconds": self.stages,
+            "stage_seconds": stages,
         }
 
 

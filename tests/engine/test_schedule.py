@@ -59,13 +59,19 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
     assert len(done) == len(set(done)) == len(finished) + len(found.waiting) - 1
 
 
+def due_of(steps, node, held):
+    """The merge that takes a node, if both of its children are held."""
+    above = steps.merge_above.get(node)
+    return above if above and {*above[1:]} <= held else None
+
+
 @given(count=st.integers(1, 70), data=st.data())
 def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
     found, held, done = schedule(planned(count)), set[str](), []
     for i in data.draw(st.permutations(range(count))):
         node = leaf(i)
         held.add(node)
-        while due := found.merge_due(node, held):
+        while due := due_of(found, node, held):
             assert node in due[1:]
             held -= set(due[1:])
             held.add(due[0])
@@ -124,7 +130,7 @@ def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_eac
         found = schedule(planned(count), {node: Receipt(node, 0, 0) for node in published})
         ready = deque(leaf(segment.index) for segment in spread(found.waiting, len(workers)))
         held = set(published)
-        ready.extendleft(due[0] for node in published if (due := found.merge_due(node, held)) and due[1] == node)
+        ready.extendleft(due[0] for node in published if (due := due_of(found, node, held)) and due[1] == node)
         seen = 0
         while ready and seen < stop:
             batch = [(worker, ready.popleft()) for worker in sorted(workers)[: len(ready)]]
@@ -144,7 +150,7 @@ def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_eac
                 else:
                     published[node] = (int(node[2:]),)
                 held.add(node)
-                if due := found.merge_due(node, held):
+                if due := due_of(found, node, held):
                     ready.appendleft(due[0])
     ((root, segments),) = published.items()
     assert root == merges[-1][0]

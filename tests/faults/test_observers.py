@@ -54,7 +54,9 @@ def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_
     assert told["stops"] == [receipt.stop for receipt in swept.receipts]
     assert told["plan"] == swept.plan.summary()
     stages = {name: seconds for name, seconds in told["stage_seconds"].items() if name != "merge"}
-    assert stages == pytest.approx({name: value for name, value in swept.stages.items() if name != "merge"})
+    assert stages == pytest.approx(
+        {name: value for name, value in swept.report()["stage_seconds"].items() if name != "merge"}
+    )
     assert set(state(client)["workers"]) == set(client.scheduler_info(n_workers=-1)["workers"])
 
 
