@@ -1,4 +1,4 @@
-"""The types of arrays whose dtype is told by docstrings and checked where they enter, and of such dtypes."""
+"""The types of arrays, whose dtype is told by docstrings and checked where they enter, and of what picks from them."""
 
 from typing import Any
 
@@ -6,4 +6,5 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Dtype = np.dtype[Any]
+DType = np.dtype[Any]  # float32 or float64
+Index = slice | Array  # some of the rows, or of the columns

@@ -164,7 +164,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
     from sklearn.pipeline import Pipeline
 
-    from bigkernel.solvers.cg_cost import AUTO_LEAST
+    from bigkernel.solvers.conjugate_gradients import AUTO_LEAST
 
     last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     width = getattr(last, "n_landmarks", corpus.n_features) or 0

@@ -28,7 +28,7 @@ from dask.utils import is_dataframe_like, is_series_like
 from distributed import futures_of
 from scipy import sparse
 
-from bigkernel.arrays import Array, Dtype
+from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
@@ -54,7 +54,7 @@ class Source(Protocol):
         """(n, …)."""
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         """As stored."""
 
     @property
@@ -93,7 +93,7 @@ class NumpySource(Source):
         return self.values.shape
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return self.values.dtype
 
     def read(self, start: int, stop: int) -> Array:
@@ -132,7 +132,7 @@ class SparseSource(Source):
         return tuple(self.values.shape)
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return np.dtype(str(self.values.dtype))
 
     def read(self, start: int, stop: int) -> Array:
@@ -192,7 +192,7 @@ class ZarrSource(Source):
         return tuple(self.array.shape)
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return np.dtype(str(self.array.dtype))
 
     @property
@@ -233,7 +233,7 @@ class DaskSource(Source):
         return tuple(self.array.shape)
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return np.dtype(str(self.array.dtype))
 
     @property
@@ -269,7 +269,7 @@ class Window(Source):
         return self.count, *self.source.shape[1:]
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return self.source.dtype
 
     @property
@@ -311,7 +311,7 @@ class ClassWeightSource(Source):
         return (self.y.shape[0],)
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         return np.dtype(np.float64)
 
     @property
@@ -433,21 +433,20 @@ def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
     return da.concatenate(parts) if parts else da.zeros((0, *tail), dtype=dtype)
 
 
-def _common_dtype(frame: dd.DataFrame, name: str) -> Dtype:
+def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
     """Return the one dtype of all columns."""
     columns = [(name, frame.dtype)] if is_series_like(frame) else [*frame.dtypes.items()]
-    dtypes: set[Dtype] = {dtype for _, dtype in columns}
+    dtypes: set[DType] = {dtype for _, dtype in columns}
     if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
         kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
         raise DataError(
             f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop or "
-            "encode what is no number, and take astype(\"float64\") (pandas' own numbers and Arrow's, in which values may "
-            "be missing, too)"
+            'encode what is no number, and take astype("float64"), also of the nullable numbers of pandas and Arrow'
         )
     return dtypes.pop()
 
 
-def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: Dtype, name: str) -> Array:
+def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
     """Take the values of a partition; refuse one that is not as its frame said."""
     values = np.ascontiguousarray(part.to_numpy())
     if values.shape != shape or values.dtype != dtype:
@@ -493,7 +492,7 @@ class Rows:
         return self.x.shape[0]
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> DType:
         """Of the rows as stored."""
         return self.x.dtype
 

@@ -61,10 +61,9 @@ from bigkernel.estimators.inputs import (
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
 from bigkernel.events.job import job
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.scores import JudgingStatistic, ScoreStatistic, score
+from bigkernel.statistics.predictor import Predictor, log_softmax, softmax
+from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.streaming.plan import Accumulator, Plan
 
@@ -371,7 +370,7 @@ class RowsEstimator(BaseEstimator):
     def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0) -> Accumulator:
         """Return the sums that scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
-        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`).
+        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
@@ -383,11 +382,9 @@ class RowsEstimator(BaseEstimator):
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
         rows = as_rows(rows, y, weight=sample_weight)
         shift = near_target(rows, targets)
-        if not worst:
-            return sweep(rows, ScoreStatistic(self._kept_predictor(), targets, shift), what="score").total
         # sums of squares of rows that fit exactly leave residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
-        statistic = JudgingStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
+        statistic = ScoreStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
 
     # -- prediction ----------------------------------------------------------------------------------------------------

@@ -56,9 +56,9 @@ def plan_calibration(method: Method, data: Training, basis: Any, plan: Plan) -> 
     classes = method.classes(data.targets)
     m, c = basis.width, classes.width
     # the coefficients of each fold, of which none is known yet
-    coef = np.broadcast_to(0.0, (FOLDS, m, c))
+    coef = np.broadcast_to(0.0, (1, FOLDS, m, c))
     features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
-    statistic = HeldOutValues(features, classes, folds, coef, coef[:, 0], most_rows(c), float(len(data.rows)))
+    statistic = HeldOutValues(features, coef, coef[:, :, 0], folds, classes, most_rows(c), float(len(data.rows)))
     return with_sweeps(plan, plan_sweep(data.rows, statistic), 1)
 
 
@@ -79,8 +79,8 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         features=method.predicting(fit.basis.features()),
         targets=classes,
         folds=HeldOutFolds(count - 1),
-        coef=np.stack([one.coef for one in solutions]),
-        intercept=np.stack([one.intercept for one in solutions]),
+        weights=np.stack([one.coef for one in solutions])[None],
+        intercepts=np.stack([one.intercept for one in solutions])[None],
         most=most_rows(classes.width),
         rows=float(fit.folds["rows"][: len(solutions)].sum()),
     )

@@ -22,8 +22,16 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.job import Step, emit, spent
-from bigkernel.solvers.cg_cost import CORE_BYTES, decades, preconditioner_itemsize
-from bigkernel.solvers.preconditioners import Factor, Preconditioner, estimate_trace, factor_core, factor_sample
+from bigkernel.solvers.conjugate_gradients import (
+    CORE_BYTES,
+    Factor,
+    Preconditioner,
+    decades,
+    estimate_trace,
+    factor_core,
+    factor_sample,
+    preconditioner_itemsize,
+)
 from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic

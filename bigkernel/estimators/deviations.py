@@ -13,8 +13,9 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, moved, rounding_of_rotation
+from bigkernel.solvers.accuracy import moved, rounding_of_rotation
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
@@ -63,7 +64,7 @@ def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
     raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
-    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, rotated, whitening))
+    rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
     far = 0.0

@@ -31,7 +31,7 @@ from bigkernel.estimators.inputs import (
     weigh_classes,
     with_domains,
 )
-from bigkernel.solvers.split_sides import label_slots
+from bigkernel.solvers.pseudo_labels import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
@@ -200,7 +200,7 @@ def cell_counts(rows: Rows, cells: Cells) -> Array:
 
 
 def slot_counts(rows: Rows, cells: Cells, folds: Folds) -> Array:
-    """Count the rows of each slot (`solvers.split_sides`), (G, F + 2) int64; otherwise as `cell_counts`."""
+    """Count the rows of each slot (`solvers.pseudo_labels`), (G, F + 2) int64; otherwise as `cell_counts`."""
     counts = np.zeros((cells.n_domains, folds.count + 2), np.int64)
     for chunk in _without_features(rows, ("y", "domain", "group", "fold")):
         counts += np.bincount(label_slots(cells, folds, chunk), minlength=counts.size).reshape(counts.shape)

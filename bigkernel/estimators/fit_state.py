@@ -19,8 +19,8 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.calibration import Calibration
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
+from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
 
 GRAPH_SUMS = ("anchors", "degrees")

@@ -8,16 +8,16 @@ Shapes: p columns, c targets, g groups of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, PlanTooLarge
 from bigkernel.estimators.checks import finite, require_some, require_sums, solving
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import (
@@ -33,11 +33,11 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.precision import (
-    estimate_errors,
+    Coefficients,
     factor_rows,
-    is_probed,
     next_precision,
     of_columns,
+    perturbed_errors,
     probed_sweep,
     rounding_note,
     whitened,
@@ -45,15 +45,13 @@ from bigkernel.estimators.precision import (
     worth_factoring,
 )
 from bigkernel.events.job import Note, emit, spent
-from bigkernel.solvers.accuracy import ENOUGH, Errors, change
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
-from bigkernel.statistics.witness import WITNESSED
-from bigkernel.streaming.plan import Accumulator, Plan
+from bigkernel.statistics.moments import SUMS, WITNESSED, Moments, MomentStatistic, Targets
+from bigkernel.streaming.plan import Plan
 
 Report = dict[str, Any]
 _PARTIALS = 12  # that a task may hold at once, of some million rows
@@ -239,64 +237,141 @@ def fit(method: Method, columns: BasisChoice | RowChoice, data: Training) -> Fit
     return method.fit(data, columns, columns.choose(data.rows))
 
 
+@dataclass(eq=False, kw_only=True)
+class Trial:
+    """What is solved from the sums of one basis: a fit, or in a search all candidates of a kernel on all folds.
+
+    Attributes
+    ----------
+    basis : of the columns
+    choose : the dtype of blocks may be chosen
+    errors : estimated, the largest of its solutions; None: not known
+    hidden : rounding hides directions that float64 might show
+    notes : why the rows were swept again, one a time
+    """
+
+    basis: Any
+    choose: bool
+    errors: Errors | None = None
+    hidden: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def refine(self) -> bool:
+        """Take the next precision where predictions would be off; False where they are not, or there is none."""
+        errors = self.errors
+        finer = None if errors is None else next_precision(self.basis, errors, choose=self.choose, hidden=self.hidden)
+        if errors is None or finer is None:
+            return False
+        off = (
+            f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
+        )
+        what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
+        self.basis = finer
+        self.notes.append(f"{off}: swept again with {what}")
+        return True
+
+    def refuse(self, error: PlanTooLarge) -> None:
+        """Stay with the solution there is, as a sweep in the next precision does not fit."""
+
+
+T = TypeVar("T", bound=Trial)
+
+
+def judge(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[T]]:
+    """Sweep and solve, again in the next precision as long as there is one and predictions would be off.
+
+    Parameters
+    ----------
+    trials : one in a fit; in a search one a kernel
+    attempt : sweep the rows for some trials, solve from the sums, and note the errors of the solutions
+
+    Yields
+    ------
+    Trials that are done.
+    """
+    attempt(trials)
+    while again := [trial for trial in trials if trial.refine()]:
+        yield [trial for trial in trials if trial not in again]
+        trials = again
+        try:
+            attempt(trials)
+        except PlanTooLarge as error:
+            for trial in trials:
+                trial.refuse(error)
+            break
+    yield trials
+
+
+@dataclass(eq=False, kw_only=True)
+class FitTrial(Trial):
+    """The fit of a method to rows.
+
+    Attributes
+    ----------
+    problem : the sums; given where a sweep has been made already
+    report : of the last sweep, if one was made
+    solved : from the sums
+    """
+
+    method: Method
+    data: Training
+    problem: Problem | None = None
+    report: Report = field(default_factory=dict)
+    solved: Solved = field(init=False)
+
+    def attempt(self) -> None:
+        """Sweep the rows, unless there are sums, and solve."""
+        method, problem = self.method, None if self.notes else self.problem
+        choose = self.choose and method.whitens and problem is None
+        basis, whitening, certificates = whitened(method.whiten, self.basis, choose=choose)
+        if problem is None:
+            if self.notes:
+                emit(Note(f"{method.name}: {self.notes[-1]}"))
+            problem, self.report = sum_up(method, self.data, basis, whitening)
+        self.solved = solve(method, problem, whitening, certificates)
+        self.basis, self.problem = basis, problem
+        self.errors = certificates.errors if method.probed else None
+        self.hidden = method.hides(self.solved.solution)
+
+    def refuse(self, error: PlanTooLarge) -> None:
+        """See `Trial`; with a warning."""
+        off, _, what = self.notes.pop().partition(": swept again with ")
+        note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"
+        self.solved.certificates.notes.append(note)
+
+    def factor_rows(self) -> None:
+        """Solve from the R factor of the rows, where moments lose too much and it fits."""
+        method, solved = self.method, self.solved
+        if not method.factors_rows:
+            return
+        columns = solved.problem.basis.width + self.data.targets.width
+        if not worth_factoring(solved.certificates.errors, columns):
+            return
+        found = factor_rows(method.name, solved.problem, self.data, solved.certificates, self.notes)
+        if found is not None:
+            problem, self.report = found
+            certificates = Certificates()
+            self.solved = solve(method, problem, method.whiten(problem.basis, certificates), certificates)
+
+
 def fit_moments(
     method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None
 ) -> MomentFit:
-    """Fit from sums of the rows: those of `problem`, if they are good enough, else of sweeps."""
-    solved, report = judge(method, data, basis, choose=choose, problem=problem)
-    swept = problem is None or report["swept_again"]
-    kept = {"sweep": report, "skipped_rows": report["skipped_rows"]} if swept else {}
-    return method.finish(solved, data, **kept)
-
-
-def judge(
-    method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None
-) -> tuple[Solved, Report]:
-    """Sweep and solve, again in the next precision as long as there is one and predictions would be off.
+    """Fit from sums of the rows: those of `problem`, if they are good enough, else of sweeps.
 
     Parameters
     ----------
     choose : the dtype of blocks may be chosen
     problem : the sums of a sweep that has been made already
     """
-    report: Report = {}
-    whitening: Whitening | None
-    if method.whitens:
-        basis, whitening, certificates = whitened(method.whiten, basis, choose=choose and problem is None)
-    else:
-        whitening, certificates = method.whiten(basis), Certificates()
-    if problem is None:
-        problem, report = sum_up(method, data, basis, whitening)
-    notes: list[str] = []
-    while True:
-        solved = solve(method, problem, whitening, certificates)
-        errors = certificates.errors
-        finer = None
-        if errors is not None and method.probed:
-            finer = next_precision(basis, errors, choose=choose, hidden=method.hides(solved.solution))
-        if finer is None:
-            break
-        what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
-        off = (
-            f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
-        )
-        try:
-            emit(Note(f"{method.name}: {off}: the rows are swept again, with {what}"))
-            noted = Certificates()
-            whitening = method.whiten(finer, noted)
-            problem, report = sum_up(method, data, finer, whitening)
-        except PlanTooLarge as error:
-            certificates.notes.append(f"{off} in {basis.dtype}, and {what} do not fit: {error}")
-            break
-        basis, certificates = finer, noted
-        notes.append(f"{off}: swept again with {what}")
-    if method.factors_rows and worth_factoring(certificates.errors, basis.width + data.targets.width):
-        found = factor_rows(method.name, problem, data, certificates, notes)
-        if found is not None:
-            (problem, report), noted = found, Certificates()
-            solved = solve(method, problem, method.whiten(problem.basis, noted), noted)
-    report["swept_again"] = notes
-    return solved, report
+    trial = FitTrial(method=method, data=data, basis=basis, choose=choose, problem=problem)
+    for _ in judge([trial], lambda trials: trials[0].attempt()):
+        pass
+    trial.factor_rows()
+    kept: dict[str, Any] = {}
+    if trial.report:
+        kept = {"sweep": {**trial.report, "swept_again": trial.notes}, "skipped_rows": trial.report["skipped_rows"]}
+    return method.finish(trial.solved, data, **kept)
 
 
 def sum_up(
@@ -365,26 +440,19 @@ def estimate_error(
 
     `part`: what the solution was made of, of the sums that were probed.
     """
-    if whitening is None or not is_probed(problem):
-        return None
     again, own = method, part(problem)
     if isinstance(method.alpha, str):
         again = replace(method, alpha=solution.alpha)
-    glance, moments = own.basis.glance(), method.predicted_from(own)
-    seen = None if glance is None else glance[0][:, : len(moments.s)]
 
-    def changed(total: Accumulator) -> Array:
-        other = part(replace(problem, statistics=total))
-        try:
-            found = solve(
-                again, other, None if other.basis is not problem.basis else whitening, estimate=False
-            ).solution
-        except DataError:  # it cannot be solved from these
-            return np.array([np.inf])
-        fitted, there = ((one.coef, one.intercept) for one in (solution, found))
-        return np.array([change(moments, fitted, there, turned=method.rotates, seen=seen)])
+    def solve_other(other: Problem) -> Coefficients:
+        other = part(other)
+        known = whitening if other.basis is problem.basis else None
+        found = solve(again, other, known, estimate=False).solution
+        return found.coef, found.intercept
 
-    errors = estimate_errors(problem, whitening, changed)
+    fitted = solution.coef, solution.intercept
+    moments, turned = method.predicted_from(own), method.rotates
+    errors = perturbed_errors(problem, whitening, fitted, solve_other, moments, own.basis, turned=turned)
     return None if errors is None else errors[0]
 
 

@@ -122,6 +122,7 @@ class LogisticMethod(Method):
     def fit(self, data: Training, columns: Any, basis: Any) -> IterativeFit:
         """See `Method`."""
         basis, whitening, certificates = whitened(self.whiten, basis, choose=columns.dtype == "auto")
+        assert whitening is not None
         certificates.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()

@@ -1,8 +1,8 @@
 """The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
-some rows in float64 probe the rounding of the sums (`statistics.witness`). Where predictions would be off by more than
-`accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
+some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
+`residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
 are too coarse, with blocks in float64; and at last by QR, which squares nothing.
 
 Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
@@ -20,19 +20,19 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.job import Note, emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, moved, scaled
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.accuracy import VECTORS, Evidence, changes, moved, scaled
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Witness, selected, windows_to_skip
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
-from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.plan import Accumulator
 
+Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
@@ -47,7 +47,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
-        vectors[place] = whitening.expand(directions(whitening.rank))
+        vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, witness=Witness(vectors, every))
@@ -77,7 +77,7 @@ def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
+    return Evidence(scaled(problem.statistics), problem.basis.noise(), widest)
 
 
 def estimate_errors(
@@ -109,29 +109,61 @@ def estimate_errors(
     ]
 
 
+def perturbed_errors(
+    problem: Problem,
+    whitening: Whitening | None,
+    fitted: Coefficients,
+    solve: Callable[[Problem], Coefficients],
+    moments: Moments,
+    basis: Any,
+    count: int = 1,
+    *,
+    turned: bool = False,
+) -> list[Errors] | None:
+    """Estimate the errors of `count` solutions by solving perturbed sums; None where the sums were not probed.
+
+    Parameters
+    ----------
+    fitted : coefficients (p, k·c) and intercepts (k·c,)
+    solve : the same from other sums; `DataError` or NaN where they cannot be solved from
+    moments, basis : of the columns that coefficients are of
+    turned : solutions count up to a rotation of their columns
+    """
+    if whitening is None or not is_probed(problem):
+        return None
+    glance = basis.glance()
+    seen = None if glance is None else glance[0][:, : len(moments.s)]
+
+    def changed(total: Accumulator) -> Array:
+        try:
+            others = solve(replace(problem, statistics=total))
+        except DataError:
+            return np.full(count, np.inf)
+        far = changes(moments, fitted, others, count, turned=turned, seen=seen)
+        return np.where(np.isnan(far), np.inf, far)
+
+    return estimate_errors(problem, whitening, changed)
+
+
 # -- the next precision ------------------------------------------------------------------------------------------------
 
 
 def whitened(
     whiten: Callable[[Any, Certificates], Whitening | None], basis: Any, *, choose: bool
-) -> tuple[Any, Whitening, Certificates]:
+) -> tuple[Any, Whitening | None, Certificates]:
     """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
 
     `whiten`: of a method.
     """
 
-    def of(one: Any) -> tuple[Any, Whitening, Certificates]:
-        certificates = Certificates()
-        whitening = whiten(one, certificates)
-        assert whitening is not None
-        return one, whitening, certificates
-
-    found = of(basis)
-    if choose and basis.dtype == "float32" and found[1].rank < basis.width:
-        finer = of(replace(basis, dtype="float64"))
-        if finer[1].rank > found[1].rank:
-            return finer
-    return found
+    certificates, noted = Certificates(), Certificates()
+    found = whiten(basis, certificates)
+    if found is not None and choose and basis.dtype == "float32" and found.rank < basis.width:
+        wider = replace(basis, dtype="float64")
+        finer = whiten(wider, noted)
+        if finer is not None and finer.rank > found.rank:
+            return wider, finer, noted
+    return basis, found, certificates
 
 
 def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
 from bigkernel.estimators.base import Classifier, Regressor, set_parameters
@@ -45,10 +45,11 @@ from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.precision import evidence_of, solve_triangle
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.cg_cost import (
+from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
+    describe_preconditioner,
     direct_flops,
     driver_bytes,
     solve_flops,
@@ -57,9 +58,8 @@ from bigkernel.solvers.exact import exact_krr, indefinite_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
+from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
 from bigkernel.statistics.products import ProductStatistic
@@ -218,7 +218,7 @@ class RidgeMethod(Method):
             alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
         krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
 
-        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
+        def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
             return krr(K, Y[:, columns], value, fit_intercept=flag, weight=weight, certificates=noted)
 
         coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)

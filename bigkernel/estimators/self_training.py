@@ -25,7 +25,8 @@ from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
+from bigkernel.solvers.adaptation import Aligned
+from bigkernel.solvers.anchor_graph import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells

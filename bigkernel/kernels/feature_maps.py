@@ -254,7 +254,7 @@ class LandmarkFamily(_AtLandmarks):
     @property
     def fixed_bytes(self) -> int:
         """The landmarks as they came and as prepared."""
-        return self._held_bytes(self.kernels)
+        return self._held_bytes(self.kernels) + UFUNC_BYTES
 
     def about(self, place: int) -> Array | None:
         return None if self.shifts is None else self.shifts[place]

@@ -32,7 +32,7 @@ from bigkernel.models.predictor import Predictor
 from bigkernel.models.predictor import kind_of as predictor_kind
 from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.statistics.calibration import Calibration
+from bigkernel.statistics.predictor import Calibration
 
 _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
 _SOLUTIONS = (

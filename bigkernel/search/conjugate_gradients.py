@@ -6,48 +6,179 @@ does. Shapes: m landmarks, F folds, A penalties, c targets.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigkernel.engine.rows import Rows
-from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule
+from bigkernel.config import settings
+from bigkernel.engine.sweep import plan_sweep
+from bigkernel.errors import PlanTooLarge
+from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.search.candidates import Descents, by_ridge
-from bigkernel.search.scoring import Solved, Tested
+from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.ridge import RidgeMethod
+from bigkernel.events.job import Note, emit
+from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.statistics.moments import Targets
+from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit
+from bigkernel.solvers.conjugate_gradients import (
+    FACTOR_BYTES,
+    PreconditionerChoice,
+    decades,
+    describe_preconditioner,
+    driver_bytes,
+)
+from bigkernel.solvers.residuals import PROMISE
+from bigkernel.statistics.moments import Statistic, Targets
+from bigkernel.statistics.products import ProductStatistic
+
+_STATES = 16  # (m, columns) float64 that a step holds: the state, the next one, and what makes it
 
 
-def solve_folds_by_cg(
-    one: Descents, partition: Partition, rows: Rows, targets: Targets, inputs: Inputs
-) -> tuple[list[Solved], int]:
-    """Solve for all candidates on all folds of a partition: by fold; and how many steps that took."""
-    method, intercept = by_ridge(one.lead)[0], one.lead.penalty.fit_intercept
-    if not intercept:  # as a fit of its own would have the targets
-        targets, inputs = replace(targets, shift=None), inputs.of_targets()
-    stopping, basis, folds = StoppingRule(method.by_cg.tol, method.by_cg.max_iter), one.lead.basis, partition.folds
-    rows, sample_rows = partition.attach(rows), one.choice.rows
-    problem = CGProblem(rows, targets, basis, one.alphas, intercept, stopping, sample_rows, folds, name="tune-cg")
+def by_ridge(candidate: Candidate) -> tuple[RidgeMethod, BasisChoice]:
+    """Return the method and the columns of a candidate that conjugate gradients may fit."""
+    assert isinstance(candidate.method, RidgeMethod)
+    assert isinstance(candidate.columns, BasisChoice)
+    return candidate.method, candidate.columns
 
-    def require_labels(residual: Residual) -> None:
-        sums = residual.sums
-        for fold, split in enumerate(partition.splits):
-            classes = None if targets.classes is None else sums["t"][fold]
-            require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), classes)
 
-    with solving(method):
-        result = solve_cg(problem, require_labels)
-    by_fold = result.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
-    intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
-    solved = [
-        Solved(tested, [None] * len(tested), weights, intercept)
-        for tested, weights, intercept in zip(_test(result, inputs), by_fold, intercepts, strict=True)
-    ]
-    return solved, len(result.history)
+@dataclass(eq=False)
+class CGSweep(Sweep):
+    """Candidates of one kernel that conjugate gradients fit, by rising penalty; all folds in the same sweeps."""
+
+    @property
+    def keeps_moments(self) -> bool:
+        """False: products are summed."""
+        return False
+
+    @property
+    def choice(self) -> PreconditionerChoice:
+        """The preconditioner."""
+        assert self.lead.choice is not None
+        return self.lead.choice
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """Their penalties."""
+        return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
+
+    @property
+    def factors(self) -> int:
+        """How many preconditioners the penalties need."""
+        return len(decades(np.array(self.alphas))[0])
+
+    def state_bytes(self, targets: Targets, partition: Partition) -> int:
+        """Return the bytes of the vectors of a step in this process."""
+        columns = partition.folds.count * len(self.candidates) * targets.width
+        return _STATES * 8 * int(self.lead.basis.width) * columns
+
+    def products(self, targets: Targets, partition: Partition) -> ProductStatistic:
+        """Return what a step sums up, for a plan."""
+        shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
+        features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
+        return ProductStatistic(features, targets, vectors, "plan", residual=True, folds=partition.folds)
+
+    def samples(self, targets: Targets) -> list[Statistic]:
+        """Return what the sweep that draws rows sums up, for a plan; nothing where there is none."""
+        return [planned_sample(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
+
+    def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
+        """See `Sweep`."""
+        scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
+        return [self.products(targets, partition), *self.samples(targets), *scores]
+
+    def require_room(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> None:
+        """See `Sweep`; in this process too."""
+        room = settings().memory_limit_bytes
+        if any(self.state_bytes(data.targets, part) > room for part in parts):
+            raise PlanTooLarge(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
+        super().require_room(data, parts, scoring)
+
+    def halves(self) -> list[Sweep]:
+        """Return sweeps of half the candidates each; nothing of one."""
+        (members,), middle = self.members, len(self.candidates) // 2
+        return [CGSweep([half]) for half in (members[:middle], members[middle:])] if middle else []
+
+    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[Sweep, Partition]]:
+        """Return what is solved side by side: all, or fewer folds, or then fewer candidates, where memory is short."""
+
+        def heavy(one: CGSweep) -> bool:
+            return one.factors * 8 * int(one.lead.basis.width) ** 2 > FACTOR_BYTES and len(one.candidates) > 1
+
+        def check(pair: tuple[Sweep, Partition]) -> None:
+            one, part = pair
+            assert isinstance(one, CGSweep)
+            if heavy(one):
+                raise PlanTooLarge("the preconditioners of the penalties do not fit")
+            if part.folds.count > 1 or len(one.candidates) > 1:
+                one.require_room(data, [part], scoring)
+
+        def halves(pair: tuple[Sweep, Partition]) -> list[tuple[Sweep, Partition]]:
+            one, part = pair
+            assert isinstance(one, CGSweep)
+            if not heavy(one) and part.folds.count > 1:
+                return [(one, half) for half in part.halves()]
+            return [(half, part) for half in one.halves()]
+
+        whole: tuple[Sweep, Partition] = (self, partition)
+        return [pair for pair, _ in split_to_fit(whole, check, halves)]
+
+    def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
+        """See `Sweep`: a line for all sweeps that are expected."""
+        targets, rows, choice = data.targets, partition.attach(data.rows), self.choice
+        steps, number = plan_sweep(rows, self.products(targets, partition)), choice.sweeps
+        held = driver_bytes(int(self.lead.basis.width), choice, self.factors) + self.state_bytes(targets, partition)
+        what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(choice.rows)}, "
+        what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
+        sampled = [plan_sweep(rows, statistic).task_bytes for statistic in self.samples(targets)]
+        yield PlanLine(what, steps.flops, max(steps.task_bytes, *sampled, 0), number, held)
+
+    def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
+        """See `Sweep`; where the folds have ended, a fit to all rows may begin."""
+        solved, steps = self._solve_folds(data, partition)
+        emit(
+            Note(
+                f"conjugate gradients: {len(self.candidates)} penalties and {len(partition.splits)} folds of a kernel "
+                f"took {steps} steps, side by side"
+            )
+        )
+        c, width = data.targets.width, int(self.lead.basis.width)
+        for place, candidate in enumerate(self.candidates):
+            if 8 * width * c * (len(data.ends) + 1) > settings().memory_limit_bytes:
+                break
+            ends = [fold.weights[:, place * c : (place + 1) * c] for fold in solved]
+            before, splits = data.ends.get(candidate.index, (np.zeros((width, c)), 0))
+            data.ends[candidate.index] = before + np.sum(ends, axis=0), splits + len(ends)
+        return [solved]
+
+    def _solve_folds(self, data: SearchData, partition: Partition) -> tuple[list[FoldSolutions], int]:
+        """Solve for all candidates on all folds: by fold; and how many steps that took."""
+        method, intercept = by_ridge(self.lead)[0], self.lead.penalty.fit_intercept
+        targets, inputs, basis = data.targets, data.inputs, self.lead.basis
+        if not intercept:  # as a fit of its own would have the targets
+            targets, inputs = replace(targets, shift=None), inputs.of_targets()
+        stopping = StoppingRule(method.by_cg.tol, method.by_cg.max_iter)
+        rows, sample_rows, folds = partition.attach(data.rows), self.choice.rows, partition.folds
+        problem = CGProblem(rows, targets, basis, self.alphas, intercept, stopping, sample_rows, folds, name="tune-cg")
+
+        def require_labels(residual: Residual) -> None:
+            sums = residual.sums
+            for fold, split in enumerate(partition.splits):
+                classes = None if targets.classes is None else sums["t"][fold]
+                require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), classes)
+
+        with solving(method):
+            result = solve_cg(problem, require_labels)
+        by_fold = result.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
+        intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
+        solved = [
+            FoldSolutions(tested, [None] * len(tested), weights, intercept)
+            for tested, weights, intercept in zip(_test(result, inputs), by_fold, intercepts, strict=True)
+        ]
+        return solved, len(result.history)
 
 
 def _test(result: CGResult, inputs: Inputs) -> list[list[Tested]]:

@@ -1,4 +1,8 @@
-"""What a search is to do: its candidates and the work that judges them, and what that takes, before it runs."""
+"""What a search is to do: its candidates, the sweeps that judge them, and what these take, before it runs.
+
+Candidates with the same transforms share rows; those with the same landmarks whose kernels have a common argument share
+a sweep; those with the same kernel share its moments.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,33 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
 
 from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
+from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.landmark_choice import BY_KERNEL
+from bigkernel.estimators.precision import whitened
+from bigkernel.estimators.ridge import RidgeMethod, choose_solver
+from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
-from bigkernel.search.adapting import planned_rounds, with_sides
-from bigkernel.search.candidates import Candidate, Descents, SidedSweep, Sweep, arrange
-from bigkernel.search.judging import Work, batches
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.feature_maps import gather
+from bigkernel.search.adapting import AdaptingSweep, with_sides
+from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
+from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
-from bigkernel.solvers.preconditioners import describe_preconditioner
+from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep
 from bigkernel.statistics.moments import Targets
-from bigkernel.streaming.plan import Plan
+
+RandomState = int | np.integer[Any] | np.random.RandomState | None
 
 
 @dataclass(eq=False)
@@ -115,13 +129,15 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
             parts = prepared[0].work.partitions
         else:
             parts = _partitions(cv, rows, targets, classifier=classifier, seed=seed)
+            _require_folds(parts, scoring)
         if isinstance(targets, CellTargets):
             parts = with_sides(parts, rows, targets.cells)
         judging = _with_own_weights(rows) if several else rows
-        sweeps = arrange(members, rows, targets, inputs, parts, scoring=scoring)
+        found = SearchData(rows, targets, inputs, judging)
+        sweeps = arrange(members, found, parts, scoring)
         if scoring.gcv:
             _require_gcv(members)
-        work = Work(rows, targets, inputs, judging, parts, sweeps)
+        work = Work(found, parts, sweeps)
         prepared.append(Prepared(members, steps, work, learned))
     return prepared
 
@@ -143,8 +159,10 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStar
     if steps is None:
         return given.X, ()
     seen: list[Event] = []
+    knowing = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
+    params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in knowing}
     with observe(seen.append):
-        inner = steps.fit(given.X, given.y).transform(given.X)
+        inner = steps.fit(given.X, given.y, **params).transform(given.X)
     return inner, tuple(event for event in seen if isinstance(event, SweepStarted))
 
 
@@ -153,6 +171,13 @@ def _partitions(cv: Any, rows: Rows, targets: Targets, *, classifier: bool, seed
     labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
     labelled = None if labels is None else targets.labelled(labels, 0)
     return partitions(cv, rows, labelled, classifier=classifier, seed=seed)
+
+
+def _require_folds(parts: Sequence[Partition], scoring: Scoring) -> None:
+    """Refuse scores of held-out rows where no row is held out."""
+    held = [name for name in scoring.names.values() if name != "neg_gcv"]
+    if held and not parts[0].folds.count:
+        raise ConfigError(f"cv=0 holds no rows out, which {held[0]} needs; take scoring='neg_gcv', or folds")
 
 
 def _with_own_weights(rows: Rows) -> Rows:
@@ -196,6 +221,127 @@ def _described(step: Any) -> Any:
     return type(step), sorted(step.get_params().items(), key=str)
 
 
+# -- from candidates to sweeps -----------------------------------------------------------------------------------------
+
+
+def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], scoring: Scoring) -> list[Sweep]:
+    """Sweeps that serve all members, as few as memory allows; and those of their scores."""
+    sweeps: list[Sweep] = []
+    _choose_solvers(members, data, parts)
+    for group in _share_landmarks(members, data.rows):
+        sweeps += _cg_sweeps([candidate for candidate in group if candidate.choice])
+        group = [candidate for candidate in group if not candidate.choice]
+        if not group:
+            continue
+        if not isinstance(group[0].basis, LandmarkBasis):
+            sweeps.append(Sweep([group]))
+            continue
+        kernels: dict[tuple[object, ...], list[Candidate]] = {}
+        adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
+        for candidate in group:
+            graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
+            key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
+            kernels.setdefault(key, []).append(candidate)
+        for dtype in ("float32", "float64"):
+            lists = [one for (name, *_), one in kernels.items() if name == dtype]
+            if adapts:  # a kernel at a time: a graph is of one
+                sweeps += [AdaptingSweep([one]) for one in lists]
+                continue
+            for family in gather([one[0].basis.kernel for one in lists]):
+                sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
+    return sweeps
+
+
+def _choose_solvers(members: list[Candidate], data: SearchData, parts: list[Partition]) -> None:
+    """Note of the candidates that conjugate gradients fit which preconditioner they take."""
+    splits, most = (sum(len(part.splits) for part in parts), max(len(part.splits) for part in parts))
+    trained = len(data.rows) * (1 - 1 / most) if most > 1 else None  # a single fold has a preconditioner of its own
+    groups: dict[object, list[Candidate]] = {}
+    for candidate in members:
+        if not isinstance(candidate.method, RidgeMethod) or isinstance(candidate.method.alpha, str):
+            continue
+        groups.setdefault((_draw_of(by_ridge(candidate)[1]), _alike(candidate)), []).append(candidate)
+    training = Training(data.rows, data.targets, data.inputs)
+    for group in groups.values():
+        models = splits * len(group)
+        for candidate in group:
+            candidate.choice, _ = choose_solver(*by_ridge(candidate), training, models=models, trained=trained)
+
+
+def _alike(candidate: Candidate) -> object:
+    """Equal for candidates of the same landmarks whose conjugate gradients may share sweeps."""
+    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, by_ridge(candidate)[0].by_cg
+
+
+def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
+    """Candidates of the same landmarks by what conjugate gradients fit side by side."""
+    groups: dict[object, list[Candidate]] = {}
+    for candidate in members:
+        groups.setdefault((_alike(candidate), candidate.choice), []).append(candidate)
+    return [CGSweep([sorted(group, key=lambda one: float(one.penalty.alpha))]) for group in groups.values()]
+
+
+def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
+    """Group candidates by their landmarks, drawn once a group; each is given its basis."""
+    groups: dict[object, list[Candidate]] = {}
+    for candidate in members:
+        columns = candidate.columns
+        if isinstance(columns, RowChoice):
+            groups.setdefault("rows", []).append(candidate)
+            continue
+        draw = _draw_of(columns)
+        kernel = _key(columns.kernel) if draw[0] in BY_KERNEL else None
+        if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
+            kernel = _columns_of(columns)
+        groups.setdefault((draw, kernel), []).append(candidate)
+    for group in groups.values():
+        # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
+        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
+        lead = group[0].basis = group[0].columns.choose(rows)
+        bases: dict[object, Any] = {}
+        direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
+        whitening = {_columns_of(one.columns): one.method.whiten for one in direct}
+        for candidate in group:
+            columns, key = candidate.columns, _columns_of(candidate.columns)
+            if key not in bases:
+                basis = lead if candidate is group[0] else columns.choose(rows, like=lead)
+                if key in whitening:
+                    basis, *_ = whitened(whitening[key], basis, choose=columns.dtype == "auto")
+                bases[key] = basis
+            candidate.basis = bases[key]
+    return list(groups.values())
+
+
+def _columns_of(columns: BasisChoice | RowChoice) -> object:
+    """Return what is equal for candidates that share landmarks and have the same columns of them."""
+    return (columns.dtype, _key(columns.kernel)) if isinstance(columns, BasisChoice) else None
+
+
+def _draw_of(columns: BasisChoice) -> tuple[object, ...]:
+    """Return what is equal for candidates that would draw the same landmarks."""
+    given = columns.landmarks if isinstance(columns.landmarks, str) else np.asarray(columns.landmarks).tobytes()
+    return given, columns.count, _seed(columns.random_state)
+
+
+def _seed(random_state: RandomState) -> object:
+    """Equal for candidates that would draw the same landmarks."""
+    return (
+        random_state if isinstance(random_state, int | np.integer) else repr(random_state and random_state.get_state())
+    )
+
+
+def _key(kernel: Kernel) -> object:
+    if hasattr(kernel, "fingerprint"):  # a function, which has no bytes of its own
+        return kernel.name, kernel.fingerprint()
+    values = kernel.get_params(deep=False).items()
+    return type(kernel).__name__, tuple(
+        (name, _key(value) if isinstance(value, Kernel) else np.asarray(value).tobytes()) for name, value in values
+    )
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class SearchPlan:
     """The plan of a search: candidates, splits, sweeps and their cost.
@@ -234,17 +380,6 @@ class SearchPlan:
         return "\n".join(lines + [f"  {line}" for line in self.sweeps])
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Sweeps that are told together, and each of their plans."""
-
-    text: str
-    flops: float
-    task_bytes: int
-    count: int = 1
-    driver_bytes: int = 0
-
-
 def planned(
     work: Sequence[tuple[Sequence[Candidate], Work]],
     scoring: Scoring,
@@ -257,14 +392,12 @@ def planned(
     `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
     """
     splits = sum(len(part.splits) for part in work[0][1].partitions)
-    lines = [_Line(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
-    lines += [
-        line
-        for _, one in work
-        for sweep in one.sweeps
-        for part in one.partitions
-        for line in _lines(sweep, part, one, scoring)
-    ]
+    lines = [PlanLine(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    for _, one in work:
+        for sweep in one.sweeps:
+            for whole in one.partitions:
+                for some, part in sweep.divide(one.data, whole, scoring):
+                    lines += [*some.lines(one.data, part, scoring), *_value_lines(some, part, one.data, scoring)]
     if refit:  # the best is of one work, not known of which
         lines += max(([*_of_best(one)] for _, one in work), key=lambda found: sum(line.count for line in found))
     return SearchPlan(
@@ -278,58 +411,27 @@ def planned(
     )
 
 
-def _of_rounds(whose: str, rounds: int, sweeps: Sequence[Plan]) -> _Line:
-    """Rounds of pseudo-labels, each of these sweeps; they may be fewer."""
-    flops, largest = sum(plan.flops for plan in sweeps), max(plan.task_bytes for plan in sweeps)
-    said = f"  at most {rounds * len(sweeps)} sweeps for the pseudo-labels {whose}, {rounds * flops:.2g} flops"
-    return _Line(said, flops / len(sweeps), largest, rounds * len(sweeps))
+def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
+    """The sweeps of the scores that need values of f."""
+    for some, plan in value_sweeps(one, partition, data, scoring) if scoring.scorers else []:
+        yield PlanLine(f"  values of {len(some.candidates)} candidates at held-out rows", plan.flops, plan.task_bytes)
 
 
-def _of_best(work: Work) -> Iterator[_Line]:
+def _of_best(work: Work) -> Iterator[PlanLine]:
     """The sweeps that the best candidate may take on all rows, beside what it goes on from."""
-    direct = [one for one in work.sweeps if not isinstance(one, Descents)]
+    data, direct = work.data, [one for one in work.sweeps if one.keeps_moments]
     calibrated = any(getattr(candidate.last, "probability", False) for one in direct for candidate in one.candidates)
     whole = next((part for part in work.partitions if part.whole), None)
     if direct and (calibrated or whole is None):
         part = whole or work.partitions[0]
-        steps = [
-            plan_sweep(part.attach(work.rows), one.statistic(work.targets, part, len(work.rows))) for one in direct
-        ]
-        largest = max(steps, key=lambda plan: plan.flops)
-        yield _Line("the best on all rows: moments", largest.flops, largest.task_bytes)
+        rows = part.attach(data.rows)
+        plans = [plan_sweep(rows, one.statistic(data.targets, part, len(rows))) for one in direct]
+        largest = max(plans, key=lambda plan: plan.flops)
+        yield PlanLine("the best on all rows: moments", largest.flops, largest.task_bytes)
         if calibrated:
-            yield _Line("the best on all rows: values to calibrate on", largest.flops, largest.task_bytes)
-    sided = [one for one in direct if isinstance(one, SidedSweep)]
-    if rounds := max((one.rounds for one in sided), default=0):
+            yield PlanLine("the best on all rows: values to calibrate on", largest.flops, largest.task_bytes)
+    adapting = [one for one in direct if isinstance(one, AdaptingSweep) and one.rounds]
+    if adapting:
         part = work.partitions[0]
-        each = [planned_rounds(one, work.rows, work.targets, part, best=True) for one in sided]
-        yield _of_rounds("of the best on all rows", rounds, max(each, key=lambda plans: plans[0].flops))
-
-
-def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> Iterator[_Line]:
-    """The sweeps over a partition."""
-    together: list[tuple[Sweep, Partition]] = [(sweep, partition)]
-    if isinstance(sweep, Descents):
-        together = [*sweep.at_once(work.rows, work.targets, partition, scoring)]
-    for one, part in together:
-        rows = part.attach(work.rows)
-        steps = plan_sweep(rows, one.statistic(work.targets, part, len(rows)))
-        kernels, candidates = len(one.members), len(one.candidates)
-        what = f"{kernels} kernel{'s' * (kernels > 1)}, {candidates} candidates, {len(part.splits)} folds: "
-        if isinstance(one, Descents):
-            number, held = one.choice.sweeps, one.driver_bytes(work.targets, part)
-            what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(one.choice.rows)}, "
-            what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
-            drawn = [plan_sweep(rows, statistic).task_bytes for statistic in one.draws(work.targets)]
-            yield _Line(what, steps.flops, max(steps.task_bytes, *drawn, 0), number, held)
-        else:
-            yield _Line(what + f"moments, {steps.flops:.2g} flops", steps.flops, steps.task_bytes)
-        if isinstance(one, SidedSweep) and one.rounds:
-            of_round = planned_rounds(one, work.rows, work.targets, part)
-            yield _of_rounds("of all of them", one.rounds, of_round)
-        if scoring.counts:
-            counting = plan_sweep(rows, one.judge(work.targets, part, scoring=scoring))
-            yield _Line(f"  scores of its {candidates} candidates", counting.flops, counting.task_bytes)
-        for some, valuing in batches(Sweep(one.members), part, work, scoring) if scoring.scorers else []:
-            said = f"  values of {len(some.candidates)} candidates at held-out rows"
-            yield _Line(said, valuing.flops, valuing.task_bytes)
+        lines = [one.round_line("of the best on all rows", data, part, best=True) for one in adapting]
+        yield max(lines, key=lambda line: line.count * line.flops)

@@ -16,7 +16,7 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
-    from bigkernel.solvers.accuracy import Errors
+    from bigkernel.solvers.residuals import Errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Tested:
 
 
 @dataclass(eq=False)
-class Solved:
+class FoldSolutions:
     """Candidates of one kernel on one fold.
 
     Attributes
@@ -74,7 +74,7 @@ class Solved:
     hidden: bool = False
 
     @classmethod
-    def of(cls, count: int, width: int, c: int) -> Solved:
+    def of(cls, count: int, width: int, c: int) -> FoldSolutions:
         """Nothing yet, of `count` candidates."""
         return cls([None] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
 

@@ -25,7 +25,7 @@ from sklearn.model_selection import (
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.solvers.split_sides import SplitSides
+from bigkernel.solvers.pseudo_labels import SplitSides
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
 NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
@@ -84,6 +84,8 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         cv = np.asarray(cv)
     if isinstance(cv, str):
         return [_named(cv, rows, labelled)]
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool) and cv == 0:
+        return [Partition(SomeFolds(HashFolds(1), ()), (0,))]
     if cv is None or (isinstance(cv, int | np.integer) and not isinstance(cv, bool)):
         return _counted(5 if cv is None else int(cv), rows, labelled, classifier=classifier, seed=seed)
     if isinstance(cv, float | np.floating) and 0 < cv < 1:

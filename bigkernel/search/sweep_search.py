@@ -23,10 +23,10 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.errors import BestAtEdge, ConfigError
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
-from bigkernel.search.candidates import Candidate
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
 from bigkernel.search.scoring import Tested, chosen
+from bigkernel.search.sweeps import Candidate
 
 _BEST = 10  # candidates that a notebook shows
 
@@ -126,7 +126,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         input. A share below 1: about so many of the rows are held out, once. Where there are groups (`groups`, or a
         corpus with a column of them) these stay together. −1 in an array: trained on by every fold. Only labelled rows
         are folded; in semi-supervised learning unlabelled ones shape the basis of every fold, as the tested ones do
-        without their labels.
+        without their labels. 0: no folds; all rows are trained on, for scoring="neg_gcv".
         Landmarks are drawn once, from all rows, the tested ones included. For ARTLClassifier a split hides the labels
         of the rows that it tests, and domains without a label left are the target.
     scoring : str, function, list of str, dict or None
@@ -303,7 +303,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     def _describe(self, prepared: Prepared, X: Any) -> None:
         """Set the attributes of the rows and scores."""
         self.multimetric_ = "score" not in self._scoring.names
-        names, inputs = dict(self._scoring.names), prepared.work.inputs
+        names, inputs = dict(self._scoring.names), prepared.work.data.inputs
         self.scorer_ = names if self.multimetric_ else names["score"]
         self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
         if inputs.classes is not None:

@@ -9,18 +9,17 @@ semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.kernels.algebra import Kernel, strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.adaptation import SidedMomentStatistic
-from bigkernel.solvers.pseudo_labels import weights_of
-from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.solvers.pseudo_labels import OF_GRAPH, Sides, SplitSides, label_slots
+from bigkernel.statistics.moments import MomentStatistic, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -68,6 +67,24 @@ def constant_diagonal(kernel: Kernel) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
+class SidedMomentStatistic(MomentStatistic):
+    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class)."""
+
+    unlabelled: str = "keep"
+    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        if self.sides is None:
+            return super()._split(chunk)
+        target, source = self.sides.split(chunk)
+        parts = [target, source]
+        if self.folds is not None:
+            fold = self.folds.of(chunk)[source]
+            parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
+        return [None if len(part) == len(chunk) else part for part in parts]
+
+
+@dataclass(frozen=True, eq=False)
 class AnchorMomentStatistic(SidedMomentStatistic):
     """The moments of source and target, with `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p of all rows.
 
@@ -95,11 +112,9 @@ class AnchorMomentStatistic(SidedMomentStatistic):
             work_bytes=plain.work_bytes + work,
         )
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         places, weights = self._nearest(chunk, block)
-        w = weights_of(chunk, block)
-        if w is not None:
-            weights *= w[:, None]
+        weights *= weights_of(chunk, block)[:, None]
         b, k = places.shape
         # in float64: what rounding moves A by is moved nowhere else, and the Laplacian is a difference
         dense = chunk.work.buffer("anchored", phi.shape, np.float64)
@@ -115,7 +130,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         assert isinstance(self.features, LandmarkMap)
         return replace(self.features, dtype=np.dtype(np.float64), shift=None)
 
-    def _nearest(self, chunk: Chunk, block: slice | Array) -> tuple[Array, Array]:
+    def _nearest(self, chunk: Chunk, block: Index) -> tuple[Array, Array]:
         """`anchor_weights` of the rows of a block."""
         exact, at = self._exact, np.arange(len(chunk))[block]
         kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
@@ -139,6 +154,52 @@ def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatist
     """The same moments, with the anchors of all rows."""
     given = {one.name: getattr(statistic, one.name) for one in fields(statistic)}
     return AnchorMomentStatistic(**given, neighbours=neighbours)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitMomentStatistic(AnchorMomentStatistic):
+    """The moments of each group of rows, and with `neighbours` > 0 its anchors: A (g, m, p) and δ (g, m)."""
+
+    splits: SplitSides = field(kw_only=True)
+
+    @property
+    def groups(self) -> int:
+        """g."""
+        return len(self.splits.targets)
+
+    def zero(self) -> Accumulator:
+        if not self.neighbours:
+            return MomentStatistic.zero(self)
+        graph = {name: values for name, values in super().zero().items() if name in OF_GRAPH}
+        by_group = {name: np.zeros((self.groups, *values.shape)) for name, values in graph.items()}
+        return MomentStatistic.zero(self) | by_group
+
+    def footprint(self, block_rows: int) -> Footprint:
+        if not self.neighbours:
+            return MomentStatistic.footprint(self, block_rows)
+        p, one = self.features.width, super().footprint(block_rows)
+        return replace(one, partial_bytes=one.partial_bytes + (self.groups - 1) * 8 * (p * p + p))
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        group = self.splits.group[label_slots(self.splits.cells, self.splits.folds, chunk)]
+        parts = [np.flatnonzero(group == number) for number in range(self.groups)]
+        return [None if len(part) == len(chunk) else part for part in parts]
+
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
+        if self.splits.labelled[group]:
+            assert self.targets is not None
+            assert chunk.y is not None
+            self.targets.encode(chunk.y[block], values)
+        else:
+            values[...] = 0
+
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+        if self.neighbours:
+            super()._look(total, group, chunk, block, phi)
+
+    def _add_anchors(self, total: Accumulator, group: int, A: Array, degrees: Array) -> None:
+        total["anchors"][group] += A
+        total["degrees"][group] += degrees
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -234,7 +233,7 @@ def _signs(values: Array) -> Array:
     return np.where(largest < 0, -1.0, 1.0)
 
 
-def _variance(features: Any, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
+def _variance(features: float | Array, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
     """The report of `Components.variance`, from square roots of the variances between domains."""
     report = {"features": float(np.sum(np.square(features))), "components": float(np.sum(np.square(components)))}
     wholes = {"features": whole, "components": float(eigenvalues.sum())}

@@ -11,9 +11,8 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import Certificates, regularised
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.triangles import regularised
 
 
 def exact_krr(

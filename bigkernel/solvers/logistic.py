@@ -32,7 +32,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.solvers.ridge import Factor
-from bigkernel.statistics.calibration import Calibration, log_softmax
+from bigkernel.statistics.predictor import Calibration, log_softmax
 
 MEMORY = 20  # pairs of steps and changes of the gradient
 _ARMIJO = 1e-4  # share of the fall that the slope promises
@@ -122,7 +122,7 @@ def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
 
     Examples
     --------
-    >>> from bigkernel.statistics.calibration import softmax
+    >>> from bigkernel.statistics.predictor import softmax
     >>> found = fit_softmax(np.eye(3).repeat(50, axis=0), np.arange(3).repeat(50), np.ones(150))
     >>> bool((softmax(found.logits(np.eye(3))).diagonal() > 0.95).all())
     True

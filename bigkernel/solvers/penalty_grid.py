@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import Errors, Variances
+from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.linear import linear_fit
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
+from bigkernel.solvers.residuals import Certificates, Errors
+from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, by_penalty
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
@@ -94,7 +93,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 class Penalty:
     """In what candidates that share all moments differ."""
 
-    alpha: Any  # a number, one for each target, or "gcv", which chooses one
+    alpha: Penalties | str  # "gcv" chooses one
     fit_intercept: bool = False
     n_components: int | None = None  # s; None: all
     weighting: str = ""  # how classes are weighed, in which they may not differ
@@ -154,7 +153,7 @@ def candidates(
     return weights, intercepts, errors
 
 
-def _solve(system: RidgeSystem, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
+def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: Certificates | None) -> tuple[Array]:
     solution = system.solve(alpha, columns)
     if noted is not None:
         noted.errors = system.error(solution)
@@ -171,7 +170,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
-        scores.append(spectra[key].gcv(alpha) / train.C.shape[1])
+        scores.append(spectra[key].gcv(float(alpha)) / train.C.shape[1])
     return scores
 
 

@@ -19,31 +19,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
 
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import (
-    VECTORS,
+from bigkernel.solvers.accuracy import VECTORS, Evidence, Variances, rounding_of_rotation, variances
+from bigkernel.solvers.residuals import (
+    BLIND,
+    Certificates,
     Errors,
-    Evidence,
-    Variances,
-    directions,
-    variances,
-    variances_of,
+    clear_upper,
+    dof_vectors,
+    frobenius,
+    probes,
+    regularised,
+    solve_factored,
+    solve_lower,
+    times_triangle,
 )
-from bigkernel.solvers.residuals import Certificates, frobenius, probes
-from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower, times_triangle
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
-Columns = slice | Array
+Penalties = float | Array  # α, or one for each target
 ALL = slice(None)
 SHARED = 8  # penalties from which on a tridiagonal form costs less than their Cholesky factors
 _COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
@@ -54,7 +56,7 @@ _POWERS = 4  # steps towards the largest eigenvalue
 _MARGIN = 2.0  # by which they may stay below it
 
 
-def require_alpha(alpha: Any) -> None:
+def require_alpha(alpha: object) -> None:
     """Raise `ConfigError` unless alpha is a finite number of at least 0, or a list of such."""
     try:
         given = np.asarray(alpha)
@@ -67,10 +69,10 @@ def require_alpha(alpha: Any) -> None:
 
 
 def by_penalty(
-    alpha: float | Array,
+    alpha: Penalties,
     count: int,
     certificates: Certificates | None,
-    solve: Callable[[float, Columns, Certificates | None], tuple[Array, ...]],
+    solve: Callable[[float, Index, Certificates | None], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
     """Solve for the targets of each penalty together, and keep the worst of each figure.
 
@@ -108,29 +110,32 @@ class Factor(ABC):
     def solve(self, C: Array) -> Array:
         """H⁻¹C, (r, c): of least norm where H is singular."""
 
-    def quadratic(self, G: Any, C: Array) -> Array:
+    def quadratic(self, G: Gram, C: Array) -> Array:
         """xᵀGx of every column x of H⁻¹C, (c,)."""
         return quadratic(G, self.solve(C))
 
-    def image(self, G: Any, C: Array) -> Array:
+    def image(self, G: Gram, C: Array) -> Array:
         """GH⁻¹C, (r, c)."""
         return np.asarray(G @ self.solve(C))
 
-    def effective_dof(self, G: Any, alpha: float) -> float:
-        """tr GH⁻¹: how many parameters the data determine."""
-        return residuals.effective_dof(len(G), alpha, self.solve)
+    def effective_dof(self, G: Gram, alpha: float) -> float:
+        """tr GH⁻¹ = r − α·tr H⁻¹: how many parameters the data determine; see `dof_vectors`."""
+        V, r = dof_vectors(len(G)), len(G)
+        squares = float((V * V).sum())
+        return max(float(r * (squares - alpha * (V * self.solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
     def unseen(self, C: Array) -> Array:
         """C along the directions that were dropped as null, (r − k, c)."""
         return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
 
-    def certify(self, G: Any, ratios: dict[str, float], alpha: float, certificates: Certificates) -> None:
+    def certify(self, G: Gram, ratios: dict[str, float], alpha: float, certificates: Certificates) -> None:
         """Leave the ratios of a solution, the condition and the effective degrees of freedom."""
         if len(G):
             certificates.ratios.update(ratios)
             certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
         certificates.figures["solved_condition"] = self.condition
-        certificates.meet(self.rounding, alpha)
+        certificates.rounding = max(certificates.rounding, self.rounding)
+        certificates.blind |= self.rounding > BLIND * alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +171,10 @@ class SpectralFactor(Factor):
         """H^−½C, up to a rotation, (k, c)."""
         return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
 
-    def quadratic(self, G: Array, C: Array) -> Array:
+    def quadratic(self, G: Gram, C: Array) -> Array:
         return np.asarray(((self.vectors.T @ C) ** 2 * (self.plain / self.values**2)[:, None]).sum(axis=0))
 
-    def effective_dof(self, G: Array, alpha: float) -> float:
+    def effective_dof(self, G: Gram, alpha: float) -> float:
         return float((np.maximum(self.plain, 0) / self.values).sum())
 
     def ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
@@ -185,7 +190,12 @@ DenseFactor = CholeskyFactor | SpectralFactor
 
 
 def factorize(
-    G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0, spectrum: Callable[[], Any] | None = None
+    G: Array,
+    alpha: float,
+    *,
+    n_rows: float = 0.0,
+    condition: float = 1.0,
+    spectrum: Callable[[], tuple[Array, Array]] | None = None,
 ) -> DenseFactor:
     """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
 
@@ -206,7 +216,7 @@ def factorize(
         lower, info = clear_upper(regular), blas.cholesky(regular, lower=True)
         # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
         if info == 0 and penalised:
-            least = residuals.smallest_eigenvalue(lower)
+            least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower))
             if least > alpha / 2:
                 return CholeskyFactor(lower, condition=norm / least, rounding=max(alpha - least, 0.0))
         elif info == 0:
@@ -254,15 +264,14 @@ def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates
     return w
 
 
-def quadratic(G: Any, w: Array) -> Array:
+def quadratic(G: Gram, w: Array) -> Array:
     """wᵀGw of every column of w (r, c), (c,)."""
     return np.asarray((w * (G @ w)).sum(axis=0))
 
 
-def squared_error(small: Reduced, w: Array, predicted: Array | None = None) -> Array:
-    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `predicted` where it is known."""
-    predicted = quadratic(small.G, w) if predicted is None else predicted
-    return np.asarray(np.maximum(small.q - 2 * (w * small.C).sum(axis=0) + predicted, 0))
+def squared_error(q: Array, C: Array, w: Array, predicted: Array) -> Array:
+    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩, of which the last is `predicted`."""
+    return np.asarray(np.maximum(q - 2 * (w * C).sum(axis=0) + predicted, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,20 +314,19 @@ class Solution:
 
     w: Array
     squares: Array
-    alpha: float
     predicted: Array  # wᵀGw (c,)
-    system: Reduced  # what was solved, in the coordinates of the factor
+    alpha: float
+    n: float  # Σ w of the rows
+    # G and C as they were solved, in the coordinates of the factor
+    G: Gram
+    C: Array
     factor: Factor
 
 
-def prediction_errors(
-    known: Variances, small: Reduced, fit: tuple[Array, Array, Array], solver: Factor, changes: Array
-) -> Errors:
-    """The errors of predictions of a fit (w, squared errors, wᵀGw); see `solvers.accuracy`.
-
-    G of `small` and the changes that are `known` are in the coordinates of the solver.
-    """
-    w, squares, predicted, n, d = fit[0], float(fit[1].sum()), float(fit[2].sum()), small.n, known.blocks
+def prediction_errors(known: Variances, solution: Solution, changes: Array) -> Errors:
+    """The errors of predictions of a fit; see `solvers.accuracy`. `changes` are in the coordinates of its factor."""
+    w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
+    squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
     if not w.any() or predicted == 0:
         # columns that do not vary although they are rounded may hide all that there is to fit
         hidden = d is not None and bool(d.any()) and squares > 0
@@ -332,7 +340,7 @@ def prediction_errors(
         own = own if solver.basis is None else solver.basis.T @ own
         moved, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
     # ‖predictions‖² of the changes H⁻¹x; where rounding has made G negative, its size
-    power = np.abs(solver.quadratic(small.G, moved))
+    power = np.abs(solver.quadratic(G, moved))
     of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
 
     def of_matrix(a: Array, changed: float) -> float:
@@ -342,40 +350,18 @@ def prediction_errors(
 
     blocks = 0.0
     if d is not None:
-        seen, of_rows = float((d @ w**2).sum()), float((solver.image(small.G, signs) ** 2).sum())
+        seen, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
         blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
     lost = solver.hidden * squares / max(known.rows, 1.0)
     if (V := solver.dropped) is not None:
         # and along those that were dropped although sums resolve them, what it would have
-        values = (V * (small.G @ V)).sum(axis=0)
+        values = (V * (G @ V)).sum(axis=0)
         clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
-        lost += float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
+        lost += float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
     parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
     sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve, of_blocks, widest=known.widest)
-
-
-class System(Protocol):
-    """A linear system of ridge regression, however it is factored."""
-
-    @property
-    def n_targets(self) -> int: ...
-    def solve(self, alpha: float, columns: Columns = ALL) -> Any: ...
-    def certify(self, solution: Any, certificates: Certificates) -> None: ...
-
-
-def solve_targets(system: System, alpha: float | Array, certificates: Certificates | None) -> tuple[Array, Array]:
-    """Weights (r, c) and squared errors (c,) of all targets, with one penalty or one for each."""
-
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
-        solution = system.solve(value, columns)
-        if noted is not None:
-            system.certify(solution, noted)
-        return solution.w, solution.squares
-
-    w, squares = by_penalty(alpha, system.n_targets, certificates, solve)
-    return w, squares
 
 
 class RidgeSystem:
@@ -396,9 +382,9 @@ class RidgeSystem:
         shared: bool = False,
     ) -> None:
         self.small, self.rows, self._condition, self._known = small, rows, condition, known
-        self._shared, self.n_targets = shared, int(small.C.shape[1])
+        self._shared = shared
 
-    def solve(self, alpha: float, columns: Columns = ALL) -> Solution:
+    def solve(self, alpha: float, columns: Index = ALL) -> Solution:
         """Weights of some targets."""
         part = self.small.of_targets(columns)
         if self._shared and (factor := self._tridiagonal_factor(alpha)):
@@ -406,30 +392,31 @@ class RidgeSystem:
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(part.q - (x * (C + alpha * x)).sum(axis=0), 0)
-            return Solution(T.basis @ x, squares, alpha, quadratic(T, x), replace(part, G=T), factor)
+            return Solution(T.basis @ x, squares, quadratic(T, x), alpha, part.n, T, part.C, factor)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
         dense = factorize(part.G, alpha, n_rows=self.rows, condition=self._condition, spectrum=lambda: self.spectrum)
         w = dense.solve(part.C)
         predicted = quadratic(part.G, w)
-        return Solution(w, squared_error(part, w, predicted), alpha, predicted, part, dense)
+        squares = squared_error(part.q, part.C, w, predicted)
+        return Solution(w, squares, predicted, alpha, part.n, part.G, part.C, dense)
 
     def error(self, solution: Solution) -> Errors | None:
         """The error of predictions, where something is known of what is behind the moments."""
         if self._known is None:
             return None
         changes = self._known.changes if solution.factor.basis is None else self._turned[1]
-        fit = solution.w, solution.squares, solution.predicted
-        return prediction_errors(self._known, solution.system, fit, solution.factor, changes)
+        return prediction_errors(self._known, solution, changes)
 
     def effective_dof(self, solution: Solution) -> float:
         """tr G(G + αI)⁻¹."""
-        return solution.factor.effective_dof(solution.system.G, solution.alpha)
+        return solution.factor.effective_dof(solution.G, solution.alpha)
 
     def certify(self, solution: Solution, certificates: Certificates) -> None:
         """Leave residual, condition, effective degrees of freedom and errors of predictions."""
-        part, factor, alpha = solution.system, solution.factor, solution.alpha
-        ratios = factor.ratios(part.G, part.C, alpha, solution.w) if isinstance(factor, DenseFactor) else {}
-        factor.certify(part.G, ratios, alpha, certificates)
+        G, factor, alpha, ratios = solution.G, solution.factor, solution.alpha, {}
+        if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
+            ratios = factor.ratios(G, solution.C, alpha, solution.w)
+        factor.certify(G, ratios, alpha, certificates)
         if self._known is not None:
             certificates.errors = self.error(solution)
 
@@ -447,7 +434,7 @@ class RidgeSystem:
     @cached_property
     def _turned(self) -> tuple[Array, Array]:
         """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
-        c = self.n_targets
+        c = self.small.C.shape[1]
         turned = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self._known.changes] if self._known else [])])
         return turned[:, :c], turned[:, c:]
 
@@ -503,12 +490,12 @@ class UnrotatedFactor(Factor):
     def solve(self, C: Array) -> Array:
         return self.gram.whitening.weights(self._landmarks(C))
 
-    def quadratic(self, G: WhitenedGram, C: Array) -> Array:
+    def quadratic(self, G: Gram, C: Array) -> Array:
         B = self._landmarks(C)
-        return np.asarray((B * G.of_landmarks(B)).sum(axis=0))
+        return np.asarray((B * self.gram.of_landmarks(B)).sum(axis=0))
 
-    def image(self, G: WhitenedGram, C: Array) -> Array:
-        return np.asarray(G.whitening.reduce(G.of_landmarks(self._landmarks(C))))
+    def image(self, G: Gram, C: Array) -> Array:
+        return np.asarray(self.gram.whitening.reduce(self.gram.of_landmarks(self._landmarks(C))))
 
     def _landmarks(self, C: Array) -> Array:
         """H⁻¹C as coefficients over the landmarks."""
@@ -517,6 +504,9 @@ class UnrotatedFactor(Factor):
         if self.along is not None:
             out -= np.outer(self.along, (self.along @ right) / self.pivot)
         return out
+
+
+Gram = Array | Tridiagonal | WhitenedGram  # G (r, r), or what gives products with it
 
 
 def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | None:
@@ -547,7 +537,7 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
     if gram.mean is not None:
         along = solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0]
         factor = replace(factor, along=along, pivot=float(1 / n + gram.mean @ along))
-    least = residuals.smallest_of(factor.solve, len(G))
+    least = residuals.smallest_eigenvalue(factor.solve, len(G))
     if not least > alpha / 2:
         return None
     return replace(factor, condition=(largest + alpha) / least, rounding=max(alpha - least, 0.0))
@@ -556,7 +546,7 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
 def nystrom_ridge(
     moments: Moments,
     whitening: Whitening,
-    alpha: float | Array,
+    alpha: Penalties,
     *,
     fit_intercept: bool = False,
     certificates: Certificates | None = None,
@@ -573,9 +563,19 @@ def nystrom_ridge(
         if found is not None:
             return found
     raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
-    known = None if evidence is None else variances(evidence, raw, rotated, whitening)
+    known = None
+    if evidence is not None:
+        known = variances(evidence, rounding_of_rotation(raw, rotated, whitening), whitening, moments.rows)
     del rotated
-    w, error = solve_targets(RidgeSystem(small, moments.rows, whitening.condition, known), alpha, certificates)
+    system = RidgeSystem(small, moments.rows, whitening.condition, known)
+
+    def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
+        solution = system.solve(value, columns)
+        if noted is not None:
+            system.certify(solution, noted)
+        return solution.w, solution.squares
+
+    w, error = by_penalty(alpha, len(small.q), certificates, solve)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 
@@ -588,38 +588,35 @@ def _unrotated_ridge(
     evidence: Evidence | None,
 ) -> tuple[Array, Array, Array] | None:
     """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
-    n, target_mean, none = moments.n, moments.t / moments.n, np.zeros_like(moments.t)
+    core, n, target_mean = whitening.core, moments.n, moments.t / moments.n
+    assert core is not None
     mean = moments.s / n if moments.shift is None else moments.s / n + moments.shift
     gram = WhitenedGram(moments, whitening, None if fit_intercept else mean)
     factor = factorize_unrotated(gram, alpha)
     if factor is None:
         return None
-    C = moments.C - np.outer(moments.s, target_mean)
-    coef, right, upper = solve_factored(factor.upper, C, lower=False), C, factor.upper
-    if factor.along is not None:
-        # MₒB = C + n μȳᵀ is MB = C + μtᵀ: no sums about 0, which are large
-        t = (target_mean - factor.along @ C) / factor.pivot
-        coef, right = coef + np.outer(factor.along, t), C + np.outer(mean, t)
-    C, of_mean = whitening.reduce(C), whitening.reduce(mean)
-    if fit_intercept:
-        small = Reduced(n, gram, C, np.maximum(moments.q - n * target_mean**2, 0), of_mean, target_mean)
+    right = moments.C - np.outer(moments.s, target_mean)
+    coef, C, of_mean = solve_factored(factor.upper, right, lower=False), whitening.reduce(right), whitening.reduce(mean)
+    if factor.along is None:
+        q = np.maximum(moments.q - n * target_mean**2, 0)
     else:
-        small = Reduced(n, gram, C + np.outer(n * of_mean, target_mean), moments.q, np.zeros_like(of_mean), none)
-    w = whitening.weights(coef)
-    predicted = (coef * gram.of_landmarks(coef)).sum(axis=0)
-    error = squared_error(small, w, predicted)
+        # MₒB = C + n μȳᵀ is MB = C + μtᵀ: no sums about 0, which are large
+        t = (target_mean - factor.along @ right) / factor.pivot
+        coef, right = coef + np.outer(factor.along, t), right + np.outer(mean, t)
+        C, q = C + np.outer(n * of_mean, target_mean), moments.q
+    w, predicted = whitening.weights(coef), (coef * gram.of_landmarks(coef)).sum(axis=0)
+    error = squared_error(q, C, w, predicted)
     # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a witness
-    v = whitening.expand(directions(whitening.rank))
+    v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     seen = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = variances_of(evidence, seen, whitening, moments.rows)
-    errors = prediction_errors(known, small, (w, error, predicted), factor, known.changes)
+    known = variances(evidence, seen, whitening, moments.rows)
+    errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None
     if certificates is not None:
-        assert whitening.core is not None
-        size = frobenius(moments.G) + alpha * frobenius(whitening.core.diagonal)  # at most ‖G‖ + α‖K‖
+        size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
         left = gram.penalised_times(alpha, coef) - right
         factor.certify(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, certificates)
         certificates.errors = None if evidence is None else errors
-    return coef, small.target_mean - small.mean @ w, error
+    return coef, target_mean - of_mean @ w if fit_intercept else np.zeros_like(target_mean), error

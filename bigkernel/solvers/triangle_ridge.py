@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array
-from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.arrays import Array, Index
+from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
-from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, SpectralFactor, solve_targets
+from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.ridge import ALL, CholeskyFactor, DenseFactor, Penalties, SpectralFactor, by_penalty
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -111,13 +110,8 @@ class RowSystem:
     expand: Callable[[Array], Array]  # Tw
     advice: str = Errors.advice  # for `Errors`
 
-    @property
-    def n_targets(self) -> int:
-        """c."""
-        return int(self.Y.shape[1])
-
     def solve(
-        self, alpha: float, columns: Columns = ALL, *, penalty: Array | None = None, noise: float = 0.0
+        self, alpha: float, columns: Index = ALL, *, penalty: Array | None = None, noise: float = 0.0
     ) -> RowSolution:
         """Weights of some targets; see `Stacked.of`."""
         Y = self.Y[:, columns]
@@ -174,13 +168,13 @@ def nystrom_ridge_of(
     R: Array,
     shift: Array | None,
     whitening: Whitening,
-    alpha: float | Array | str,
+    alpha: Penalties | str,
     *,
     fit_intercept: bool,
     rows: float,
     noise: float,
     certificates: Certificates,
-) -> tuple[Array, Array, Array, Any]:
+) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
     R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
@@ -191,7 +185,14 @@ def nystrom_ridge_of(
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
     system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
-    w, error = solve_targets(system, penalty, certificates)
+
+    def solve(value: float, chosen: Index, noted: Certificates | None) -> tuple[Array, ...]:
+        solution = system.solve(value, chosen)
+        if noted is not None:
+            system.certify(solution, noted)
+        return solution.w, solution.squares
+
+    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 

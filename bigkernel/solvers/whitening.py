@@ -9,16 +9,23 @@ Shapes: p columns of the map, r the rank kept, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
+from bigkernel.solvers.residuals import (
+    Certificates,
+    Upper,
+    add_outer,
+    congruence,
+    solve_factored,
+    solve_lower,
+    times_triangle,
+)
 from bigkernel.statistics.moments import Moments
 
 
@@ -137,7 +144,9 @@ def whiten(
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
     if certificates is not None:
         certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
-        certificates.figures["core_condition"] = residuals.condition(lower, norm)
+        # to a factor of about 3, and rather below it
+        least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower), steps=2)
+        certificates.figures["core_condition"] = norm / least
     return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
 
 
@@ -161,18 +170,18 @@ def _whiten_indefinite(
 class Reduced:
     """Moments in whitened coordinates, centred when an intercept is wanted.
 
-    G (r×r), an array or what gives products with it, C (r, c), and the means of the features (r,) and targets (c,) that
+    G (r×r), C (r, c), and the means of the features (r,) and targets (c,) that
     were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
     """
 
     n: float
-    G: Any
+    G: Array
     C: Array
     q: Array
     mean: Array
     target_mean: Array
 
-    def of_targets(self, columns: slice | Array) -> Reduced:
+    def of_targets(self, columns: Index) -> Reduced:
         """Those of some targets."""
         return replace(self, C=self.C[:, columns], q=self.q[columns], target_mean=self.target_mean[columns])
 

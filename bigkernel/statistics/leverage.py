@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics.moments import Targets, weights_of
+from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.statistics.moments import Targets, block_footprint, weights_of
 from bigkernel.statistics.products import products, tile_bytes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, mixed
@@ -44,7 +42,7 @@ class LeverageSample:
     folds : only rows that one of them is trained on; None: all
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: BlockMap
     targets: Targets
     projection: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
     size: int
@@ -57,9 +55,9 @@ class LeverageSample:
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
-        return self._smallest([a, b])
+        return self._smallest(a, b)
 
-    def _smallest(self, totals: list[Accumulator]) -> Accumulator:
+    def _smallest(self, *totals: Accumulator) -> Accumulator:
         """Keep the rows with the smallest keys: one more than `size`, which gives their chances."""
         rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
         kept = self._ranks(rows) <= self.size
@@ -69,33 +67,31 @@ class LeverageSample:
         """See `Statistic`."""
         p, q = self.projection.shape
         kept = 2 * (self.size + 1) * len(_NAMES)
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 2.0 * p * q,
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * p * q,
+            row_bytes=8 * (q + 4 * len(_NAMES)),
             partial_bytes=8 * kept,
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (q + 4 * len(_NAMES)))
-            + tile_bytes(q)
-            + 8 * (2 * p * q + 3 * kept),
+            work_bytes=tile_bytes(q) + 8 * (2 * p * q + 3 * kept),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows
         trained = fold == -1 if self.folds is not None and self.folds.count == 1 else fold >= -1
         totals = [total]
-        for block in chunk.blocks(np.flatnonzero(self.targets.labelled(chunk.y, chunk.start) & trained)):
+        for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk) & trained)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                w = np.ones(len(phi)) if chunk.weight is None else weights_of(chunk, block)
+                w = weights_of(chunk, block)
                 with np.errstate(over="ignore"):
                     leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
                 row = chunk.start + np.arange(len(chunk))[block]
                 values = zip(_NAMES, (row, w, leverage, fold[block]), strict=True)
                 totals.append({name: np.asarray(column, np.float64)[w > 0] for name, column in values})
-        total.update(self._smallest(totals))
+        total.update(self._smallest(*totals))
 
     def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
         """Draw at most `size` rows: their ids, rising, weights in the sub-sample, and folds, (k,) each."""

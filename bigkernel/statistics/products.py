@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bigkernel.arrays import Array
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics.moments import Sums, Targets, weights_of
+from bigkernel.arrays import Array, Index
+from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -46,7 +44,7 @@ class ProductStatistic(Sums):
     folds : which fold tests a row; rows below −1 are left out. None: nothing is held out
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: BlockMap
     targets: Targets
     vectors: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
     step: str
@@ -68,29 +66,24 @@ class ProductStatistic(Sums):
         """See `Statistic`."""
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=4.0 * p * columns + 2.0 * p * g * self.residual,
+            row_bytes=8 * (c + 4),
             partial_bytes=8 * (p * (columns + g) + (5 if self.folds else 3) * columns + 2 * g * (c + 1)),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (c + 4))
-            + tile_bytes(columns + g)
-            + 16 * p * (columns + g),
+            work_bytes=tile_bytes(columns + g) + 16 * p * (columns + g),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
-        used = self.targets.labelled(chunk.y, chunk.start) & (fold >= -1)
+        used = self.targets.labelled_in(chunk) & (fold >= -1)
         for block in chunk.blocks(None if used.all() else np.flatnonzero(used)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 w = None if chunk.weight is None else weights_of(chunk, block)
-                y = None
-                if self.residual:
-                    y = chunk.work.buffer("targets", (len(phi), self.targets.width), np.float64)
-                    self.targets.encode(chunk.y[block], y)
+                y = self.targets.one_hot(chunk, block) if self.residual else None
                 for strip in _strips(phi):
                     weight, wanted = (None if given is None else given[strip] for given in (w, y))
                     self._add(total, chunk, phi[strip], weight, wanted, fold[block][strip])
@@ -143,13 +136,13 @@ def tile_bytes(c: int) -> int:
     return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
 
 
-def _strips(phi: Array) -> Iterator[slice]:
+def _strips(phi: Array) -> Iterator[Index]:
     """Cut a block into strips of rows."""
     for start in range(0, len(phi), _TILE[0]):
         yield slice(start, min(start + _TILE[0], len(phi)))
 
 
-def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[slice, Array]]:
+def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
     """Cut rows (b, p) into tiles of columns in float64; one buffer serves them all."""
     for start in range(0, phi.shape[1], _TILE[1]):
         columns = slice(start, min(start + _TILE[1], phi.shape[1]))

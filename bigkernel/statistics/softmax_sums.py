@@ -13,8 +13,8 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.kernels.random_fourier import BlockMap
-from bigkernel.statistics.calibration import log_softmax
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
+from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 

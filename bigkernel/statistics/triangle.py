@@ -41,7 +41,8 @@ class TriangleStatistic(MomentStatistic):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
+        R = add_rows(a["R"], b["R"], triangular=True)
+        return {name: R if name == "R" else a[name] + b[name] for name in a}
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """As `merge`: triangles are no sums, and take none."""
@@ -71,11 +72,6 @@ class TriangleStatistic(MomentStatistic):
                     wide = chunk.work.buffer("wide", (len(rows), q), np.float64)
                     wide[:, 0], wide[:, 1 : 1 + p], wide[:, 1 + p :] = rows[:, q - 1], rows[:, :p], rows[:, p : q - 1]
                     total["R"] = add_rows(total["R"], wide)
-
-
-def joined(a: Array, b: Array) -> Array:
-    """R of the rows of both."""
-    return add_rows(a, b, triangular=True)
 
 
 def moved(R: Array, columns: Array | None, targets: Array | None = None) -> Array:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, TypeAlias, TypeGuard
+from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 
-Block: TypeAlias = "slice[object, object, object] | Array"  # rows of a chunk
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 
@@ -137,7 +136,7 @@ class Chunk:
     def __len__(self) -> int:
         return int(self.x.shape[0])
 
-    def blocks(self, index: Array | None = None) -> Iterator[Block]:
+    def blocks(self, index: Array | None = None) -> Iterator[Index]:
         """Yield the rows of the chunk (or those of `index`) in blocks of about equal size."""
         count = len(self) if index is None else len(index)
         parts = -(-count // self.block_rows)
@@ -147,7 +146,7 @@ class Chunk:
             if self.work.on_block is not None:
                 self.work.on_block(block.stop - block.start)
 
-    def load(self, block: Block, columns: int, dtype: DTypeLike) -> Array:
+    def load(self, block: Index, columns: int, dtype: DTypeLike) -> Array:
         """Convert and map the rows of a block, into a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
             x = self.x[block]

@@ -104,7 +104,7 @@ def test_an_interrupted_search_goes_on_to_the_same_results(run, work, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("bigkernel.search.judging.solve_folds", stop)
+        patched.setattr("bigkernel.search.sweeps.solve_folds", stop)
         assert CliRunner().invoke(main, arguments).exit_code == 75
     assert "--resume" in run(*arguments, code=3).stderr
     run(*arguments, "--resume")

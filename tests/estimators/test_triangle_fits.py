@@ -16,11 +16,12 @@ from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.kernels.blas import add_rows
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.triangle_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.triangle import TriangleStatistic, joined, moved, selected
+from bigkernel.statistics.triangle import TriangleStatistic, moved, selected
 
 rng = np.random.default_rng(77)
 ROWS = 700
@@ -168,7 +169,7 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     for found, wanted in (
         (moved(R, shift, np.array([1.0])), A),
         (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
-        (joined(R, R), np.vstack([about, about])),
+        (add_rows(R, R, triangular=True), np.vstack([about, about])),
     ):
         assert_allclose(found.T @ found, wanted.T @ wanted, atol=1e-12 * np.abs(wanted.T @ wanted).max())
 

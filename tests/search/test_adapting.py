@@ -180,3 +180,12 @@ def test_methods_that_share_no_sweep_say_why_and_what_to_take():
         SSSLClassifier(Gaussian(1.0), n_landmarks=M, random_state=0),
     )
     assert SweepSearchCV(projected, {"jda__alpha": [0.1, 1.0]}, cv=3).fit(X, CODES).best_score_ > 0.8
+
+
+def test_transforms_of_a_pipeline_are_told_the_domains():
+    y = np.where(np.arange(N) % 5 == 0, -1, CODES)  # with rows of the source that have no label, and are no target
+    jda = JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1)
+    last = SSSLClassifier(Gaussian(1.0), n_landmarks=M, random_state=0)
+    search = SweepSearchCV(make_pipeline(jda, last), {"ssslclassifier__alpha": [1.0]}, cv=3)
+    found = search.fit(X, y, sample_domain=DOMAIN).best_estimator_
+    assert_array_equal(found[0].transform(X), clone(jda).fit(X, y, sample_domain=DOMAIN).transform(X))

@@ -27,7 +27,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
 from bigkernel.estimators import ridge
 from bigkernel.events.job import SweepStarted, observe
-from bigkernel.search import candidates
+from bigkernel.search import conjugate_gradients
 from bigkernel.search.planning import Given
 from bigkernel.statistics.products import ProductStatistic
 
@@ -176,13 +176,13 @@ def test_candidates_whose_descent_has_not_ended_are_marked_and_no_choice():
 def test_folds_and_candidates_that_memory_does_not_hold_together_take_turns_and_score_the_same(monkeypatch):
     roomy = searched(refit=False)
     with monkeypatch.context() as patch, dask.config.set({"bigkernel.memory-limit-bytes": 100_000_000}):
-        patch.setattr(candidates, "_STATES", 40_000)
+        patch.setattr(conjugate_gradients, "_STATES", 40_000)
         plan = searched(refit=False).plan_
         tight, sweeps = sweeps_of(lambda: searched(refit=False))
     assert [", 1 folds" in line or ", 2 folds" in line for line in plan.sweeps] == [True] * len(plan.sweeps)
     assert len(plan.sweeps) == sweeps.count("tune-cg-0") > 1
     assert_allclose(split_scores(tight), split_scores(roomy), rtol=1e-5)
-    monkeypatch.setattr(candidates, "FACTOR_BYTES", 2 * 8 * M * M)  # of four penalties, three decades apart
+    monkeypatch.setattr(conjugate_gradients, "FACTOR_BYTES", 2 * 8 * M * M)  # of four penalties, three decades apart
     few = searched(refit=False)
     assert [line.split(", ")[1] for line in few.plan_.sweeps] == ["2 candidates"] * 2
     assert_allclose(split_scores(few), split_scores(roomy), rtol=1e-5)

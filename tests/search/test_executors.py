@@ -139,7 +139,7 @@ def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
     seen = []
     with pytest.MonkeyPatch.context() as patch, observe(seen.append):
         patch.setattr(
-            "bigkernel.search.judging.settings",
+            "bigkernel.search.sweeps.settings",
             lambda: type("", (), {"memory_limit_bytes": 100, "worker_base_bytes": 0}),
         )
         search = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
@@ -257,7 +257,7 @@ def test_what_ends_a_kernel_ends_the_folds_of_those_beside_it(error, monkeypatch
         under_way.set()
         return [one.result() for one in folds]
 
-    before, sweeps = set(threading.enumerate()), import_module("bigkernel.search.judging")
+    before, sweeps = set(threading.enumerate()), import_module("bigkernel.search.sweeps")
     monkeypatch.setattr(sweeps, "solve_folds", solve)
     monkeypatch.setattr(sweeps, "processors", lambda: 2)
     with pytest.raises(error, match="no more"):

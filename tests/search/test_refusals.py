@@ -205,9 +205,13 @@ def test_folds_that_are_nothing(cv):
     assert refuse((ConfigError, DataError), "cv: ", cv=cv)
 
 
-@pytest.mark.parametrize("cv", [1, 0, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N])
+@pytest.mark.parametrize("cv", [1, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N])
 def test_fewer_than_two_folds(cv):
     assert refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
+
+
+def test_no_folds_with_a_score_of_held_out_rows():
+    assert refuse(ConfigError, "cv=0 holds no rows out, which r2 needs", cv=0)
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])

@@ -11,8 +11,8 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, Sweep
 from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
 from bigkernel.estimators import precision
 from bigkernel.events.job import Note, observe
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
-from bigkernel.statistics.witness import Witness
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
+from bigkernel.statistics.moments import Witness
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 FOLDS = np.arange(N) % 3

@@ -1,12 +1,13 @@
 """SweepSearchCV against GridSearchCV over the same folds, landmarks and candidates, cell by cell."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
 import reference
 from kernel_cases import KERNELS, legitimate
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, cells, comparable, peer, split_scores
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
@@ -14,6 +15,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from bigkernel import (
+    SSSL,
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
@@ -27,6 +29,7 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.errors import Inaccurate, RankDeficient
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(19930117)
@@ -305,3 +308,29 @@ def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
         assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
         wanted.set_params(alpha=5.0).refit()
         assert_allclose(model.set_params(alpha=5.0).refit().predict(NEW), wanted.predict(NEW), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KernelRidge("rbf", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
+        KernelRidge("rbf", gamma=0.1, alpha=1e-9, n_landmarks=90, random_state=0, fit_intercept=True),
+        KernelRidgeClassifier("laplacian", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
+        SSSL("rbf", gamma=0.1, alpha=1e-2, n_components=20, n_landmarks=40, random_state=0),
+        Ridge(0.1),
+    ],
+    ids=["ridge", "ill-conditioned", "classes", "sssl", "linear"],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_one_candidate_without_folds_is_a_fit_to_the_bit(model, dtype):
+    rows = np.random.default_rng(0).normal(size=(400, 5)).astype(dtype)
+    y = np.sin(rows[:, 0].astype(float))
+    y = (y > 0.2) + (y > 0.7) * 1 if isinstance(model, KernelRidgeClassifier) else y
+    search = SweepSearchCV(model, {"alpha": [model.alpha]}, cv=0, scoring="neg_gcv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (RankDeficient, Inaccurate))
+        best, fit = search.fit(rows, y).best_estimator_, clone(model).fit(rows, y)
+    for name in ("dual_coef_", "coef_", "intercept_"):
+        if hasattr(fit, name):
+            assert_array_equal(getattr(best, name), getattr(fit, name))
+    assert search.n_splits_ == 1

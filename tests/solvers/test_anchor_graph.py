@@ -12,8 +12,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
-from bigkernel.solvers.adaptation import SidedMomentStatistic
-from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
+from bigkernel.solvers.anchor_graph import (
+    AnchorMomentStatistic,
+    SidedMomentStatistic,
+    anchor_weights,
+    constant_diagonal,
+    laplacian,
+)
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 

@@ -226,7 +226,11 @@ def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
     small = centre(reduced(moments, identity(M)), fit_intercept=fit_intercept)
     b = (small.target_mean - small.mean @ w) if fit_intercept else 0
-    assert_allclose(squared_error(small, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
+    assert_allclose(
+        squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),
+        (weight[:, None] * (Y - B @ w - b) ** 2).sum(0),
+        rtol=1e-9,
+    )
 
 
 def test_no_rows_have_no_intercept_and_no_error():
