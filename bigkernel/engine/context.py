@@ -86,11 +86,11 @@ def executing(
 
 def _title(command: Sequence[str]) -> str:
     """Title the job for people: the command without its path, or the name of the script or package."""
-    words = list(command or sys.argv[:1])
-    if words:
-        script = Path(words[0])
-        words[0] = script.parent.name if script.name == "__main__.py" else script.name  # of `python -m package`
-    return shlex.join(words)[:_LONGEST_TITLE] or "python"
+    arguments = list(command or sys.argv[:1])
+    if arguments:
+        script = Path(arguments[0])
+        arguments[0] = script.parent.name if script.name == "__main__.py" else script.name  # of `python -m package`
+    return shlex.join(arguments)[:_LONGEST_TITLE] or "python"
 
 
 def forget(what: str) -> None:

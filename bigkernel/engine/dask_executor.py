@@ -252,14 +252,14 @@ class Subtree:
 
 def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
     """Take the segments that are still to be computed, in order, up to `most` together that the tree merges."""
-    found = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
+    subtrees = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
     for merge in schedule.merges:
         node, left, right = merge
         first, stop = schedule.covers[node]
-        if stop - first <= most and left in found and right in found and not schedule.is_done(node):
-            a, b = found.pop(left), found.pop(right)
-            found[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
-    return sorted(found.values(), key=lambda subtree: subtree.segments[0].index)
+        if stop - first <= most and left in subtrees and right in subtrees and not schedule.is_done(node):
+            a, b = subtrees.pop(left), subtrees.pop(right)
+            subtrees[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
+    return sorted(subtrees.values(), key=lambda subtree: subtree.segments[0].index)
 
 
 def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:

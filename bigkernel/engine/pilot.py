@@ -94,23 +94,23 @@ def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int
     try:
         job()
     except _Stopped as stopped:
-        found = stopped
+        timed = stopped
     else:
         seconds = time.perf_counter() - start
         return Estimate(seconds, seconds, seconds, seconds, seconds, 0)
     finally:
         before_sweep.reset(token)
     spent = time.perf_counter() - start
-    before = max(0.0, spent - sum(piece.seconds for piece in found.pieces))
-    times = 1.0 if flops is None else flops / max(found.plan.flops, 1.0)
-    least, most = extrapolate(found.pieces, found.plan, found.slots, workers or found.slots)
+    before = max(0.0, spent - sum(piece.seconds for piece in timed.pieces))
+    times = 1.0 if flops is None else flops / max(timed.plan.flops, 1.0)
+    least, most = extrapolate(timed.pieces, timed.plan, timed.slots, workers or timed.slots)
     return Estimate(
         seconds=before + times * (least * most) ** 0.5,
         least=before + times * least / MARGIN,
         most=before + times * most * MARGIN,
         before_seconds=before,
         pilot_seconds=spent,
-        pilot_rows=sum(piece.rows for piece in found.pieces),
+        pilot_rows=sum(piece.rows for piece in timed.pieces),
     )
 
 

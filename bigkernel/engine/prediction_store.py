@@ -150,7 +150,7 @@ def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
     # any value may be written; only bytes that are not as they were written are damage
     looks = (look(zarr_arrays.open_array(group, name), name, lambda *_: "") for name in zarr_arrays.array_names(group))
-    return next((looked.damage for found in looks for looked in found if looked.damage), None)
+    return next((looked.damage for looked_at in looks for looked in looked_at if looked.damage), None)
 
 
 def _require_chunks(group: zarr.Group) -> None:

@@ -171,16 +171,15 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, WorkerState]:
+def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[str, WorkerState]:
     """Examine all workers as far as they are still there; return their states by address."""
     token = uuid.uuid4().hex
-    sources = rows.stored if rows is not None else ()
     try:
         if run is not None:
             (run.root / f".preflight.{token}").write_text(token)
         answers = client.run(
             examine,
-            sources,
+            rows.stored,
             None if run is None else run.path,
             token,
             on_error="return",

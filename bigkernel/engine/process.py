@@ -65,21 +65,16 @@ def resident(*, trim: bool = True) -> Resident:
     """Measure this process; with `trim` without what its allocator keeps of freed memory."""
     if trim:
         give_back()
-    return Resident(_status_bytes("VmRSS") or psutil.Process().memory_info().rss, peak_bytes())
+    return Resident(psutil.Process().memory_info().rss, peak_bytes())
 
 
 def peak_bytes() -> int:
     """Return the highest resident memory of this process so far."""
-    return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _status_bytes(name: str) -> int:
-    """Read a size that Linux tells of this process; 0 elsewhere."""
-    with suppress(OSError):
+    with suppress(OSError):  # on Linux; what the system tells elsewhere is there that of the parent, where it was more
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(name + ":"):
+            if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def give_back(freed_bytes: int = WORTH_BYTES) -> None:

@@ -114,10 +114,10 @@ class NumpySource(Source):
         try:
             if values.mode in ("r+", "w+"):
                 values.flush()  # what this process has written has its time on disk now, and not later
-            found = os.stat(values.filename)
+            status = os.stat(values.filename)
         except OSError:
             return "it was removed"
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +142,8 @@ class SparseSource(Source):
         return SparseSource(self.values[start - self.offset : stop - self.offset], start)
 
     def fingerprint(self) -> str:
-        parts = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
-        return zarr_arrays.digest({**parts, "shape": np.array(self.shape)})
+        arrays = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
+        return zarr_arrays.digest({**arrays, "shape": np.array(self.shape)})
 
     def held_bytes(self, rows: int) -> int:
         """Return bytes of so many rows at most, as they travel to a task."""
@@ -244,8 +244,8 @@ class DaskSource(Source):
         piece = self.array[start - self.offset : stop - self.offset]
         # what is persisted on a cluster is fetched from it; all else is computed here, in the task
         futures = futures_of(self.array)
-        found = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
-        return np.asarray(found.toarray() if sparse.issparse(found) else found)
+        values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
+        return np.asarray(values.toarray() if sparse.issparse(values) else values)
 
     def part(self, start: int, stop: int) -> Source:
         # only the graph of these rows travels with the task
@@ -304,7 +304,6 @@ class ClassWeightSource(Source):
     weight: Source | None  # the column of weights, or None: ones
     labels: Array  # (k,) sorted, as the column holds them
     factors: Array  # (k,) of each label
-    words: str  # what they were asked as
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -425,12 +424,12 @@ def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
     counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
     tail = () if is_series_like(frame) else (len(frame.columns),)
     number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
-    parts = [
+    chunks = [
         da.from_delayed(number(part, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
         for i, (part, count) in enumerate(zip(pieces, counts, strict=True))
         if count
     ]
-    return da.concatenate(parts) if parts else da.zeros((0, *tail), dtype=dtype)
+    return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)
 
 
 def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
@@ -478,10 +477,10 @@ class Rows:
             "transforms": [type(row_map).__name__ for row_map in self.row_maps],
             "bad rows": self.bad_rows,
         }
-        found = table(f"rows of {self.name}", figures)
+        html = table(f"rows of {self.name}", figures)
         if isinstance(self.x, ZarrSource) and self.x.path:
-            found += open_corpus(self.x.path).first_rows()
-        return found
+            html += open_corpus(self.x.path).first_rows()
+        return html
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -584,8 +583,8 @@ class Rows:
         n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: as many steps as give every segment one, of at least a quarter of a block
-            parts = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
-            return tuple(n * i // parts for i in range(parts + 1))
+            count = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
+            return tuple(n * i // count for i in range(count + 1))
         # never so far that a segment would be too long, or segments too few
         return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
 
@@ -595,8 +594,8 @@ class Rows:
         if n <= target:
             return (0, n) if n else (0,)
         if not steps:
-            parts = -(-n // target)
-            return tuple(n * i // parts for i in range(parts + 1))
+            count = -(-n // target)
+            return tuple(n * i // count for i in range(count + 1))
         step = steps[1] - steps[0]
         equal = all(b - a == step for a, b in pairwise(steps[:-1])) and n - steps[-2] <= step
         if equal:  # equal steps then, for which predictions can be written chunk by chunk

@@ -170,7 +170,7 @@ def weigh_classes(rows: Rows, targets: Targets, inputs: Inputs, given: Any) -> R
     else:
         factors = _balanced(np.bincount(position, class_weights(rows, labels), len(names)))[position]
     y, weight = rows.columns["y"], rows.columns.get("weight")
-    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors, repr(given))})
+    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors)})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:

@@ -199,13 +199,13 @@ class Progress:
 
     def _below(self, node: str) -> set[str]:
         """Return a node and all merges below it."""
-        within, found = [node], set()
+        within, below = [node], set()
         while within:
             one = within.pop()
-            if one in self._children and one not in found:
-                found.add(one)
+            if one in self._children and one not in below:
+                below.add(one)
                 within.extend(self._children[one])
-        return found
+        return below
 
     def _merge(self, node: str) -> None:
         if (node.startswith("0-") and len(self.stops) > 1) or node in self.merged_nodes:

@@ -139,9 +139,9 @@ class Chunk:
     def blocks(self, index: Array | None = None) -> Iterator[Index]:
         """Yield the rows of the chunk (or those of `index`) in blocks of about equal size."""
         count = len(self) if index is None else len(index)
-        parts = -(-count // self.block_rows)
-        for i in range(parts):
-            block = slice(count * i // parts, count * (i + 1) // parts)
+        blocks = -(-count // self.block_rows)
+        for i in range(blocks):
+            block = slice(count * i // blocks, count * (i + 1) // blocks)
             yield block if index is None else index[block]
             if self.work.on_block is not None:
                 self.work.on_block(block.stop - block.start)
@@ -181,9 +181,9 @@ class Chunk:
     def faults(self) -> Array:
         """Find the rows that `require_finite` refuses, (n,) bool."""
         bad = np.zeros(len(self), bool)
-        for found in (nonfinite_rows(self.x), nonfinite_rows(self.y, missing=True), nonfinite_rows(self.weight)):
-            if found is not None:
-                bad |= found
+        for rows in (nonfinite_rows(self.x), nonfinite_rows(self.y, missing=True), nonfinite_rows(self.weight)):
+            if rows is not None:
+                bad |= rows
         return bad
 
     def without(self, bad: Array, *, fresh: bool = False) -> Chunk:

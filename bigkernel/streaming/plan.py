@@ -51,10 +51,10 @@ def merge_tree(count: int) -> list[Merge]:
 
 def spans(count: int) -> dict[str, tuple[int, int]]:
     """Return, of every node, the first segment that it covers and one past the last."""
-    found = {leaf(i): (i, i + 1) for i in range(count)}
+    covers = {leaf(i): (i, i + 1) for i in range(count)}
     for node, left, right in merge_tree(count):
-        found[node] = found[left][0], found[right][1]
-    return found
+        covers[node] = covers[left][0], covers[right][1]
+    return covers
 
 
 def ancestors_of(merges: Sequence[Merge], beyond: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import dask
 import numpy as np
 import pytest
-from distributed import Client
 from drivers import wait_until
-from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
+from probes import Bulky, Die, Hold, Sums, Touch
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run
@@ -109,14 +108,11 @@ def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, 
 
 
 @pytest.mark.cluster
-def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, tmp_path):
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        local_cluster(2) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        pytest.raises(TaskAbandoned) as caught,
-    ):
+def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, cluster, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 1)
+    with pytest.raises(TaskAbandoned) as caught:
         sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
+    wait_for_workers(client, 2, 90)
     assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: ended 2 worker")
 
 
