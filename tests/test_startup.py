@@ -60,7 +60,7 @@ def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
 def test_imports_from_modules_that_have_become_packages_go_on_to_work():
     from bigkernel.data.ingest import ingest
     from bigkernel.estimators import KernelRidge
-    from bigkernel.events.scope import observe
+    from bigkernel.events.job import observe
     from bigkernel.images import MomentNormalise
     from bigkernel.kernels import Gaussian
     from bigkernel.search import SweepSearchCV
@@ -68,7 +68,7 @@ def test_imports_from_modules_that_have_become_packages_go_on_to_work():
 
     found = (KernelRidge, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
     homes = ("estimators.ridge", "images.pose_and_strokes", "data.ingest")
-    homes += ("kernels.functions", "events.scope", "search.sweep_search", "statistics.moments")
+    homes += ("kernels.functions", "events.job", "search.sweep_search", "statistics.moments")
     assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
 
 

@@ -60,8 +60,7 @@ def fit(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import told
-    from bigkernel.events.kinds import Figures
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import save_model
 
     opened = open_corpus(corpus)
@@ -230,8 +229,7 @@ def score(
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import judge, told
-    from bigkernel.events.kinds import Figures
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"

@@ -39,7 +39,7 @@ from bigkernel.data.atomic_write import (
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.html import columns, table
-from bigkernel.streaming.merge_tree import Accumulator, Merge, Receipt
+from bigkernel.streaming.plan import Accumulator, Merge, Receipt
 
 FORMAT = 2
 _DETACH_BYTES = 2**16

@@ -19,17 +19,15 @@ from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
 from bigkernel.data.check import check_chunks
 from bigkernel.data.fingerprint import NOT_COMPARED
-from bigkernel.engine.context import forget, in_force
+from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import sweep
+from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import Incident
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.moments import add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 FORMAT = 2
 WHAT = "predict"  # the word for the sweep that writes them
@@ -126,7 +124,7 @@ def create(
 
 def kept_for_run() -> tuple[str, bool]:
     """Return `keep` and `resume` of `zarr_arrays.publishing` under the run in force; "" and False without one."""
-    job = in_force().job
+    job = execution.get().job
     if job is None:
         return "", False
     return token_of(job.path), job.resume and Path(job.path, WHAT, "manifest.json").exists()

@@ -29,8 +29,7 @@ from bigkernel.data.atomic_write import require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import DaskSource, SparseSource, is_dask_array
+from bigkernel.engine.rows import DaskSource, Rows, SparseSource, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
@@ -61,14 +60,13 @@ from bigkernel.estimators.inputs import (
     with_domains,
 )
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
-from bigkernel.events.scope import part_of_job
+from bigkernel.events.job import job
 from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, RowMap
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -193,7 +191,7 @@ class RowsEstimator(BaseEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any = None) -> Self:
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
-        with part_of_job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"):
             method = self._method()
             self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
@@ -210,7 +208,7 @@ class RowsEstimator(BaseEstimator):
             method.require_same(before)
         known = None if before is None else before.inputs
         data = self.training(X, y, sample_weight, known=known, classes=classes)
-        with part_of_job(f"{type(self).__name__}.partial_fit"):
+        with job(f"{type(self).__name__}.partial_fit"):
             if before is not None:
                 self._fitted = fitting.add_rows(method, before, data)
             else:

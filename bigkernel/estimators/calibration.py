@@ -24,13 +24,12 @@ from bigkernel.estimators.exact_rows import read_exact
 from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.kernel_basis import LandmarkBasis
-from bigkernel.events.scope import spent
+from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
 

@@ -21,8 +21,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.estimators.kernel_basis import Basis
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Step, emit, spent
 from bigkernel.solvers.conjugate_gradients import (
     CORE_BYTES,
     Factor,
@@ -38,7 +37,7 @@ from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _LABEL_ROWS = 2**20  # rows whose labels are read at a time
@@ -279,7 +278,7 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
         products.update(by_fold, chunk)
     moments = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
     total = moments.zero()
-    chunk.work.passed = _row_reporter(len(ids))
+    chunk.work.on_block = _row_reporter(len(ids))
     moments.update(total, chunk)
     del chunk
     total = moments.finish(total)

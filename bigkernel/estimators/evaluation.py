@@ -23,8 +23,7 @@ from sklearn.pipeline import Pipeline
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import NumpySource, Source
+from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.html import MOST_IMAGES, pack

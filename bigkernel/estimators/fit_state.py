@@ -23,7 +23,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets, add, uncentred, unshifted
 from bigkernel.statistics.predictor import Calibration
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 AnyTargets = Targets | Cells | Sides
 Report = dict[str, object]  # figures as plain data

@@ -50,8 +50,7 @@ from bigkernel.estimators.precision import (
     with_probe,
     worth_factoring,
 )
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors

@@ -22,8 +22,15 @@ from sklearn.utils.validation import _check_feature_names, _check_sample_weight,
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import ClassWeightSource, feature_names, is_dask_array, is_dask_frame, unwrapped
+from bigkernel.engine.rows import (
+    ClassWeightSource,
+    Rows,
+    as_rows,
+    feature_names,
+    is_dask_array,
+    is_dask_frame,
+    unwrapped,
+)
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.statistics.moments import Targets
@@ -49,7 +56,7 @@ def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
             _check_feature_names(estimator, names, reset=reset)  # None forgets those of a fit before
         except (ValueError, TypeError) as error:  # TypeError: names of several types
             raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
-    if reset and not (len(rows) and rows.stored_width):
+    if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: {what}; at least one is needed")
     if rows.shape[1] != estimator.n_features_in_:
@@ -163,7 +170,7 @@ def weigh_classes(rows: Rows, targets: Targets, inputs: Inputs, given: Any) -> R
     else:
         factors = _balanced(np.bincount(position, class_weights(rows, labels), len(names)))[position]
     y, weight = rows.columns["y"], rows.columns.get("weight")
-    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors, repr(given))})
+    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors)})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:

@@ -21,7 +21,7 @@ from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
-from bigkernel.events.scope import spent
+from bigkernel.events.job import spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of

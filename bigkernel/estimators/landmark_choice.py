@@ -33,8 +33,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.checks import free_bytes
 from bigkernel.kernels import uniform_landmarks as draws
@@ -238,7 +238,7 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple
     part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))
     plain = replace(rows, columns={}, classes=())
     take = dask.delayed(plain.take, pure=False)
-    executor = executor_in_force(rows)
+    executor = choose_executor(rows)
     scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
     with dask.config.set(scheduler=scheduler):
         pieces = np.array_split(ids, -(-len(ids) // part))

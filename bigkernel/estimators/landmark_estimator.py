@@ -21,7 +21,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_p
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Projection
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 
 class LandmarkEstimator(RowsEstimator):

@@ -32,7 +32,7 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening, identity
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -26,8 +26,7 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.precision import whitened
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty

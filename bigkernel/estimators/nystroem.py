@@ -16,7 +16,7 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Soluti
 from bigkernel.estimators.inputs import input_rows, with_domains
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.events.scope import part_of_job
+from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Predictor, Projection
@@ -115,7 +115,7 @@ class Nystroem(RowTransformer):
         if columns.fourier:
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
         rows = with_domains(input_rows(self, X, reset=True), sample_domain)
-        with part_of_job("Nystroem.fit"):
+        with job("Nystroem.fit"):
             basis = columns.choose(rows)
             whitening = basis.whitening()
         coef = whitening.expand(np.eye(whitening.rank))

@@ -23,8 +23,7 @@ from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
 from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.solvers.accuracy import VECTORS, Evidence, changes, moved, scaled
 from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
@@ -32,7 +31,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Witness, selected, windows_to_skip
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 C = TypeVar("C", bound=Columns)
 P = TypeVar("P", bound=Problem)

@@ -43,8 +43,7 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.precision import evidence_of, solve_triangle
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,

@@ -20,8 +20,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import is_dask_array
+from bigkernel.engine.rows import Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.checks import require_row_squares

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-from bigkernel.streaming.merge_tree import Receipt, leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 # states of a segment: one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "wrapmf"
@@ -198,13 +198,13 @@ class Progress:
 
     def _below(self, node: str) -> set[str]:
         """Return a node and all merges below it."""
-        within, found = [node], set()
+        within, below = [node], set()
         while within:
             one = within.pop()
-            if one in self._children and one not in found:
-                found.add(one)
+            if one in self._children and one not in below:
+                below.add(one)
                 within.extend(self._children[one])
-        return found
+        return below
 
     def _merge(self, node: str) -> None:
         if (node.startswith("0-") and len(self.stops) > 1) or node in self.merged_nodes:
@@ -216,11 +216,6 @@ class Progress:
 
     def _rows(self, index: int) -> int:
         return self.stops[index] - (self.stops[index - 1] if index else 0)
-
-    @property
-    def resumed(self) -> int:
-        """Segments that were found finished in the run."""
-        return len(self._resumed)
 
     @property
     def rows_computed(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError
@@ -28,8 +28,7 @@ from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions, Scoring

@@ -20,8 +20,7 @@ from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.estimators.ridge import RidgeMethod
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit

@@ -16,8 +16,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import ClassWeightSource
+from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
@@ -28,8 +27,7 @@ from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
-from bigkernel.events.kinds import Event, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import gather

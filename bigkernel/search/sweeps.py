@@ -21,17 +21,16 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force, processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import Coefficients, evidence_of, perturbed_errors, probed_sweep, with_probe
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
@@ -148,7 +147,7 @@ def split_to_fit(one: T, check: Callable[[T], P], halves: Callable[[T], Sequence
 
 def limit_bytes(rows: Rows) -> int:
     """Return what a worker may take."""
-    limit, executor = settings().memory_limit_bytes, executor_in_force(rows)
+    limit, executor = settings().memory_limit_bytes, choose_executor(rows)
     if isinstance(executor, Client):
         workers = executor.scheduler_info(n_workers=-1)["workers"].values()
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])

@@ -35,7 +35,7 @@ from bigkernel.arrays import Array
 from bigkernel.solvers.residuals import probes
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 VECTORS = 8  # of the witness
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows

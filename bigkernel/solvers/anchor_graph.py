@@ -21,8 +21,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.pseudo_labels import OF_GRAPH, Sides, SplitSides, label_slots
 from bigkernel.statistics.moments import MomentStatistic, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 
 def anchor_weights(

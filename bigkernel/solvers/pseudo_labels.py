@@ -28,8 +28,7 @@ from bigkernel.statistics.moments import Sums, weights_of
 from bigkernel.statistics.predictor import softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
 _OF_LABELS = ("C", "t", "q")

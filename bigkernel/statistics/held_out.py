@@ -21,8 +21,7 @@ from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, HashFolds, mixed
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 FOLDS = 5

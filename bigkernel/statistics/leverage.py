@@ -20,8 +20,7 @@ from bigkernel.statistics.moments import Targets, block_footprint, weights_of
 from bigkernel.statistics.products import products, tile_bytes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, mixed
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _NAMES = ("row", "weight", "leverage", "fold")
 

@@ -23,8 +23,7 @@ from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")

@@ -17,8 +17,7 @@ from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
 

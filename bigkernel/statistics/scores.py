@@ -16,8 +16,7 @@ from bigkernel.arrays import Array
 from bigkernel.statistics.moments import Sums, Targets, add, weights_of
 from bigkernel.statistics.predictor import Predictor, log_softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 RESIDUAL_BINS = 40
 _BINS = 15

@@ -16,8 +16,7 @@ from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
 _NOT_COMPARED = {"identity": False}  # `data.fingerprint.NOT_COMPARED`

@@ -19,8 +19,7 @@ from bigkernel.arrays import Array
 from bigkernel.kernels.blas import add_rows
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 MOST_COLUMNS = 4096  # q: 134 MB a triangle, and 2 q² flops a row in float64
 

@@ -50,7 +50,7 @@ def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
 
     def gram() -> tuple[float, int]:
         swept = sweep(plain, statistic, what="moments")
-        return swept.seconds, swept.peak_bytes
+        return swept.seconds, swept.report()["peak_bytes"]
 
     def of(make: Callable[[], Any]) -> Job:
         def run() -> tuple[float, int]:

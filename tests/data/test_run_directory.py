@@ -19,12 +19,12 @@ from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.run_directory import ArrayRef, Run, attach, detach, read_sealed, write_sealed
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import identity, plan_sweep, sweep
-from bigkernel.engine.tasks import Job, merge, run_segment
+from bigkernel.engine.tasks import SweepTask, merge, run_segment
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.streaming.merge_tree import Receipt, merge_tree
+from bigkernel.streaming.plan import Receipt, merge_tree
 from bigkernel.streaming.row_maps import Scale, Standardize
 
 N, D = 110, 4
@@ -123,7 +123,7 @@ def segments_only(rows, statistic, path):
     store = Run(str(path))
     steps = plan_sweep(rows, statistic)
     store.begin(identity(rows, statistic, steps, settings()), resume=False)
-    job = Job(statistic, settings().block_rows, store)
+    job = SweepTask(statistic, settings().block_rows, store)
     return job, [run_segment(job, rows, segment) for segment in steps.segments]
 
 

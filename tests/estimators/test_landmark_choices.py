@@ -37,8 +37,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
-from bigkernel.events.kinds import Spent
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Spent, observe
 from bigkernel.streaming.row_maps import UnitNorm
 
 rng = np.random.default_rng(20170524)

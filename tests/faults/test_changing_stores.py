@@ -17,8 +17,7 @@ from bigkernel.data import zarr_arrays
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
-from bigkernel.events.kinds import SegmentDone
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, observe
 
 N, D, CHUNK_ROWS = 640, 8, 20
 CHUNKS = N // CHUNK_ROWS

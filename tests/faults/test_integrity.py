@@ -35,8 +35,7 @@ from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 N, D, CHUNK_ROWS = 300, 6, 20
 rng = np.random.default_rng(3)

@@ -21,8 +21,7 @@ from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.events.kinds import SegmentDone, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(44)
 X = rng.normal(size=(60, 3))

@@ -26,8 +26,7 @@ from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
-from bigkernel.events.kinds import Event, Incident
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Event, Incident, observe
 from bigkernel.streaming.plan import Plan
 
 N, D, CHUNK_ROWS = 210, 5, 20

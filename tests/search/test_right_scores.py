@@ -10,8 +10,7 @@ from rounding import TABLES, N, distance, least_squares
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
 from bigkernel.estimators import precision
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Note, observe
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.statistics.moments import Witness
 

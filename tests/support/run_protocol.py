@@ -24,11 +24,9 @@ from bigkernel.engine import executor
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import SegmentDone
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, observe
 from bigkernel.statistics.moments import add
-from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Footprint, ancestors_of, leaf
 
 CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
 
@@ -163,9 +161,9 @@ def _honest(usable):
     def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
         found, damaged = usable(self, merges, leaves)
-        above = ancestors_of(list(merges))
+        above = ancestors_of(merges)
         gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
-        if broken := {node for node in gone if not covered(node, found, above)}:
+        if broken := {node for node in gone if not {node, *above.get(node, ())} & set(found)}:
             raise Violation(f"the receipts of {sorted(broken)} promised more than there was")
         return found, damaged
 
