@@ -52,6 +52,7 @@ ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ou
 MANIFEST = "manifest"
 RESTORE = "restore it from a copy, or write the group again"
 _METADATA_BYTES = 2**23  # most that is read of one metadata file
+_ARRAY_METADATA_BYTES = 2**16
 _METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
@@ -131,7 +132,9 @@ def read_manifest(root: Path) -> Manifest:
         raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
         raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
-    texts = {name: read_metadata(root / name / METADATA) for name in digests}
+    # all are kept, so that those of arrays, which take a few kB, are bounded more closely
+    limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
+    texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != digests[name]:
             raise DataError(f"{root / name / METADATA}: is not as it was when the group was published; {RESTORE}")
