@@ -263,9 +263,9 @@ def test_rows_are_stored_in_the_dtype_asked_for_or_not_at_all(refused):
 
 
 def test_memory_does_not_grow_with_the_file():
-    paths = [write(f"{n}.csv", "0.25,0.5,0.75,1\n" * n) for n in (500_000, 900_000)]
+    paths = [write(f"{n}.csv", "0.25,0.5,0.75,1\n" * n) for n in (800_000, 1_500_000)]
     (rows, least), (more_rows, most) = reading_peaks(*paths, read_bytes=2**18)
-    assert (rows, more_rows) == (500_000, 900_000)
+    assert (rows, more_rows) == (800_000, 1_500_000)
     assert most < 1.1 * least
 
 
