@@ -128,14 +128,8 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     lock = Lock(directory)
     try:
         lock.acquire()
-    except RunLocked:
-        found = read(directory) or {"pid": "?", "host": "?", "since": "?"}
-        if not found["pid"]:
-            raise
-        raise RunLocked(
-            f"{os.fspath(path)}: {what} is being written by {holder_name(found)} since {found['since']}; wait "
-            "for it, or choose another place"
-        ) from None
+    except RunLocked as error:
+        raise RunLocked(f"{os.fspath(path)}: {what} is being written: {error}") from None
     _claimed.add(str(target))
     try:
         yield

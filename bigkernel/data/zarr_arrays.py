@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import zarr
@@ -52,6 +52,7 @@ ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ou
 MANIFEST = "manifest"
 RESTORE = "restore it from a copy, or write the group again"
 _METADATA_BYTES = 2**23  # most that is read of one metadata file
+_ARRAY_METADATA_BYTES = 2**16
 _METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
@@ -131,7 +132,9 @@ def read_manifest(root: Path) -> Manifest:
         raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
         raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
-    texts = {name: read_metadata(root / name / METADATA) for name in digests}
+    # all are kept, so that those of arrays, which take a few kB, are bounded more closely
+    limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
+    texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != digests[name]:
             raise DataError(f"{root / name / METADATA}: is not as it was when the group was published; {RESTORE}")
@@ -289,16 +292,21 @@ class Store:
             require_chunks(array)  # a missing chunk has a name
             raise
         if _digest_of((key, *found[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
-            if read_manifest(self.root) != self.manifest:
-                raise DataError(f"{self.root}: another store lies here than the one that was opened; open it again")
-            for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
-                read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
-            raise DataError(
-                f"{base}: its chunks are not those that were published: swapped, exchanged or older; {RESTORE}"
-            )
+            self._explain(array)
         sizes = np.array([found[key][0] for key in keys], np.int64)
         ends = np.frombuffer(b"".join(found[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
         return ChunkDigests(0, sizes, ends)
+
+    def _explain(self, array: zarr.Array) -> NoReturn:
+        """Raise what is wrong with chunks that are not those of the manifest."""
+        if read_manifest(self.root) != self.manifest:
+            raise DataError(f"{self.root}: another store lies here than the one that was opened; open it again")
+        for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
+            read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
+        raise DataError(
+            f"{directory_of(array)}: its chunks are not those that were published: swapped, exchanged or older; "
+            f"{RESTORE}"
+        )
 
 
 def open_store(path: str | os.PathLike[str], kind: str) -> Store:
@@ -380,14 +388,21 @@ def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None 
         values = np.asarray(array[start:stop])
         if digests is not None and stop > start:
             digests.require(array, start, stop)
+        return values
     except Exception as error:
-        if _is_transient(error):
-            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
-        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
-        values = np.empty((stop - start, *array.shape[1:]), array.dtype)
-        for key, piece in _pieces(array, start, stop):
-            rows = slice(piece[0].start - start, piece[0].stop - start)
-            values[(rows, *piece[1:])] = _read_piece(array, key, piece, digests)
+        return _read_again(array, start, stop, digests, error)
+
+
+def _read_again(
+    array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None, error: Exception
+) -> NDArray[Any]:
+    """Read chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name."""
+    if _is_transient(error):
+        _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+    values = np.empty((stop - start, *array.shape[1:]), array.dtype)
+    for key, piece in _pieces(array, start, stop):
+        rows = slice(piece[0].start - start, piece[0].stop - start)
+        values[(rows, *piece[1:])] = _read_piece(array, key, piece, digests)
     return values
 
 

@@ -97,7 +97,7 @@ def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, e
 
 
 def test_an_existing_target_is_left_alone_unless_asked(archive, tmp_path):
-    ingest(archive("a"), tmp_path / "c", name="mine", chunk_rows=7)
+    ingest(archive("a"), tmp_path / "c", name="mine", chunk_rows=70)
     with pytest.raises(DataError, match="already exists"):
         ingest(archive("b", X + 1), tmp_path / "c")
     assert np.array_equal(np.asarray(open_corpus(tmp_path / "c")), X)

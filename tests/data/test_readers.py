@@ -108,6 +108,7 @@ GOOD = {
     "npy in Fortran order": lambda: npy(np.asfortranarray(X), Y[:, None]),
     "npz": lambda: npz(np.savez, **NPY),
     "npz compressed": lambda: npz(np.savez_compressed, **NPY),
+    "npz beside objects": lambda: npz(np.savez, meta=np.array([{}]), **NPY),
     "npz in Fortran order": lambda: npz(np.savez, data=np.asfortranarray(X), labels=Y),
     "mat": lambda: (write("m.mat", {"small": np.ones((2, 2)), "gnd": Y[None], "fea": X, "note": "text"}), {}),
     "idx": lambda: images("-idx1-ubyte"),
@@ -390,8 +391,8 @@ BAD = {
     "png too large": (lambda: head_of_png(2**12, 2**13), "8192×4096 pixels; from 1 to 16,777,216", {}),
     "csv too wide": (lambda: write("t.csv", "1" + ",1" * 2**18 + "\n"), "262,145 columns, at most 131,072", {}),
     # no pickle
-    "npy objects": (lambda: write("m.npy", npy_head("|O", (3,)) + b"\x80\4"), "expected an array of numbers", {}),
-    "npz objects": (lambda: write("m.npz", {"x": X, "y": np.array([{}] * 300)}), "expected an array of numbers", {}),
+    "npy objects": (lambda: write("m.npy", npy_head("|O", (3,)) + b"\x80\4"), "expected numbers (n, d) or", {}),
+    "npz objects": (lambda: write("m.npz", {"x": X, "y": np.array([{}] * 300)}), "no vector of 300 labels", {}),
     # NaN, infinity
     "csv NaN": (lambda: write("t.csv", "1,2,0\n3,nan,1\n"), "in x, the first are [1]", {}),
     "parquet infinity": (lambda: write("t.parquet", table(np.where(X[123, 1] == X, np.inf, X), y=Y)), "[123]", {}),

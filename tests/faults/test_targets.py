@@ -183,7 +183,7 @@ def claim_of(target: Path, pid: int) -> Path:
 
 def test_a_second_driver_of_a_target_is_refused_by_name(corpus, model, tmp_path, other, no_segment, run):
     claim = claim_of(tmp_path / "m", other.pid)
-    said = rf"m: the .* is being written by process {other.pid} on .* since noon; wait for it, or choose another place"
+    said = rf"m: the .* is being written: .* in use by process {other.pid} on .* since noon; wait for it, or choose"
     for job in ways(model, corpus, tmp_path / "m").values():
         with pytest.raises(RunLocked, match=said):
             job()
