@@ -8,3 +8,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 DType = np.dtype[Any]  # float32 or float64
 Index = slice | Array  # some of the rows, or of the columns
+
+# X: NumPy, SciPy and zarr arrays, pandas and Polars frames, Dask collections, a Corpus, Rows, lists; examined when read
+RowsLike = object
+# y, weights, domains: the same kinds with one value a row (of y also (n, c)), or None where there are none
+ColumnLike = object

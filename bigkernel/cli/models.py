@@ -12,7 +12,8 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.terminal.figures import show
 

@@ -220,7 +220,7 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
 
 def _kept(run: str) -> str:
     """Return what an interrupted run holds, for a message."""
-    from bigkernel.data.run_status import survey
+    from bigkernel.data.run_directory import survey
 
     try:
         states = survey(run)

@@ -15,7 +15,8 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import grid_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor.terminal.figures import show

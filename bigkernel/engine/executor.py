@@ -18,14 +18,13 @@ from distributed import Client
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import Settings
-from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.process import resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import PULSE_SECONDS, Partial, SweepTask, merge, run_segment
 from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
 from bigkernel.statistics.moments import Statistic
-from bigkernel.streaming.plan import Merge, Plan, Segment, Sharing, ancestors_of, leaf, merge_tree, spans
+from bigkernel.streaming.plan import Merge, Plan, Receipt, Segment, Sharing, ancestors_of, leaf, merge_tree, spans
 
 _LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what this process holds
 

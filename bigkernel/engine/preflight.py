@@ -67,7 +67,7 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> Wor
     """Look at the worker that this runs on."""
     wrong, prints = [], []
     for source in sources:
-        there = replace(source, marks=None)  # other data than the driver's is told by the fingerprint
+        there = replace(source, digests=None)  # other data than the driver's is told by the fingerprint
         try:
             prints.append(retry(partial(_fingerprint, there), times=_RETRIES, passing=_is_passing))
         except (OSError, DataError) as error:

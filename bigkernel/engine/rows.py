@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
 import dask
 import numpy as np
@@ -33,7 +33,6 @@ from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
-from bigkernel.data.seals import Marks
 from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
@@ -155,34 +154,20 @@ class SparseSource(Source):
 class ZarrSource(Source):
     """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
 
-    `marks` are those of the chunks of an array of ours, which every read compares with what is there.
+    `digests` are of the chunks of an array of ours, which every read compares with what is there.
     """
 
     path: str = ""
     name: str = ""
     foreign: zarr.Array | None = None
-    marks: Marks | None = None
-
-    @classmethod
-    def of_corpus(cls, path: str, name: str, seal: str = "") -> Self:
-        """Open an array of a corpus, whose chunks are those that were sealed; `seal`: of the corpus, see `Corpus`.
-
-        Raises
-        ------
-        ChunkMissing, ChunkCorrupt, DataError
-            They are not.
-        """
-        array = cls(path, name).array
-        source = cls(path, name, marks=zarr_arrays.marks_of(path, name, array, seal))
-        source.__dict__["array"] = array  # opened once in this process
-        return source
+    digests: zarr_arrays.ChunkDigests | None = None
 
     @cached_property
     def array(self) -> zarr.Array:
         """The open array."""
         if self.foreign is not None:
             return self.foreign
-        return zarr_arrays.open_array(zarr_arrays.open_group(self.path, "corpus")[0], self.name)
+        return zarr_arrays.open_store(self.path, "corpus").array(self.name)
 
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "array"}
@@ -201,24 +186,20 @@ class ZarrSource(Source):
         return (*range(0, self.shape[0], step), self.shape[0])
 
     def read(self, start: int, stop: int) -> Array:
-        return zarr_arrays.read(self.array, start, stop, self.marks)
+        return zarr_arrays.read(self.array, start, stop, self.digests)
 
     def part(self, start: int, stop: int) -> ZarrSource:
-        if self.marks is None:
+        if self.digests is None:
             return self
         step = self.array.chunks[0]
-        return replace(self, marks=self.marks.part(start // step, -(-stop // step)))
+        return replace(self, digests=self.digests.part(start // step, -(-stop // step)))
 
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
     def state(self) -> object:
-        """See `Source`; every read of an array with marks tells by itself."""
-        if self.marks is not None:
-            return None
-        if self.path:
-            zarr_arrays.require_chunks(self.array)  # a lost one would be read as zeros
-        return self.fingerprint()
+        """See `Source`; every read of an array with digests tells by itself."""
+        return None if self.digests is not None else self.fingerprint()
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,6 +316,16 @@ class ClassWeightSource(Source):
     @property
     def origin(self) -> Source:
         return (self.y if self.weight is None else self.weight).origin
+
+
+def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
+    """Open `x` and the columns of a corpus, whose chunks are those that were published."""
+    arrays = zarr_arrays.open_arrays(corpus.path, "corpus", ("x", *corpus.columns), corpus.digest)
+    sources = {}
+    for name, (array, digests) in arrays.items():
+        sources[name] = ZarrSource(corpus.path, name, digests=digests)
+        sources[name].__dict__["array"] = array  # opened once in this process
+    return sources
 
 
 def window(source: Source, start: int, stop: int) -> Source:
@@ -728,9 +719,8 @@ def as_rows(
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        there = [name for name in COLUMNS if name in X.columns]
-        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
-        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
+        columns: dict[str, Source] = {**corpus_sources(X)}
+        rows = Rows(columns.pop("x"), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

@@ -30,7 +30,7 @@ from distributed import Client
 import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
-from bigkernel.data.run_directory import Receipt, Run, detach
+from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import run_on_cluster
 from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, announce_locally, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
@@ -42,7 +42,7 @@ from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
-from bigkernel.streaming.plan import Accumulator, Plan, leaf, merge_tree, plan
+from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
 ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`
@@ -260,7 +260,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
         raise
     finally:
         if run is not None and not lost:
-            run.sweep_up()
+            run.remove_partials()
 
 
 def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, str]]:
@@ -292,9 +292,9 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         min_segments=wanted.min_segments,
     )
     stored_share = None
-    if isinstance(rows.x, ZarrSource) and rows.x.marks is not None and len(rows.x.marks.sizes):
+    if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
         decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
-        stored_share = float(min(1.0, rows.x.marks.sizes.max() / max(1, decoded)))
+        stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
     return replace(
         steps,

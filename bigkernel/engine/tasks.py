@@ -17,7 +17,7 @@ from distributed import Reschedule, get_worker
 
 from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import LASTING
-from bigkernel.data.run_directory import Receipt, Run, attach
+from bigkernel.data.run_directory import Run, attach
 from bigkernel.data.zarr_arrays import retry
 from bigkernel.engine.process import give_back, peak_bytes, worker_name
 from bigkernel.engine.rows import NumpySource, Rows, Source
@@ -25,7 +25,7 @@ from bigkernel.errors import DataError
 from bigkernel.events.job import TOPIC, Pulse
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import Workspace
-from bigkernel.streaming.plan import Accumulator, Merge, Segment, ancestors_of, leaf
+from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
 
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 _OVERTAKEN_SECONDS = 0.5

@@ -19,13 +19,14 @@ import distributed
 from distributed import Client, Future, Nanny, Worker
 from distributed.scheduler import KilledWorker, NoWorkerError
 
-from bigkernel.data.run_directory import Receipt, Run
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.executor import RunningSweep
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.events.job import Merged, Message, Pulse, emit
 from bigkernel.events.plugin import parse_key
 from bigkernel.events.sinks import listen
+from bigkernel.streaming.plan import Receipt
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0

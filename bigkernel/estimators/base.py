@@ -25,8 +25,9 @@ from sklearn.utils.validation import _check_feature_names, check_array, check_is
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import publishing
-from bigkernel.data.targets import claimed, require_target
+from bigkernel.data.atomic_write import require_target
+from bigkernel.data.run_lock import claimed
+from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
 from bigkernel.engine.rows import DaskSource, Rows, SparseSource, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
@@ -119,13 +120,13 @@ class RowsEstimator(BaseEstimator):
     _fitted: ExactFit | MomentFit | IterativeFit | None = None
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
-    classes_ = Fitted("inputs.classes")
-    target_shift_ = Fitted("inputs.target_shift")
-    certificates_ = Fitted("certificates")
-    skipped_rows_ = Fitted("skipped_rows")
-    sweep_ = Fitted("sweep")
-    alpha_ = Fitted("solution.alpha")
-    training_mse_ = Fitted("solution.training_mse")
+    classes_ = Fitted[Array]("inputs.classes")
+    target_shift_ = Fitted[Array]("inputs.target_shift")
+    certificates_ = Fitted[Mapping[str, float]]("certificates")
+    skipped_rows_ = Fitted[int]("skipped_rows")
+    sweep_ = Fitted[Mapping[str, object]]("sweep")
+    alpha_ = Fitted[float | Array]("solution.alpha")
+    training_mse_ = Fitted[Array]("solution.training_mse")
 
     def _method(self) -> fitting.Method:
         """Return what is summed and how it is solved."""
@@ -553,8 +554,8 @@ class Classifier(ClassifierMixin):
     probabilities agree.
     """
 
-    calibration_scale_ = Fitted("calibration.scale")
-    calibration_offset_ = Fitted("calibration.offset")
+    calibration_scale_ = Fitted[float]("calibration.scale")
+    calibration_offset_ = Fitted[Array]("calibration.offset")
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.

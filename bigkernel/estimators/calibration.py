@@ -23,6 +23,7 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.exact_rows import read_exact
 from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
+from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import Certificates
@@ -141,9 +142,11 @@ def _without(fit: MomentFit, held: Mapping[str, Array], *, joins: bool) -> Accum
 
 
 def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
-    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
-    Y, labelled = exact.labels(data.targets)
-    K, again = fit.basis.core(), replace(method, alpha=fit.solution.alpha)
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
+    Y, labelled = exact.labels(data.labels)
+    basis = fit.basis
+    assert isinstance(basis, LandmarkBasis)
+    K, again = basis.core(), replace(method, alpha=fit.solution.alpha)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
@@ -154,7 +157,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         rest = labelled & ~held
         if not held.any():
             continue
-        part = ExactProblem(data.inputs, fit.basis, K, (Y, labelled), exact.weight)
+        part = ExactProblem(data.inputs, basis, K, (Y, labelled), exact.weight)
         if method.semi_supervised:  # they stay, without their labels
             part = replace(part, wanted=(Y[rest[labelled]], rest))
         else:

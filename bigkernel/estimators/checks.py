@@ -73,6 +73,17 @@ def free_bytes() -> int:
     return max(0, int(min(psutil.virtual_memory().available, left)))
 
 
+def number(alpha: object) -> float:
+    """Return a penalty that is one number."""
+    assert isinstance(alpha, Real)
+    return float(alpha)
+
+
+def one_penalty(alpha: object) -> float | str:
+    """Return a penalty that is one number, or what chooses it."""
+    return alpha if isinstance(alpha, str) else number(alpha)
+
+
 def penalty_of(alpha: Any) -> Any:
     """Read a penalty as it was given: "gcv", a float, or an array (c,) of several."""
     if isinstance(alpha, str):

@@ -12,6 +12,7 @@ import numpy as np
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
+from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
 from bigkernel.solvers.accuracy import moved, rounding_of_rotation
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
@@ -25,7 +26,8 @@ _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
     """The Gaussian process that the fit of the estimator `name` is the mean of."""
-    kernel, solution = fit.basis.kernel, fit.solution
+    basis, solution = of_kernel(fit.basis), fit.solution
+    kernel = basis.kernel
     assert isinstance(solution, RidgeSolution)
     if not kernel.positive:
         raise ConfigError(
@@ -34,12 +36,12 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     if kernel.precomputed:
         raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
     flag = solution.with_intercept
-    if np.ndim(solution.alpha):
+    if not isinstance(solution.alpha, float):
         raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
     if isinstance(fit, MomentFit):
-        whitening = fit.basis.whitening(warn=False)
+        whitening = basis.whitening(warn=False)
         if fit.triangle is not None:
             return triangle_posterior(fit.triangle, fit.centre, whitening, solution.alpha, fit_intercept=flag)
         of_sums = partial(nystrom_posterior, whitening=whitening, alpha=solution.alpha, fit_intercept=flag)
@@ -52,8 +54,8 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
                 stacklevel=4,
             )
         return of_sums(fit.moments)
-    require_exact(name, fit.basis.width)
-    return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
+    require_exact(name, basis.width)
+    return exact_posterior(basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
 
 
 def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:

@@ -23,10 +23,10 @@ from sklearn.pipeline import Pipeline
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.data.pixels import MOST_IMAGES, pack
 from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
+from bigkernel.html import MOST_IMAGES, pack
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 

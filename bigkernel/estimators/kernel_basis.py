@@ -18,7 +18,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.checks import require_exact
-from bigkernel.estimators.fit_state import UNSTORED, RowBasis
+from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
 from bigkernel.events.job import spent
@@ -189,14 +189,17 @@ class FourierBasis:
         """No whitening."""
         return identity(self.width)
 
-    def noise(self) -> None:
+    def noise(self) -> Array | None:
         """Not known: features are of order one, and white."""
+        return None
 
-    def glance(self) -> None:
+    def glance(self) -> tuple[Array, Array] | None:
         """Not needed: their moments are as white as they are."""
+        return None
 
-    def trace_error(self, moments: Moments) -> None:
+    def trace_error(self, moments: Moments) -> float | None:
         """Not known."""
+        return None
 
     def figures(self) -> dict[str, int]:
         """Nothing: there are no landmarks."""
@@ -204,6 +207,12 @@ class FourierBasis:
 
 
 Basis = LandmarkBasis | FourierBasis
+
+
+def of_kernel(basis: Columns) -> Basis:
+    """Return columns of a kernel, which those of kernel methods are."""
+    assert isinstance(basis, LandmarkBasis | FourierBasis)
+    return basis
 
 
 class RowChoice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -16,34 +17,35 @@ from bigkernel.estimators import fitting, reports
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.calibration import refuse_calibrated
 from bigkernel.estimators.fit_state import Fitted, IterativeFit, MomentFit
-from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
+from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Projection
+from bigkernel.streaming.plan import Accumulator
 
 
 class LandmarkEstimator(RowsEstimator):
     """Base of the estimators with the parameters kernel, gamma, degree, coef0, landmarks, dtype and random_state."""
 
-    kernel_ = Fitted("basis.kernel")
-    dtype_ = Fitted("basis.dtype")
-    landmarks_ = Fitted("basis.landmarks")
-    fourier_seed_ = Fitted("basis.seed")
-    fourier_origin_ = Fitted("basis.origin")
-    rank_ = Fitted("solution.rank")
-    statistics_ = Fitted("statistics_about_zero")
-    sample_weight_ = Fitted("weight")
+    kernel_ = Fitted[Kernel]("basis.kernel")
+    dtype_ = Fitted[str]("basis.dtype")
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    fourier_seed_ = Fitted[int]("basis.seed")
+    fourier_origin_ = Fitted[Array]("basis.origin")
+    rank_ = Fitted[int]("solution.rank")
+    statistics_ = Fitted[Accumulator]("statistics_about_zero")
+    sample_weight_ = Fitted[Array]("weight")
     # which of these there are depends on the method
-    n_iter_ = Fitted("solution.iterations")
-    eigenvalues_ = Fitted("solution.eigenvalues")
-    n_components_ = Fitted("solution.n_components")
-    correlations_ = Fitted("solution.correlations")
-    view_ranks_ = Fitted("solution.view_ranks")
-    distributional_variance_ = Fitted("solution.variance")
-    training_log_loss_ = Fitted("solution.log_loss")
-    domains_ = Fitted("inputs.domains")
-    source_domains_ = Fitted("inputs.source_domains")
-    target_domains_ = Fitted("inputs.target_domains")
+    n_iter_ = Fitted[int]("solution.iterations")
+    eigenvalues_ = Fitted[Array]("solution.eigenvalues")
+    n_components_ = Fitted[int]("solution.n_components")
+    correlations_ = Fitted[Array]("solution.correlations")
+    view_ranks_ = Fitted[tuple[int, int]]("solution.view_ranks")
+    distributional_variance_ = Fitted[Mapping[str, float]]("solution.variance")
+    training_log_loss_ = Fitted[float]("solution.log_loss")
+    domains_ = Fitted[Array]("inputs.domains")
+    source_domains_ = Fitted[Array]("inputs.source_domains")
+    target_domains_ = Fitted[Array]("inputs.target_domains")
 
     def given_kernel(self) -> Kernel:
         """Return the kernel that the parameters name, before rows tell it anything."""
@@ -165,7 +167,7 @@ class LandmarkEstimator(RowsEstimator):
             report |= {"labelled_rows": fit.rows, "sweep": dict(fit.sweep), "block_rows": settings().block_rows}
         if isinstance(fit, MomentFit):
             rows, sweep = fit.statistics["rows"], dict(fit.sweep)
-            report |= {"trace_error": fit.basis.trace_error(fit.moments), "rows": int(rows.sum())}
+            report |= {"trace_error": of_kernel(fit.basis).trace_error(fit.moments), "rows": int(rows.sum())}
             report |= {"labelled_rows": int(rows[-1]), "sweep": sweep, "block_rows": settings().block_rows}
             report |= {} if fit.triangle is None else {"sums": "qr"}
         found = fit.calibration

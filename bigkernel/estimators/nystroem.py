@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import kept, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
@@ -69,13 +70,13 @@ class Nystroem(RowTransformer):
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
     _fitted: ProjectionFit | None = None
-    kernel_ = Fitted("basis.kernel")
-    dtype_ = Fitted("basis.dtype")
-    landmarks_ = Fitted("basis.landmarks")
-    n_landmarks_ = Fitted("basis.width")
-    rank_ = Fitted("solution.rank")
-    dual_coef_ = Fitted("solution.coef")
-    intercept_ = Fitted("solution.intercept")
+    kernel_ = Fitted[Kernel]("basis.kernel")
+    dtype_ = Fitted[str]("basis.dtype")
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    n_landmarks_ = Fitted[int]("basis.width")
+    rank_ = Fitted[int]("solution.rank")
+    dual_coef_ = Fitted[Array]("solution.coef")
+    intercept_ = Fitted[Array]("solution.intercept")
 
     def __init__(
         self,

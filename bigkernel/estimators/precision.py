@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.fit_state import Problem, RowBasis, Training
+from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
+from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
 from bigkernel.events.job import Note, emit
 from bigkernel.solvers.accuracy import VECTORS, Evidence, changes, moved, scaled
 from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
@@ -32,6 +33,9 @@ from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Wi
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
 from bigkernel.streaming.plan import Accumulator
 
+C = TypeVar("C", bound=Columns)
+P = TypeVar("P", bound=Problem)
+Alpha = float | str | Array  # a number, one for each target, or "gcv"
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
@@ -67,12 +71,12 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
     return sweep(rows, replace(statistic, witness=replace(witness, every=1)), what=what)
 
 
-def is_probed(problem: Any) -> bool:
+def is_probed(problem: Problem) -> bool:
     """Return whether some rows went past the probe of the sums."""
     return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
 
 
-def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
+def evidence_of(problem: Problem, whitening: Whitening | None) -> Evidence | None:
     """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
@@ -81,7 +85,7 @@ def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
 
 
 def estimate_errors(
-    problem: Any, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
+    problem: Problem, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
 ) -> list[Errors] | None:
     """Estimate the errors of k solutions; `changed` solves from perturbed sums and tells how far each moves, (k,).
 
@@ -115,7 +119,7 @@ def perturbed_errors(
     fitted: Coefficients,
     solve: Callable[[Problem], Coefficients],
     moments: Moments,
-    basis: Any,
+    basis: Columns,
     count: int = 1,
     *,
     turned: bool = False,
@@ -149,8 +153,8 @@ def perturbed_errors(
 
 
 def whitened(
-    whiten: Callable[[Any, Certificates], Whitening | None], basis: Any, *, choose: bool
-) -> tuple[Any, Whitening | None, Certificates]:
+    whiten: Callable[[Columns, Certificates], Whitening], basis: C, *, choose: bool
+) -> tuple[C, Whitening, Certificates]:
     """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
 
     `whiten`: of a method.
@@ -158,15 +162,15 @@ def whitened(
 
     certificates, noted = Certificates(), Certificates()
     found = whiten(basis, certificates)
-    if found is not None and choose and basis.dtype == "float32" and found.rank < basis.width:
-        wider = replace(basis, dtype="float64")
+    if choose and basis.dtype == "float32" and found.rank < basis.width:
+        wider = cast(C, _float64(basis))
         finer = whiten(wider, noted)
-        if finer is not None and finer.rank > found.rank:
+        if finer.rank > found.rank:
             return wider, finer, noted
     return basis, found, certificates
 
 
-def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:
+def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
     Parameters
@@ -175,30 +179,35 @@ def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = F
     hidden : rounding hides directions that float64 might show
     """
     hidden = hidden and choose
-    if basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
         return None
     if hidden or (choose and not errors.blocks <= ENOUGH):
-        return replace(basis, dtype="float64", sums=None)
+        return _float64(basis)
     if basis.sums is None and not errors.sums <= ENOUGH:
-        return replace(basis, sums="float64")
-    return replace(basis, dtype="float64", sums=None) if choose else None
+        return replace(of_kernel(basis), sums="float64")
+    return _float64(basis) if choose else None
 
 
-def rounding_note(solved: Any) -> str:
+def _float64(basis: Columns) -> Columns:
+    return replace(of_kernel(basis), dtype="float64", sums=None)
+
+
+def rounding_note(problem: Problem | ExactProblem, solution: Solution, certificates: Certificates) -> str:
     """Describe a solve whose penalty is lost in the rounding of its sums, or of its kernel values where it is exact."""
-    basis, certificates = solved.problem.basis, solved.certificates
-    values = "moments" if hasattr(solved.problem, "statistics") else "kernel values"
+    basis = of_kernel(problem.basis)
+    values = "moments" if isinstance(problem, Problem) else "kernel values"
     condition = certificates.figures.get("core_condition")
     return (
         f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solved.solution.alpha):.3g}"
+        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
         + ("" if condition is None else f"; the core has the condition {condition:.1e}")
     )
 
 
-def of_columns(problem: Any, columns: Array) -> Any:
+def of_columns(problem: P, columns: Array) -> P:
     """Return what a solve on some of the landmarks (k,) starts from."""
     basis, centre, R = problem.basis, problem.centre, problem.triangle
+    assert isinstance(basis, LandmarkBasis)
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
@@ -220,7 +229,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
 
 def factor_rows(
     name: str, problem: Problem, data: Training, before: Certificates, notes: list[str]
-) -> tuple[Problem, dict[str, Any]] | None:
+) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
 
     Parameters
@@ -236,7 +245,7 @@ def factor_rows(
     note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
     try:
         emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
-        swept = sweep(data.rows, TriangleStatistic(features, data.targets), what="triangle")
+        swept = sweep(data.rows, TriangleStatistic(features, data.labels), what="triangle")
     except PlanTooLarge as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
         return None
@@ -247,15 +256,16 @@ def factor_rows(
     return replace(problem, triangle=triangle.moved(swept.total["R"], further)), swept.report()
 
 
-def triangle_of(problem: Any, *, fit_intercept: bool) -> Array:
+def triangle_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
     shift, R = problem.inputs.shift, problem.triangle
+    assert R is not None
     return np.asarray(R if fit_intercept or not np.ndim(shift) else triangle.moved(R, None, shift))
 
 
 def solve_triangle(
-    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
-) -> tuple[Array, Array, Array, Any]:
+    problem: Problem, whitening: Whitening, alpha: Alpha, certificates: Certificates, *, fit_intercept: bool
+) -> tuple[Array, Array, Array, float | Array]:
     """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
     found = nystrom_ridge_of(
         triangle_of(problem, fit_intercept=fit_intercept),
@@ -272,7 +282,7 @@ def solve_triangle(
     return found
 
 
-def block_noise(basis: Any) -> float:
+def block_noise(basis: Columns) -> float:
     """The standard deviation of the rounding of a kernel value: as float32 blocks show it, or as ε in points makes it.
 
     Kernels of the distance see points about the mean of the landmarks, as blocks do.
@@ -280,9 +290,9 @@ def block_noise(basis: Any) -> float:
     seen = basis.noise()
     if seen is not None:
         return float(np.sqrt(np.mean(seen**2)))
-    Z = getattr(basis, "landmarks", None)
-    if Z is None or basis.kernel.precomputed:
+    if not isinstance(basis, LandmarkBasis) or basis.kernel.precomputed:
         return 2 * EPS
+    Z = basis.landmarks
     points, mean = Z[:_POINTS], Z.mean(axis=0)
     signs = np.where(np.random.default_rng(0).random(points.shape) < 0.5, -1.0, 1.0)
     values = basis.kernel(points, Z)

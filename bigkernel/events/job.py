@@ -24,8 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from bigkernel.data.run_directory import Receipt
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Plan, Receipt
 
 Message: TypeAlias = dict[str, Any]  # JSON values; who takes one looks at them
 TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler

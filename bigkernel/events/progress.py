@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-from bigkernel.data.run_directory import Receipt
-from bigkernel.streaming.plan import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 # states of a segment: one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "wrapmf"

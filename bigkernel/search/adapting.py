@@ -25,10 +25,12 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.domains import slot_counts
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
+from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions, Scoring
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
@@ -83,7 +85,7 @@ class SplitFits:
 
     def squares(self, moments: Moments) -> Array:
         """Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
-        whitened = np.stack([course.solved.solution.whitened for course in self.courses])  # type: ignore[attr-defined]
+        whitened = np.stack([course.solved.solution.whitened for course in self.courses])
         return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
 
     def errors(self) -> list[Errors | None]:
@@ -199,7 +201,8 @@ class AdaptingSweep(Sweep):
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
     ) -> list[list[FoldSolutions]]:
         """Return the candidates after their rounds."""
-        return [_self_train(self.lead.basis.centred(), partition.attach(data.rows), of_kernel) for of_kernel in solved]
+        features, rows = of_kernel(self.lead.basis).centred(), partition.attach(data.rows)
+        return [_self_train(features, rows, one) for one in solved]
 
 
 def _adapting(candidate: Candidate) -> AdaptingMethod:
@@ -207,7 +210,7 @@ def _adapting(candidate: Candidate) -> AdaptingMethod:
     return candidate.method
 
 
-def _self_train(features: LandmarkMap, rows: Rows, found: list[FoldSolutions]) -> list[FoldSolutions]:
+def _self_train(features: LandmarkMap | FourierMap, rows: Rows, found: list[FoldSolutions]) -> list[FoldSolutions]:
     """Return the candidates after their rounds, by fold."""
     fits = [solved.fits for solved in found if isinstance(solved, AdaptingSolutions)]
     courses, number = [(of_split.sides, course) for of_split in fits for course in of_split.courses], 0

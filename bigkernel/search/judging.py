@@ -17,7 +17,7 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.fitting import Trial, judge
 from bigkernel.estimators.ridge import fit_by_cg
 from bigkernel.events.job import Note, emit
@@ -59,7 +59,7 @@ class KernelTrial(Trial):
             return False
         return True
 
-    def _share(self, basis: object) -> None:
+    def _share(self, basis: Columns) -> None:
         self.basis = basis
         for candidate in self.members:
             candidate.basis = basis

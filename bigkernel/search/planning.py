@@ -22,7 +22,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
 from bigkernel.estimators.fit_state import Training
-from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
@@ -240,14 +240,19 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
         adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
         for candidate in group:
             graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
-            key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
+            key = (
+                candidate.basis.dtype,
+                candidate.columns.dtype == "auto",
+                _key(of_kernel(candidate.basis).kernel),
+                graph,
+            )
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
             if adapts:  # a kernel at a time: a graph is of one
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
-            for family in gather([one[0].basis.kernel for one in lists]):
+            for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 

@@ -26,9 +26,9 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit_state import Inputs, Problem, RowBasis
+from bigkernel.estimators.fit_state import Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import Coefficients, evidence_of, perturbed_errors, probed_sweep, with_probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
@@ -77,7 +77,7 @@ class Candidate:
     method: Method
     columns: BasisChoice | RowChoice
     penalty: Penalty
-    basis: Any = None
+    basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 
 
@@ -195,22 +195,18 @@ class Sweep:
     # -- what is summed ------------------------------------------------------------------------------------------------
 
     @property
-    def _is_family(self) -> bool:
-        return isinstance(self.lead.basis, LandmarkBasis) and len(self.members) > 1
-
-    @property
     def features(self) -> FeatureMap:
         """The feature map: one block a kernel."""
         basis = self.lead.basis
-        if not self._is_family:
-            return basis.features()  # type: ignore[no-any-return]
-        kernels = tuple(one[0].basis.kernel for one in self.members)
+        if len(self.members) == 1 or not isinstance(basis, LandmarkBasis):
+            return basis.features()
+        kernels = tuple(of_kernel(one[0].basis).kernel for one in self.members)
         return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
 
     @property
     def predicting(self) -> FeatureMap:
         """The part of the feature map that solutions have coefficients of."""
-        return self.lead.method.predicting(self.features)  # type: ignore[no-any-return]
+        return self.lead.method.predicting(self.features)
 
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
@@ -218,11 +214,11 @@ class Sweep:
         """Return the moments of all kernels, by fold; with their whitenings, a witness sees them."""
         basis, features = self.lead.basis, self.features
         if isinstance(features, LandmarkFamily):
-            features = replace(features, shifts=np.stack([one[0].basis.shift for one in self.members]))
+            features = replace(features, shifts=np.stack([_shift(one[0]) for one in self.members]))
         else:
             features = basis.centred()
-        sums = None if isinstance(basis, RowBasis) else basis.sum_dtype
-        statistic = MomentStatistic(features, targets, self.lead.method.unlabelled, partition.folds, sums=sums)
+        unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
+        statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
@@ -299,8 +295,7 @@ class Sweep:
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
         """Return the solutions of each kernel, by fold, from one sweep."""
         whitenings, noted = self._whiten()
-        known = [whitening for whitening in whitenings if whitening is not None]
-        statistic = self.statistic(data.targets, partition, len(data.rows), known)
+        statistic = self.statistic(data.targets, partition, len(data.rows), whitenings)
         total = probed_sweep(partition.attach(data.rows), statistic, what="tune").total
         for certificates in noted:
             certificates.warn()
@@ -317,7 +312,7 @@ class Sweep:
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
 
-    def _whiten(self) -> tuple[list[Whitening | None], list[Certificates]]:
+    def _whiten(self) -> tuple[list[Whitening], list[Certificates]]:
         """Return the whitening of each kernel, where their sums are probed; and what is to be warned of."""
         if not self.lead.method.probed:
             return [], []
@@ -350,6 +345,11 @@ class Sweep:
     ) -> list[list[FoldSolutions]]:
         """Return the solutions after what follows the last solve."""
         return solved
+
+
+def _shift(candidate: Candidate) -> Array:
+    assert isinstance(candidate.basis, LandmarkBasis)
+    return candidate.basis.shift
 
 
 def _about(statistic: MomentStatistic, place: int) -> Array | None:

@@ -8,11 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
 from bigkernel.engine.executor import schedule
 from bigkernel.engine.sweep import JobDirectory
-from bigkernel.streaming.plan import Footprint, Plan, leaf, merge_tree, plan, spans
+from bigkernel.streaming.plan import Footprint, Plan, Receipt, leaf, merge_tree, plan, spans
 
 
 def planned(count: int) -> Plan:

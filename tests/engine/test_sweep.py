@@ -22,7 +22,6 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.data.run_directory import Receipt
 from bigkernel.engine import tasks
 from bigkernel.engine.context import executing
 from bigkernel.engine.executor import hold, schedule
@@ -35,7 +34,7 @@ from bigkernel.events.job import JobEnded, JobStarted, Merged, Pulse, SegmentDon
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.plan import Footprint, ancestors_of, leaf, merge_tree, plan
+from bigkernel.streaming.plan import Footprint, Receipt, ancestors_of, leaf, merge_tree, plan
 from bigkernel.streaming.row_maps import Scale, UnitNorm
 
 N, D, M = 230, 4, 6

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import START, messages
 
-from bigkernel.data.run_directory import Receipt
 from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
-from bigkernel.streaming.plan import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 PLAN = {"rows": 400, "flops": 4e6}
 

@@ -24,8 +24,8 @@ from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, Tou
 
 from bigkernel import connect
 from bigkernel.data import zarr_arrays
+from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import Lock, locked
-from bigkernel.data.run_status import survey
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned

@@ -17,8 +17,9 @@ import pytest
 
 from bigkernel import KernelRidge, executing, save_model
 from bigkernel.data import atomic_write, run_lock
+from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, RunLocked
 from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
@@ -73,7 +74,7 @@ def ways(model: KernelRidge, corpus: Corpus, path: Path) -> dict[str, Callable[[
 @pytest.mark.parametrize("deep", ["in.model", "x/in.model", "x/c/new/in.model"])
 def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
     before = content(Path(corpus.path))
-    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a corpus of ours; choose a place"):
+    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a zarr store; choose a place"):
         ways(model, corpus, Path(corpus.path) / deep)[way]()
     assert content(Path(corpus.path)) == before
 
@@ -82,7 +83,7 @@ def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     before = content(Path(corpus.path))
     inside = Path(corpus.path) / "job.run"
     with (
-        pytest.raises(DataError, match=r"the run would lie inside .*, which is a corpus"),
+        pytest.raises(DataError, match=r"the run would lie inside .*, which is a zarr store"),
         executing(run=inside),
     ):
         pass

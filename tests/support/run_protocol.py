@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from crashing_disk import Disk, known
 
-from bigkernel.data import run_lock, seals, zarr_arrays
-from bigkernel.data.atomic_write import publishing
+from bigkernel.data import run_lock, zarr_arrays
 from bigkernel.data.run_directory import Run
+from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import executor
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -64,20 +64,22 @@ class Sum:
 def _publish(path, kind, arrays, attributes, *, overwrite=False):
     """`zarr_arrays.publish` without zarr."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
-        scratch.joinpath(seals.METADATA).write_text(json.dumps({"kind": kind, **attributes}))
+        scratch.joinpath(zarr_arrays.METADATA).write_text(
+            json.dumps({"attributes": {zarr_arrays.ATTRIBUTE: {"kind": kind, **attributes}}})
+        )
         for name, values in arrays.items():
             scratch.joinpath(name).mkdir()
-            scratch.joinpath(name, seals.METADATA).write_text(json.dumps({"shape": values.shape}))
+            scratch.joinpath(name, zarr_arrays.METADATA).write_text(json.dumps({"shape": values.shape}))
             scratch.joinpath(name, "0").write_bytes(values.tobytes())
 
 
 def _read_group(path, kind):
     """`zarr_arrays.read_group` of what `_publish` wrote."""
-    seal = seals.verify(Path(path))
+    manifest = zarr_arrays.read_manifest(Path(path))
     found = {}
-    for name, array in seal.arrays.items():
-        if seals.chunks_digest(Path(path, name))[0] != array.chunks:
-            raise DataError(f"{path}/{name}: other chunks than those that were sealed")
+    for name, array in manifest.arrays.items():
+        if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
+            raise DataError(f"{path}/{name}: other chunks than those that were published")
         found[name] = np.frombuffer(Path(path, name, "0").read_bytes())
     return found, {}
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, load_library, natural
+from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, load_library, natural
 from bigkernel.errors import DataError
 
 _LARGEST_LABEL = 18  # digits of a folder's name that is a number
@@ -52,7 +52,6 @@ def read(path: str, *, grey: bool = False) -> Source:
         *("png", path, width * height, dtype, blocks, len(images), labelled),
         image_shape=(height, width),
         scale=float(np.iinfo(dtype).max),
-        origin=lambda: folder_origin(path, (name for _, name in images)),
     )
 
 
