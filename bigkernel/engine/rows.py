@@ -321,11 +321,11 @@ class ClassWeightSource(Source):
 def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
     """Open `x` and the columns of a corpus, whose chunks are those that were published."""
     arrays = zarr_arrays.open_arrays(corpus.path, "corpus", ("x", *corpus.columns), corpus.digest)
-    found = {}
+    sources = {}
     for name, (array, digests) in arrays.items():
-        found[name] = ZarrSource(corpus.path, name, digests=digests)
-        found[name].__dict__["array"] = array  # opened once in this process
-    return found
+        sources[name] = ZarrSource(corpus.path, name, digests=digests)
+        sources[name].__dict__["array"] = array  # opened once in this process
+    return sources
 
 
 def window(source: Source, start: int, stop: int) -> Source:

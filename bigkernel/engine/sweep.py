@@ -32,14 +32,7 @@ from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import run_on_cluster
-from bigkernel.engine.executor import (
-    RunLocation,
-    RunningSweep,
-    SweepSpec,
-    announce_locally,
-    run_locally,
-    schedule,
-)
+from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, announce_locally, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource

@@ -24,6 +24,7 @@ from bigkernel.engine.executor import RunningSweep
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.events.job import Merged, Message, Pulse, emit
+from bigkernel.events.plugin import parse_key
 from bigkernel.events.sinks import listen
 from bigkernel.streaming.plan import Receipt
 
@@ -86,8 +87,8 @@ class Watch:
 
     def _suspects(self, key: str) -> tuple[str, ...]:
         """Name what a worker may have been at in a task: any of its segments, or the merge that it is."""
-        kind, node = key.split("-")[1:2], node_of(key)
-        return self._schedule.segments_of(node) if kind == ["segment"] else (node,)
+        kind, _, node = parse_key(key)
+        return self._schedule.segments_of(node) if kind == "segment" else (node,)
 
     def expect(self, future: Future) -> None:
         """Wait for this future too."""
@@ -225,8 +226,3 @@ def at_work(token: str, dask_worker: Worker) -> bool:
 def last_log(dask_worker: Nanny) -> str:
     """Return the last lines that a nanny logged, newest first; for `Client.run` with `nanny=True`."""
     return " | ".join(text for _, text in dask_worker.get_logs(n=3))
-
-
-def node_of(key: str) -> str:
-    """Find the node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
-    return "-".join(key.split("-")[3:])

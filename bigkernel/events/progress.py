@@ -50,7 +50,6 @@ class Share:
 
     segments: int = 0
     rows: int = 0
-    busy_seconds: float = 0.0
     peak_bytes: int = 0
     lost: bool = False
 
@@ -157,7 +156,6 @@ class Progress:
         share = self.workers.setdefault(receipt.worker, Share())
         share.segments += 1
         share.rows += rows
-        share.busy_seconds += receipt.elapsed
         share.peak_bytes = max(share.peak_bytes, receipt.peak_bytes)
         self._costs.append((float(rows), float(receipt.elapsed)))
         self._spend(receipt.seconds)
@@ -276,7 +274,7 @@ class Progress:
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
         `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds` (`expected`,
-        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`,
+        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)

@@ -5,13 +5,13 @@ of workers. A segment is a run of whole chunks: the unit of commit.
 
 The partial results of segments are merged in a fixed binary tree. A node is named by its level and place: "0-3" is
 segment 3, "1-1" the merge of segments 2 and 3. The tree depends on the number of segments alone, so that sums are
-rounded alike whoever computes them.
+rounded alike whoever computes them. A finished node leaves a receipt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 
@@ -28,8 +28,6 @@ _PANEL_ROWS = 384  # that BLAS packs of a rank-k update at most
 
 Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
 Merge = tuple[str, str, str]  # node, left, right
-
-
 _MOST_SECONDS = 1e11
 
 
@@ -59,15 +57,12 @@ class Receipt:
 
     def to_json(self) -> dict[str, object]:
         """Plain data."""
-        return dict(asdict(self))
+        return asdict(self)
 
     @classmethod
-    def of_json(cls, stored: dict[str, object]) -> Receipt:
+    def of_json(cls, stored: Mapping[str, object]) -> Receipt:
         """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
-        retries = stored["retries"]
-        if not isinstance(retries, list | tuple):
-            raise ValueError("expected retries")
-        receipt = cls(**{**stored, "retries": tuple(retries)})  # type: ignore[arg-type]
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # seen to below
         counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
         times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
         texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
