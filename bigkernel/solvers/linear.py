@@ -176,9 +176,9 @@ def linear_fit(
         about = moments if fit_intercept else replace(moments, shift=shift)
         alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
 
-    def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
         part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
+        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted)
 
     v, level, error = by_penalty(alpha, len(moments.t), certificates, solve)
     return v, level, error, alpha
@@ -236,7 +236,7 @@ def _solve_rows(
     rows: float,
     alpha: float,
     chosen: Index,
-    noted: Certificates | None,
+    noted: Certificates,
 ) -> tuple[Array, Array, Array]:
     """Coefficients, level and squared errors of the targets that are chosen."""
     root, mean = np.sqrt(part.n), part.mean + shift
@@ -258,14 +258,13 @@ def _solve_rows(
     solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))
     u = solution.w
     w, whole = to.expand(u) / scale[:, None], np.vstack([top * (not fit_intercept), columns * scale])
-    null = np.linalg.qr(to.expand(solution.stacked.null))[0]
+    null = np.linalg.qr(to.expand(solution.null))[0]
     v = least_norm(null, w, scale, lambda moved: float(((whole @ moved) ** 2).sum()))
     level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
-    if noted is not None:
-        system.certify(solution, noted, v)
+    system.certify(solution, noted, v)
+    if not fit_intercept and (found := noted.errors) is not None:
         # relative to the norm of predictions about their mean, which the first row is
-        if not fit_intercept and (found := noted.errors) is not None:
-            rest = float(np.linalg.norm((F @ u)[1:]))
-            ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
-            noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
+        rest = float(np.linalg.norm((F @ u)[1:]))
+        ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
+        noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
     return v, level - part.mean @ v, solution.squares

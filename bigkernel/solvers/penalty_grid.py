@@ -153,10 +153,9 @@ def candidates(
     return weights, intercepts, errors
 
 
-def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: Certificates | None) -> tuple[Array]:
+def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: Certificates) -> tuple[Array]:
     solution = system.solve(alpha, columns)
-    if noted is not None:
-        noted.errors = system.error(solution)
+    noted.errors = system.error(solution)
     return (solution.w,)
 
 

@@ -71,8 +71,8 @@ def require_alpha(alpha: object) -> None:
 def by_penalty(
     alpha: Penalties,
     count: int,
-    certificates: Certificates | None,
-    solve: Callable[[float, Index, Certificates | None], tuple[Array, ...]],
+    certificates: Certificates,
+    solve: Callable[[float, Index, Certificates], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
     """Solve for the targets of each penalty together, and keep the worst of each figure.
 
@@ -87,12 +87,11 @@ def by_penalty(
     joined: list[Array] = []
     for value in np.unique(alphas):
         columns, own = np.flatnonzero(alphas == value), Certificates()
-        parts = solve(float(value), columns, None if certificates is None else own)
+        parts = solve(float(value), columns, own)
         joined = joined or [np.zeros((*part.shape[:-1], count)) for part in parts]
         for whole, part in zip(joined, parts, strict=True):
             whole[..., columns] = part
-        if certificates is not None:
-            certificates.take_worst(own)
+        certificates.take_worst(own)
     return tuple(joined)
 
 
@@ -558,6 +557,7 @@ def nystrom_ridge(
     the errors behind the moments, the certificates take those of predictions. Penalties (c,) share the whitening.
     One penalty asks for no whitened moments where it and the core stand out from rounding.
     """
+    certificates = certificates or Certificates()
     if np.ndim(alpha) == 0 and whitening.core is not None and moments.n > 0:
         found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, certificates, evidence)
         if found is not None:
@@ -569,10 +569,9 @@ def nystrom_ridge(
     del rotated
     system = RidgeSystem(small, moments.rows, whitening.condition, known)
 
-    def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
         solution = system.solve(value, columns)
-        if noted is not None:
-            system.certify(solution, noted)
+        system.certify(solution, noted)
         return solution.w, solution.squares
 
     w, error = by_penalty(alpha, len(small.q), certificates, solve)
@@ -584,7 +583,7 @@ def _unrotated_ridge(
     whitening: Whitening,
     alpha: float,
     fit_intercept: bool,
-    certificates: Certificates | None,
+    certificates: Certificates,
     evidence: Evidence | None,
 ) -> tuple[Array, Array, Array] | None:
     """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
@@ -614,9 +613,8 @@ def _unrotated_ridge(
     errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None
-    if certificates is not None:
-        size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
-        left = gram.penalised_times(alpha, coef) - right
-        factor.certify(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, certificates)
-        certificates.errors = None if evidence is None else errors
+    size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
+    left = gram.penalised_times(alpha, coef) - right
+    factor.certify(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, certificates)
+    certificates.errors = None if evidence is None else errors
     return coef, target_mean - of_mean @ w if fit_intercept else np.zeros_like(target_mean), error

@@ -242,3 +242,9 @@ def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
     """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]
+
+
+def signs(columns: Array) -> Array:
+    """±1 (c,), the sign of the largest entry of each column (m, c): that of an eigenvector is arbitrary."""
+    largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
+    return np.where(largest < 0, -1.0, 1.0)
