@@ -24,8 +24,9 @@ from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Problem, RowBasis, Training
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import VECTORS, Evidence, moved, scaled
-from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
+from bigkernel.solvers.accuracy import moved
+from bigkernel.solvers.residuals import ENOUGH, VECTORS, Certificates, Errors, probes
+from bigkernel.solvers.ridge import Evidence, scaled
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle

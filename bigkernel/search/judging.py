@@ -47,7 +47,7 @@ from bigkernel.search.conjugate_gradients import solve_folds_by_cg
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import Variances, changes, rounding_of_rotation, variances
+from bigkernel.solvers.accuracy import changes
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -58,7 +58,8 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, Certificates
-from bigkernel.solvers.whitening import Whitening, identity, reduced
+from bigkernel.solvers.ridge import Variances, rounding_of_rotation, variances
+from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
@@ -197,7 +198,7 @@ def _fit_fold(
     coordinates, train, one = folds.coordinates, folds.train(fold), folds.parts[fold]
     weights, intercepts, errors = coordinates.fit(train, penalties, known)
     if coordinates.origin is not None and not penalties[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
+        train = reduced(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [

@@ -25,11 +25,10 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import VECTORS
-from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
 from bigkernel.solvers.ridge import Factor, Penalties, by_penalty, factorize, quadratic, squared_error
 from bigkernel.solvers.triangle_ridge import EPS, RowSystem
-from bigkernel.solvers.whitening import Reduced, centre, identity
+from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -174,7 +173,7 @@ def linear_fit(
     """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
     if isinstance(alpha, str):
         about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
+        alpha = gcv.best_alpha(about, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
 
     def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
         part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])

@@ -17,11 +17,10 @@ import numpy as np
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Certificates, Errors
-from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, by_penalty
-from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
+from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, Variances, by_penalty
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Fits = tuple[Array, Array, list[Errors | None]]  # weights (k, r, c), intercepts (k, c), and errors where they are known
@@ -84,7 +83,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
     """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
-        return Coordinates(identity(len(core)), V)
+        return Coordinates(Whitening(len(core), len(core)), V)
     values, W = positive_part(*top_eigen(reduced(everything, whitening).G, n_components))
     return Coordinates(whitening, W * np.sqrt(values))
 

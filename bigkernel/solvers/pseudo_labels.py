@@ -33,7 +33,7 @@ from bigkernel.streaming.plan import Footprint
 
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
 _OF_LABELS = ("C", "t", "q")
-OF_GRAPH = ("anchors", "degrees")
+_OF_GRAPH = ("anchors", "degrees")
 _HARD = 1e100  # a slope that is as good as infinite
 
 
@@ -106,16 +106,18 @@ class SplitSides:
     def part(self, total: Accumulator, split: int) -> Accumulator:
         """The sums of a split as a fit of its own has them: target and source, and the graph of both."""
         sides = np.stack([self.targets[:, split], self.sources[:, split]])
-        plain = {name: values for name, values in total.items() if name not in OF_GRAPH}
+        plain = {name: values for name, values in total.items() if name not in _OF_GRAPH}
         found = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
         for name in _OF_LABELS:  # of the target none is read
             found[name][0] = 0
-        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in OF_GRAPH if name in total}
+        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
 
     def tests(self, total: Accumulator, split: int) -> Accumulator:
         """The sums of the rows that a split tests, one group."""
         here = self.tested[:, split]
-        return {name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in OF_GRAPH}
+        return {
+            name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in _OF_GRAPH
+        }
 
 
 def soft_labels(values: Array, slope: float) -> Array:

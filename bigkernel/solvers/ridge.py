@@ -11,13 +11,26 @@ factored depends on what is asked:
                   smallest; about 0 it is Mₒ = M + n μμᵀ, and with g = M⁻¹μ, Mₒ⁻¹B = M⁻¹B − g gᵀB / (1/n + μᵀg)
 `triangle_ridge.RowSystem` is the same of rows whose moments float64 cannot carry, by QR.
 
-Shapes: p columns of the map, r whitened coordinates, c targets.
+Errors of predictions follow by a formula. In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E
+in the place of G move it by −H⁻¹Ew. `statistics.moments` has Ez for k random vectors z, of which entry i estimates the
+size of row i of E,
+    a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
+Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
+    Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
+and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
+whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
+(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work beside the
+factor. All is relative to wᵀGw. Measured on generated and public tables, cores of condition 1 to 1e10, float32 and
+float64: estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side
+of a warning, up to a thousandfold.
+
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the probe.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -28,9 +41,9 @@ from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import VECTORS, Evidence, Variances, rounding_of_rotation, variances
 from bigkernel.solvers.residuals import (
     BLIND,
+    VECTORS,
     Certificates,
     Errors,
     clear_upper,
@@ -307,6 +320,60 @@ class _TridiagonalFactor(Factor):
         return np.asarray(linalg.lapack.dpttrs(self.pivots, below, C)[0]) if below.size else C / self.pivots
 
 
+def scaled(total: Mapping[str, Array]) -> Array:
+    """Ev (p, k) of all rows from what was seen of some: rounding grows as the root of their number."""
+    seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
+    return np.asarray(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of the errors behind the moments of a fit, in the columns of the map."""
+
+    rounding: Array  # Ev, (p, k), of the vectors v = Tz that the probe carried, z = `probes(r, VECTORS)`
+    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
+    noise: Array | None = None
+    widest: bool = False  # the blocks are float64, as `Errors` has it
+
+
+@dataclass(frozen=True, eq=False)
+class Variances:
+    """Of the errors behind moments, in whitened coordinates."""
+
+    sums: Array  # (r,) the a_i of the sums
+    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
+    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
+    rows: float  # behind the moments
+    widest: bool = False  # see `Errors`
+
+    @cached_property
+    def changes(self) -> Array:
+        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
+        signs = probes(len(self.sums), VECTORS)
+        changes = [np.sqrt(one)[:, None] * signs for one in (self.sums, self.solve, self.blocks) if one is not None]
+        return np.hstack(changes if self.blocks is None else [*changes, signs])
+
+
+def rounding_of_rotation(raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
+    """What rounding does to TᵀGT (`rotated`), seen by the vectors z of a probe: (r, k); `raw`: of the columns."""
+    reduce, z = whitening.reduce, probes(whitening.rank, VECTORS)
+    seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
+    if raw.shift is not None:
+        a, s = reduce(raw.shift), reduce(raw.s)
+        seen -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
+    return seen
+
+
+def variances(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
+    """What evidence says in whitened coordinates, with the rounding of the solve (r, k); without it of that alone."""
+    solve = (of_solve**2).mean(axis=1)
+    if evidence is None:
+        return Variances(np.zeros(len(solve)), solve, None, float(rows))
+    blocks = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
+    of_sums = (whitening.reduce(evidence.rounding) ** 2).mean(axis=1)
+    return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Weights w (r, c) and training squared errors (c,) of some targets."""
@@ -323,7 +390,7 @@ class Solution:
 
 
 def prediction_errors(known: Variances, solution: Solution, changes: Array) -> Errors:
-    """The errors of predictions of a fit; see `solvers.accuracy`. `changes` are in the coordinates of its factor."""
+    """The errors of predictions of a fit; see the module. `changes` are in the coordinates of its factor."""
     w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
     if not w.any() or predicted == 0:
@@ -385,19 +452,19 @@ class RidgeSystem:
 
     def solve(self, alpha: float, columns: Index = ALL) -> Solution:
         """Weights of some targets."""
-        part = self.small.of_targets(columns)
+        small, q = self.small, self.small.q[columns]
         if self._shared and (factor := self._tridiagonal_factor(alpha)):
             T, C = self._tridiagonal, self._turned[0][:, columns]
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
-            squares = np.maximum(part.q - (x * (C + alpha * x)).sum(axis=0), 0)
-            return Solution(T.basis @ x, squares, quadratic(T, x), alpha, part.n, T, part.C, factor)
+            squares = np.maximum(q - (x * (C + alpha * x)).sum(axis=0), 0)
+            return Solution(T.basis @ x, squares, quadratic(T, x), alpha, small.n, T, small.C[:, columns], factor)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        dense = factorize(part.G, alpha, n_rows=self.rows, condition=self._condition, spectrum=lambda: self.spectrum)
-        w = dense.solve(part.C)
-        predicted = quadratic(part.G, w)
-        squares = squared_error(part.q, part.C, w, predicted)
-        return Solution(w, squares, predicted, alpha, part.n, part.G, part.C, dense)
+        dense = factorize(small.G, alpha, n_rows=self.rows, condition=self._condition, spectrum=lambda: self.spectrum)
+        C = small.C[:, columns]
+        w = dense.solve(C)
+        predicted = quadratic(small.G, w)
+        return Solution(w, squared_error(q, C, w, predicted), predicted, alpha, small.n, small.G, C, dense)
 
     def error(self, solution: Solution) -> Errors | None:
         """The error of predictions, where something is known of what is behind the moments."""

@@ -22,10 +22,9 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array, Index
-from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
 from bigkernel.solvers.ridge import ALL, CholeskyFactor, DenseFactor, Penalties, SpectralFactor, by_penalty
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows

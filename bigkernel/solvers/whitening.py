@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array, Index
+from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
@@ -31,7 +31,10 @@ from bigkernel.statistics.moments import Moments
 
 @dataclass(frozen=True)
 class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular."""
+    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
+
+    Maps that are features already need none: `Whitening(p, p)`.
+    """
 
     width: int  # p
     rank: int  # r
@@ -93,11 +96,6 @@ class Whitening:
         out = np.zeros((self.width, *C.shape[1:]))
         out[self.pivots] = times_triangle(self.factor, C, lower=True)
         return out
-
-
-def identity(width: int) -> Whitening:
-    """No whitening: for maps that are features already."""
-    return Whitening(width, width)
 
 
 def whiten(
@@ -180,10 +178,6 @@ class Reduced:
     q: Array
     mean: Array
     target_mean: Array
-
-    def of_targets(self, columns: Index) -> Reduced:
-        """Those of some targets."""
-        return replace(self, C=self.C[:, columns], q=self.q[columns], target_mean=self.target_mean[columns])
 
 
 def reduced(moments: Moments, whitening: Whitening) -> Moments:

@@ -19,10 +19,9 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.ridge import Variances, ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -19,6 +18,7 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
+from bigkernel.solvers.ridge import Variances
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 

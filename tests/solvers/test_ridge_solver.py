@@ -14,7 +14,7 @@ from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
 from bigkernel.solvers.triangle_ridge import RowSystem
-from bigkernel.solvers.whitening import centre, identity, reduced, top_eigen, whiten
+from bigkernel.solvers.whitening import Whitening, centre, reduced, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -138,7 +138,7 @@ def test_without_a_penalty_the_solution_has_minimum_norm():
     w = ridge(Phi.T @ Phi, Phi.T @ Y, 0.0, n_rows=N)
     assert_allclose(w, np.linalg.pinv(Phi) @ Y, atol=1e-10)
     for fit_intercept in (False, True):
-        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), identity(5), 0.0, fit_intercept=fit_intercept)
+        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), Whitening(5, 5), 0.0, fit_intercept=fit_intercept)
         expected, expected_b = reference.ridge(Phi, Y, 0.0, fit_intercept)
         assert_allclose(coef, expected, atol=1e-9)
         assert_allclose(b, expected_b, atol=1e-9)
@@ -224,7 +224,7 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduced(moments, identity(M)), fit_intercept=fit_intercept)
+    small = centre(reduced(moments, Whitening(M, M)), fit_intercept=fit_intercept)
     b = (small.target_mean - small.mean @ w) if fit_intercept else 0
     assert_allclose(
         squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),

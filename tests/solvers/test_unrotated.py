@@ -9,9 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian
 from bigkernel.solvers import whitening as coordinates
-from bigkernel.solvers.accuracy import VECTORS, Evidence
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import WhitenedGram, factorize_unrotated, nystrom_ridge
+from bigkernel.solvers.residuals import VECTORS, Certificates
+from bigkernel.solvers.ridge import Evidence, WhitenedGram, factorize_unrotated, nystrom_ridge
 from bigkernel.solvers.whitening import centre, reduced, whiten
 from bigkernel.statistics.moments import Moments
 
