@@ -26,7 +26,7 @@ from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
 from bigkernel.solvers.accuracy import moved
 from bigkernel.solvers.residuals import ENOUGH, VECTORS, Certificates, Errors, probes
-from bigkernel.solvers.ridge import Evidence, scaled
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
@@ -73,12 +73,12 @@ def is_probed(problem: Any) -> bool:
     return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
 
 
-def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
+def evidence_of(problem: Any, whitening: Whitening | None) -> RoundingEstimate | None:
     """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(scaled(problem.statistics), problem.basis.noise(), widest)
+    return RoundingEstimate.of_probe(problem.statistics, problem.basis.noise(), whitening, widest=widest)
 
 
 def estimate_errors(
@@ -99,7 +99,7 @@ def estimate_errors(
 
     total = perturbed(sums=True)
     off = ~(total <= ENOUGH)
-    if evidence.noise is None or not off.any():
+    if evidence.blocks is None or not off.any():
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
     with np.errstate(invalid="ignore"):

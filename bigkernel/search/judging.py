@@ -58,7 +58,7 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, Certificates
-from bigkernel.solvers.ridge import Variances, rounding_of_rotation, variances
+from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
@@ -118,11 +118,8 @@ def solve_folds(
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if evidence is not None and whitening is not None and not by_draw:
-            known = variances(
-                evidence,
-                rounding_of_rotation(folds.everything, summed(folds.parts), whitening),
-                whitening,
-                folds.everything.rows,
+            known = evidence.with_solve(
+                rounding_of_rotation(folds.everything, summed(folds.parts), whitening), folds.everything.rows
             )
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
@@ -192,7 +189,12 @@ def _estimate(
 
 
 def _fit_fold(
-    folds: _Folds, known: Variances | None, scoring: Scoring, expand: bool, fold: int, penalties: Sequence[Penalty]
+    folds: _Folds,
+    known: RoundingEstimate | None,
+    scoring: Scoring,
+    expand: bool,
+    fold: int,
+    penalties: Sequence[Penalty],
 ) -> Solved:
     """Candidates trained on all parts but one and tested on that one."""
     coordinates, train, one = folds.coordinates, folds.train(fold), folds.parts[fold]

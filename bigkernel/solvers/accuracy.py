@@ -18,7 +18,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.solvers.residuals import VECTORS, probes
-from bigkernel.solvers.ridge import Evidence
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
@@ -29,11 +29,11 @@ _CAUTION = 10.0  # times by which predictions may vary more on the rows than whe
 
 
 def moved(
-    total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
+    total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
     """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
-    d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
+    d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
     rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)

@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Certificates, Errors
-from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, Variances, by_penalty
+from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
@@ -67,7 +67,7 @@ class Coordinates:
         """True where rounding hides directions that float64 might show."""
         return False
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
         """Every candidate on moments in these coordinates; see `candidates`."""
         if self.origin is None:
             return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
@@ -119,7 +119,7 @@ def candidates(
     train: Moments,
     penalties: Sequence[Penalty],
     condition: float = 1.0,
-    known: Variances | None = None,
+    known: RoundingEstimate | None = None,
     *,
     shared: bool = False,
 ) -> Fits:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -320,31 +320,31 @@ class _TridiagonalFactor(Factor):
         return np.asarray(linalg.lapack.dpttrs(self.pivots, below, C)[0]) if below.size else C / self.pivots
 
 
-def scaled(total: Mapping[str, Array]) -> Array:
-    """Ev (p, k) of all rows from what was seen of some: rounding grows as the root of their number."""
-    seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
-    return np.asarray(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
-
-
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """What is known of the errors behind the moments of a fit, in the columns of the map."""
-
-    rounding: Array  # Ev, (p, k), of the vectors v = Tz that the probe carried, z = `probes(r, VECTORS)`
-    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
-    noise: Array | None = None
-    widest: bool = False  # the blocks are float64, as `Errors` has it
-
-
-@dataclass(frozen=True, eq=False)
-class Variances:
-    """Of the errors behind moments, in whitened coordinates."""
+class RoundingEstimate:
+    """RoundingEstimate of the errors behind moments, in whitened coordinates."""
 
     sums: Array  # (r,) the a_i of the sums
-    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
     blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
-    rows: float  # behind the moments
-    widest: bool = False  # see `Errors`
+    widest: bool = False  # the blocks are float64, as `Errors` has it
+    # (r,) of TᵀGT, or of the factor of G + αK where moments are not rotated, and the rows behind these moments
+    solve: Array = field(default_factory=lambda: np.zeros(0))
+    rows: float = 0.0
+
+    @classmethod
+    def of_probe(
+        cls, total: Mapping[str, Array], noise: Array | None, whitening: Whitening, *, widest: bool = False
+    ) -> RoundingEstimate:
+        """What a probe saw of some of the rows, and `noise` δ (·, p), by which blocks differ from those in float64."""
+        seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
+        # rounding grows as the root of the number of rows
+        of_sums = whitening.reduce(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
+        blocks = None if noise is None else (whitening.reduce(noise.T) ** 2).mean(axis=1)
+        return cls((of_sums**2).mean(axis=1), blocks, widest)
+
+    def with_solve(self, of_solve: Array, rows: float) -> RoundingEstimate:
+        """With what vectors saw of the rounding of the solve, (r, k), of moments of so many rows."""
+        return replace(self, solve=(of_solve**2).mean(axis=1), rows=float(rows))
 
     @cached_property
     def changes(self) -> Array:
@@ -364,16 +364,6 @@ def rounding_of_rotation(raw: Moments, rotated: Moments, whitening: Whitening) -
     return seen
 
 
-def variances(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
-    """What evidence says in whitened coordinates, with the rounding of the solve (r, k); without it of that alone."""
-    solve = (of_solve**2).mean(axis=1)
-    if evidence is None:
-        return Variances(np.zeros(len(solve)), solve, None, float(rows))
-    blocks = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
-    of_sums = (whitening.reduce(evidence.rounding) ** 2).mean(axis=1)
-    return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Weights w (r, c) and training squared errors (c,) of some targets."""
@@ -389,7 +379,7 @@ class Solution:
     factor: Factor
 
 
-def prediction_errors(known: Variances, solution: Solution, changes: Array) -> Errors:
+def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Array) -> Errors:
     """The errors of predictions of a fit; see the module. `changes` are in the coordinates of its factor."""
     w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
@@ -443,7 +433,7 @@ class RidgeSystem:
         small: Reduced,
         rows: float,
         condition: float = 1.0,
-        known: Variances | None = None,
+        known: RoundingEstimate | None = None,
         *,
         shared: bool = False,
     ) -> None:
@@ -616,7 +606,7 @@ def nystrom_ridge(
     *,
     fit_intercept: bool = False,
     certificates: Certificates | None = None,
-    evidence: Evidence | None = None,
+    evidence: RoundingEstimate | None = None,
 ) -> tuple[Array, Array, Array]:
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
@@ -632,7 +622,7 @@ def nystrom_ridge(
     raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
     known = None
     if evidence is not None:
-        known = variances(evidence, rounding_of_rotation(raw, rotated, whitening), whitening, moments.rows)
+        known = evidence.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
     del rotated
     system = RidgeSystem(small, moments.rows, whitening.condition, known)
 
@@ -651,7 +641,7 @@ def _unrotated_ridge(
     alpha: float,
     fit_intercept: bool,
     certificates: Certificates,
-    evidence: Evidence | None,
+    evidence: RoundingEstimate | None,
 ) -> tuple[Array, Array, Array] | None:
     """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
     core, n, target_mean = whitening.core, moments.n, moments.t / moments.n
@@ -676,7 +666,7 @@ def _unrotated_ridge(
     v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     seen = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = variances(evidence, seen, whitening, moments.rows)
+    known = (evidence or RoundingEstimate(np.zeros(len(seen)), None)).with_solve(seen, moments.rows)
     errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None

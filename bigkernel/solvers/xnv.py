@@ -21,7 +21,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Variances, ridge
+from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
@@ -61,7 +61,7 @@ class CanonicalCoordinates(Coordinates):
     def hidden(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
         found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
         return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
 
