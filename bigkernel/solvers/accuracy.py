@@ -36,11 +36,11 @@ def moved(
     d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
-    rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    rows, probed, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
     for g in range(len(rows)):
         # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
-        share = rows[g] / seen[g] if seen[g] else rows[g] / max(float(seen.sum()), 1.0)
-        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if seen[g] else pooled * np.sqrt(share)
+        share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
+        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if probed[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
         sizes = np.append(moments.q, moments.n)
         E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
@@ -73,11 +73,11 @@ def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Gene
     # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
     B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
     rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
-    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
+    noise = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
     apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
     of_features = np.empty(G.shape)
-    of_features[:, kept] = drawn @ L.T
-    return of_features, drawn @ B + apart * rest
+    of_features[:, kept] = noise @ L.T
+    return of_features, noise @ B + apart * rest
 
 
 def changes(

@@ -223,8 +223,8 @@ def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Ar
     """
     order = np.lexsort((-values.imag, -values.real))
     order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]
-    values, turned = values[order], (vectors * np.exp(-0.5j * np.angle(squares)))[:, order]
-    return np.where(values.imag < 0, turned.imag, turned.real), values.real
+    values, rotated = values[order], (vectors * np.exp(-0.5j * np.angle(squares)))[:, order]
+    return np.where(values.imag < 0, rotated.imag, rotated.real), values.real
 
 
 def _variance(features: float | Array, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:

@@ -7,7 +7,7 @@ solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + n�
 where H is singular and μ has a part in its null space, the mean of the targets is met there at no cost. A model is
 (x − a)ᵀw + b with its level b at a, the point that moments are about: about 0 it would lose the digits of an offset.
 
-The triangle R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
+The factor R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
 larger than all others. Multiples of the column that it is largest in are taken off the others, so that they are 0 in
 that row,
     w = Tu,   u ↦ (√n μᵀTu = u_j for that column j, and the rows about the mean of columns of ordinary length),

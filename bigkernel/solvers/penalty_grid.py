@@ -176,9 +176,9 @@ def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
     """Σ w (y − f)² of the tested rows, (k, c), from their moments in the candidates' coordinates."""
     k, r, c = weights.shape
     flat = weights.transpose(1, 0, 2).reshape(r, k * c)
-    bent = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
+    products = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
     # q − 2⟨w,C⟩ + ⟨w,Gw⟩ + nb² − 2bt + 2b⟨s,w⟩
-    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * bent).sum(axis=1)
+    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * products).sum(axis=1)
     error += intercepts * (tested.n * intercepts - 2 * tested.t + 2 * np.einsum("r,krc->kc", tested.s, weights))
     return np.asarray(np.maximum(error, 0))
 

@@ -200,7 +200,7 @@ class JointPseudoLabels(Sums):
         return [np.hstack(coef).astype(self.features.dtype) for coef in both]
 
     @cached_property
-    def _alike(self) -> list[list[int]]:
+    def _same_target(self) -> list[list[int]]:
         """Positions of decisions on the same target."""
         groups: dict[bytes, list[int]] = {}
         for place, one in enumerate(self.asked):
@@ -208,7 +208,7 @@ class JointPseudoLabels(Sums):
         return list(groups.values())
 
     def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_alike")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
         k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
@@ -222,13 +222,14 @@ class JointPseudoLabels(Sums):
         # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
         row_bytes = features.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
-            flops_per_row=features.flops_per_row * len(self._alike) + sum(2 * p * (count + c) for count in columns),
+            flops_per_row=features.flops_per_row * len(self._same_target)
+            + sum(2 * p * (count + c) for count in columns),
             partial_bytes=len(columns) * 8 * (p * c + c + 4),
             work_bytes=features.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for places in self._alike:
+        for places in self._same_target:
             target, _ = self.asked[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):

@@ -296,8 +296,8 @@ class Certificates:
 
     def report(self) -> dict[str, float | int]:
         """All figures as plain data."""
-        told = {} if self.errors is None else self.errors.figures()
-        return {**self.ratios, **self.figures, **told, "rounding": self.rounding}
+        errors = {} if self.errors is None else self.errors.figures()
+        return {**self.ratios, **self.figures, **errors, "rounding": self.rounding}
 
 
 def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:

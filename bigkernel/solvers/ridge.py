@@ -444,7 +444,7 @@ class RidgeSystem:
         """Weights of some targets."""
         small, q = self.small, self.small.q[columns]
         if self._shared and (factor := self._tridiagonal_factor(alpha)):
-            T, C = self._tridiagonal, self._turned[0][:, columns]
+            T, C = self._tridiagonal, self._rotated[0][:, columns]
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(q - (x * (C + alpha * x)).sum(axis=0), 0)
@@ -460,7 +460,7 @@ class RidgeSystem:
         """The error of predictions, where something is known of what is behind the moments."""
         if self._known is None:
             return None
-        changes = self._known.changes if solution.factor.basis is None else self._turned[1]
+        changes = self._known.changes if solution.factor.basis is None else self._rotated[1]
         return prediction_errors(self._known, solution, changes)
 
     def effective_dof(self, solution: Solution) -> float:
@@ -488,11 +488,11 @@ class RidgeSystem:
         return Tridiagonal(*blas.tridiagonal(self.small.G))
 
     @cached_property
-    def _turned(self) -> tuple[Array, Array]:
+    def _rotated(self) -> tuple[Array, Array]:
         """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
         c = self.small.C.shape[1]
-        turned = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self._known.changes] if self._known else [])])
-        return turned[:, :c], turned[:, c:]
+        rotated = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self._known.changes] if self._known else [])])
+        return rotated[:, :c], rotated[:, c:]
 
     def _tridiagonal_factor(self, alpha: float) -> Factor | None:
         """T + αI factored where α stands out from rounding, so that `factorize` would take a Cholesky factor."""

@@ -1,4 +1,4 @@
-"""Ridge from the triangle of a QR factorisation of the rows: no condition is squared.
+"""Ridge from the R factor of a QR factorisation of the rows: no condition is squared.
 
 Least squares on the rows is least squares on R (`statistics.triangle`), and the penalty is so many rows more:
     min ‖Fw − Y‖² + ‖Pw‖²,   [F; P] = QS,   w = S⁻¹Qᵀ[Y; 0],
@@ -9,7 +9,7 @@ independent entries beside F = RT,
     δ(Fw) = F H⁻¹(TᵀΔᵀ(Y − Fw)) − F H⁻¹Fᵀ Δ Tw,
 of which the second is at most ‖ΔTw‖, and the first is seen by a few vectors ξ of ±1 in the place of the entries. So is
 what rounding does to F and S in the solve, and rounding of the blocks themselves, to values and to the core.
-Shapes: p columns, r whitened coordinates, c targets, k rows of the triangle.
+Shapes: p columns, r whitened coordinates, c targets, k rows of R.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def nystrom_ridge_of(
 def triangle_posterior(
     R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
 ) -> NystromPosterior:
-    """`posterior.nystrom_posterior` from the triangle (q, q) of the rows about `shift` (p,), None: 0."""
+    """`posterior.nystrom_posterior` from the R factor (q, q) of the rows about `shift` (p,), None: 0."""
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = whitening.reduce(part.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)

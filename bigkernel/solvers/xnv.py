@@ -54,8 +54,8 @@ class CanonicalCoordinates(Coordinates):
         return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o, shift=None)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        moved = self.offset if self.about is None else self.offset + self.basis.T @ self.about
-        return np.asarray(b - moved @ w)
+        offset = self.offset if self.about is None else self.offset + self.basis.T @ self.about
+        return np.asarray(b - offset @ w)
 
     @property
     def hidden(self) -> bool:

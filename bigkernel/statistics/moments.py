@@ -221,7 +221,7 @@ class Witness:
     G = Σ w bbᵀ that is multiplied in the dtype of the blocks, and summed in it over some thousand rows, is G + E with a
     rounding E. k vectors v go past the rows too: u = Σ w b (bᵀv) in float64 keeps √κ more digits than Gv, because |bᵀv|
     is of order one where v = Tz whitens the block, and so Ev = Gv − u. What that means for a solution is in
-    `solvers.accuracy`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
+    `solvers.ridge`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
     where they begin, the same in every process. Shapes: K blocks of the same rows.
     """
 
