@@ -38,7 +38,7 @@ def moved(
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
     rows, probed, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
     for g in range(len(rows)):
-        # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
+        # Ev (p, k) of a group from that of some rows; one without any is taken to be like the others
         share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
         of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if probed[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
