@@ -92,8 +92,8 @@ def changes(
     """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
 
     Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
-    are zero. `turned`: up to a rotation of the columns, of components that are used together. `seen` is φ at points
-    like the rows of the fit, (k, p), which count where the moments are rounding.
+    are zero. `turned`: columns are components that are used together, so that a rotation of them makes no difference.
+    `seen` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
     """
     # of [φ − a, 1], about the shift a of the moments
     a, n = moments.shift, max(float(moments.n), 1e-300)

@@ -263,7 +263,14 @@ def _relative_rounding(size: int, rows: float) -> float:
     return 10 * max(size, rows) * float(np.finfo(np.float64).eps)
 
 
-def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, certificates: Certificates | None = None) -> Array:
+def ridge(
+    G: Array,
+    C: Array,
+    alpha: float,
+    *,
+    n_rows: float = 0.0,
+    certificates: Certificates | None = None,
+) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
     `n_rows` are behind G, for what counts as null; the certificates take the residual, the condition, the effective
