@@ -92,7 +92,7 @@ def changes(
     """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
 
     Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
-    are zero. `turned`: columns are components that are used together, so that their rotation makes no difference.
+    are zero. `turned`: columns are components used together, so that a rotation of them makes no difference.
     `seen` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
     """
     # of [φ − a, 1], about the shift a of the moments

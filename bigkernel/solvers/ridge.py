@@ -427,37 +427,28 @@ def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Arra
     return Errors(sums, solve, of_blocks, widest=known.widest)
 
 
+@dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """(G + αI)w = C for any α and some of the targets, from moments in the coordinates of the ridge.
+    """(G + αI)w = C for any α and some of the targets, from moments in the coordinates of the ridge."""
 
-    `rows` are behind the moments, `condition` is that of the whitening (see `factorize`), `known` what is known of the
-    errors behind them, without which those of predictions are not estimated. `shared`: by the tridiagonal form wherever
-    rounding leaves α alone, which pays from `SHARED` penalties on.
-    """
-
-    def __init__(
-        self,
-        small: Reduced,
-        rows: float,
-        condition: float = 1.0,
-        known: RoundingEstimate | None = None,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self.small, self.rows, self._condition, self._known = small, rows, condition, known
-        self._shared = shared
+    small: Reduced
+    rows: float  # behind the moments
+    condition: float = 1.0  # of the whitening, see `factorize`
+    known: RoundingEstimate | None = None  # of the errors behind the moments; None: those of predictions are not known
+    # by the tridiagonal form wherever rounding leaves α alone, which pays from `SHARED` penalties on
+    shared: bool = field(default=False, kw_only=True)
 
     def solve(self, alpha: float, columns: Index = ALL) -> Solution:
         """Weights of some targets."""
         small, q = self.small, self.small.q[columns]
-        if self._shared and (factor := self._tridiagonal_factor(alpha)):
+        if self.shared and (factor := self._tridiagonal_factor(alpha)):
             T, C = self._tridiagonal, self._rotated[0][:, columns]
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(q - (x * (C + alpha * x)).sum(axis=0), 0)
             return Solution(T.basis @ x, squares, quadratic(T, x), alpha, small.n, T, small.C[:, columns], factor)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        dense = factorize(small.G, alpha, n_rows=self.rows, condition=self._condition, spectrum=lambda: self.spectrum)
+        dense = factorize(small.G, alpha, n_rows=self.rows, condition=self.condition, spectrum=lambda: self.spectrum)
         C = small.C[:, columns]
         w = dense.solve(C)
         predicted = quadratic(small.G, w)
@@ -465,10 +456,10 @@ class RidgeSystem:
 
     def error(self, solution: Solution) -> Errors | None:
         """The error of predictions, where something is known of what is behind the moments."""
-        if self._known is None:
+        if self.known is None:
             return None
-        changes = self._known.changes if solution.factor.basis is None else self._rotated[1]
-        return prediction_errors(self._known, solution, changes)
+        changes = self.known.changes if solution.factor.basis is None else self._rotated[1]
+        return prediction_errors(self.known, solution, changes)
 
     def effective_dof(self, solution: Solution) -> float:
         """tr G(G + αI)⁻¹."""
@@ -480,7 +471,7 @@ class RidgeSystem:
         if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
             ratios = factor.ratios(G, solution.C, alpha, solution.w)
         factor.certify(G, ratios, alpha, certificates)
-        if self._known is not None:
+        if self.known is not None:
             certificates.errors = self.error(solution)
 
     @cached_property
@@ -498,7 +489,7 @@ class RidgeSystem:
     def _rotated(self) -> tuple[Array, Array]:
         """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
         c = self.small.C.shape[1]
-        rotated = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self._known.changes] if self._known else [])])
+        rotated = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self.known.changes] if self.known else [])])
         return rotated[:, :c], rotated[:, c:]
 
     def _tridiagonal_factor(self, alpha: float) -> Factor | None:

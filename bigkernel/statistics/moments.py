@@ -90,13 +90,12 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
 
 def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
-    cut = {
+    out = {name: values.copy() for name, values in total.items() if name not in (*WITNESSED, "G", "C", "s")}
+    return out | {
         "G": total["G"][:, columns[:, None], columns],
         "C": total["C"][:, columns],
         "s": total["s"][:, columns],
     }
-    kept = {name: values for name, values in total.items() if name not in WITNESSED}
-    return {name: cut[name] if name in cut else values.copy() for name, values in kept.items()}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
@@ -126,11 +125,9 @@ class Moments:
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
         """Those of one group, or of all groups together."""
-        if group is None and len(total["n"]) == 1:
-            group = 0
-        if group is None:
-            return cls(**{name: total[name].sum(axis=0) for name in SUMS}, shift=shift)
-        return cls(**{name: total[name][group] for name in SUMS}, shift=shift)
+        one = 0 if group is None and len(total["n"]) == 1 else group
+        sums = {name: total[name].sum(axis=0) if one is None else total[name][one] for name in SUMS}
+        return cls(**sums, shift=shift)
 
 
 @dataclass(frozen=True, eq=False)

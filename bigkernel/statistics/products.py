@@ -65,7 +65,6 @@ class ProductStatistic(Sums):
     folds: Folds | None = None
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
         shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
@@ -76,7 +75,6 @@ class ProductStatistic(Sums):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
         return block_footprint(
@@ -89,7 +87,6 @@ class ProductStatistic(Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         used = self.targets.labelled_in(chunk) & (fold >= -1)
         for block in chunk.blocks(None if used.all() else np.flatnonzero(used)):
@@ -232,7 +229,6 @@ class LeverageSample:
     folds: Folds | None = None
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         return {name: np.zeros(0) for name in _NAMES}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -246,7 +242,6 @@ class LeverageSample:
         return {name: values[kept] for name, values in rows.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         p, q = self.projection.shape
         kept = 2 * (self.size + 1) * len(_NAMES)
         return block_footprint(
@@ -259,7 +254,6 @@ class LeverageSample:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
         # a single fold trains on none of its own rows
         trained = fold == -1 if self.folds is not None and self.folds.count == 1 else fold >= -1
