@@ -91,11 +91,8 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
 def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
     out = {name: values.copy() for name, values in total.items() if name not in (*WITNESSED, "G", "C", "s")}
-    return out | {
-        "G": total["G"][:, columns[:, None], columns],
-        "C": total["C"][:, columns],
-        "s": total["s"][:, columns],
-    }
+    G, C, s = total["G"][:, columns[:, None], columns], total["C"][:, columns], total["s"][:, columns]
+    return out | {"G": G, "C": C, "s": s}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
