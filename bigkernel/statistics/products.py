@@ -92,15 +92,15 @@ class ProductStatistic(Sums):
         for block in chunk.blocks(None if used.all() else np.flatnonzero(used)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                w = None if chunk.weight is None else weights_of(chunk, block)
+                weight = weights_of(chunk, block)
                 y = self.targets.one_hot(chunk, block) if self.residual else None
                 for strip in _strips(phi):
-                    weight, wanted = (None if given is None else given[strip] for given in (w, y))
-                    self._add(total, chunk, phi[strip], weight, wanted, fold[block][strip])
+                    wanted = None if y is None else y[strip]
+                    self._add(total, chunk, phi[strip], weight[strip], wanted, fold[block][strip])
 
-    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, w: Array | None, y: Array | None, fold: Array) -> None:
+    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c)."""
-        count, weight = self.folds.count if self.folds else 0, np.ones(len(phi)) if w is None else w
+        count = self.folds.count if self.folds else 0
         values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
@@ -124,7 +124,7 @@ class ProductStatistic(Sums):
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
-        weighted = values if w is None else weight[:, None] * values
+        weighted = weight[:, None] * values
         for columns, wide in _tiles(chunk, phi):
             total["U"][columns] += wide.T @ weighted
             if y is not None:
