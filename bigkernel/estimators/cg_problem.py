@@ -32,9 +32,8 @@ from bigkernel.solvers.conjugate_gradients import (
     factor_sample,
     preconditioner_itemsize,
 )
-from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
-from bigkernel.statistics.products import ProductStatistic
+from bigkernel.statistics.products import LeverageSample, ProductStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
 from bigkernel.streaming.plan import Accumulator

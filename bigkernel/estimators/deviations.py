@@ -14,9 +14,10 @@ from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
-from bigkernel.solvers.accuracy import moved, rounding_of_rotation
+from bigkernel.solvers.accuracy import moved
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
+from bigkernel.solvers.ridge import rounding_of_rotation
 from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments

@@ -30,7 +30,7 @@ from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.whitening import Whitening, identity, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
@@ -187,7 +187,7 @@ class FourierBasis:
 
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """No whitening."""
-        return identity(self.width)
+        return Whitening(self.width, self.width)
 
     def noise(self) -> Array | None:
         """Not known: features are of order one, and white."""

@@ -30,7 +30,7 @@ from bigkernel.estimators.reports import FitReport
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.whitening import Whitening, identity
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator
 
@@ -65,7 +65,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
 
     def whiten(self, basis: Columns, certificates: Certificates | None = None) -> Whitening:
         """Return none: see `whitens`."""
-        return identity(basis.width)
+        return Whitening(basis.width, basis.width)
 
     def require_range(self, problem: Problem) -> None:
         """See `Method`."""

@@ -33,7 +33,7 @@ from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.softmax_sums import SoftmaxStatistic
+from bigkernel.statistics.products import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
 _EXPECTED = 40  # sweeps of a descent

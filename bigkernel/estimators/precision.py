@@ -24,8 +24,9 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
 from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
 from bigkernel.events.job import Note, emit
-from bigkernel.solvers.accuracy import VECTORS, Evidence, changes, moved, scaled
-from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors, probes
+from bigkernel.solvers.accuracy import changes, moved
+from bigkernel.solvers.residuals import ENOUGH, VECTORS, Certificates, Errors, probes
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
@@ -76,12 +77,12 @@ def is_probed(problem: Problem) -> bool:
     return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
 
 
-def evidence_of(problem: Problem, whitening: Whitening | None) -> Evidence | None:
+def evidence_of(problem: Problem, whitening: Whitening | None) -> RoundingEstimate | None:
     """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(scaled(problem.statistics), problem.basis.noise(), widest)
+    return RoundingEstimate.of_probe(problem.statistics, problem.basis.noise(), whitening, widest=widest)
 
 
 def estimate_errors(
@@ -102,7 +103,7 @@ def estimate_errors(
 
     total = perturbed(sums=True)
     off = ~(total <= ENOUGH)
-    if evidence.noise is None or not off.any():
+    if evidence.blocks is None or not off.any():
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
     with np.errstate(invalid="ignore"):

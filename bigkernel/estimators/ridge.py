@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -54,7 +53,7 @@ from bigkernel.solvers.conjugate_gradients import (
     driver_bytes,
     solve_flops,
 )
-from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
@@ -216,10 +215,12 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         alpha = penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
-        krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
+        indefinite = "" if kernel.positive else kernel.name
 
-        def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
-            return krr(K, Y[:, columns], value, fit_intercept=flag, weight=weight, certificates=noted)
+        def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
+            return exact_krr(
+                K, Y[:, columns], value, fit_intercept=flag, weight=weight, indefinite=indefinite, certificates=noted
+            )
 
         coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)
         # Y is without its shift here, as is the intercept

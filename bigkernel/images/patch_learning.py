@@ -17,9 +17,9 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
+from bigkernel.images.spherical_means import inverse_root, spherical_means
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.solvers.spherical_means import inverse_root, spherical_means
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 

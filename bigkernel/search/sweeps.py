@@ -34,7 +34,6 @@ from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import Variances, rounding_of_rotation, variances
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -46,7 +45,8 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.solvers.residuals import ENOUGH, Certificates
-from bigkernel.solvers.whitening import Whitening, identity, reduced
+from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
+from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
 from bigkernel.streaming.plan import Plan
@@ -469,7 +469,7 @@ def solve_folds(
         known = None
         if evidence is not None and whitening is not None and not by_draw:
             rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
-            known = variances(evidence, rotation, whitening, folds.everything.rows)
+            known = evidence.with_solve(rotation, folds.everything.rows)
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
         ]
@@ -504,13 +504,18 @@ def _penalties(folds: _Folds, some: list[Candidate], fold: int) -> list[Penalty]
 
 
 def _fit_fold(
-    folds: _Folds, known: Variances | None, scoring: Scoring, expand: bool, fold: int, penalties: Sequence[Penalty]
+    folds: _Folds,
+    known: RoundingEstimate | None,
+    scoring: Scoring,
+    expand: bool,
+    fold: int,
+    penalties: Sequence[Penalty],
 ) -> FoldSolutions:
     """Candidates trained on all parts but one and tested on that one."""
     coordinates, train = folds.coordinates, folds.train(fold)
     weights, intercepts, errors = coordinates.fit(train, penalties, known)
     if coordinates.origin is not None and not penalties[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
+        train = reduced(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
     totals = [float("nan") if error is None else error.total for error in errors]
     found = [

@@ -1,115 +1,46 @@
-"""How far predictions are from least squares in float64: by a formula, or by a second solve from perturbed sums.
+"""How far predictions are from least squares in float64, by a second solve from perturbed sums.
 
-In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E in the place of G move it by −H⁻¹Ew.
-`statistics.moments` has Ez for k random vectors z, of which entry i estimates the size of row i of E,
-    a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
-Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
-    Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
-and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
-whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
-(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work beside the
-factor. All is relative to wᵀGw. Measured on generated and public tables, cores of condition 1 to 1e10, float32 and
-float64: estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side
-of a warning, up to a thousandfold.
-
-Eigenfunctions, canonical directions and components are no linear functions of the sums and have no such formula. For
-them one rounding E of those sizes is drawn for each group of rows, and noise of float32 blocks as a few points show it:
+Eigenfunctions, canonical directions and components are no linear functions of the sums and have no formula for their
+errors, as ridge has (`solvers.ridge`). For them one rounding E of the sizes that the probe of the sums tells is drawn
+for each group of rows, and noise of float32 blocks as a few points show it:
     G + E,            Var E_ij = a_i a_j / Σa in whitened coordinates,
     Σ φy, Σ φ         of variances a_i / tr TᵀT, as E has them in the columns of the map, by the sizes of those columns,
     Σ δφᵀ, Σ δyᵀ, Σ δ  with Var δ_i = d_i: D^½ Ξ M^½ for M = Σ [φ, y, 1]ᵀ[φ, y, 1], alike for all three.
 A solve from these differs from the fit by about as much as the fit from that of exact sums.
 
-Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the witness, g groups of rows.
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the probe, g groups of rows.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.residuals import probes
+from bigkernel.solvers.residuals import VECTORS, probes
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.plan import Accumulator
 
-VECTORS = 8  # of the witness
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
 _CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
 _CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
-def scaled(total: Mapping[str, Array]) -> Array:
-    """Ev (p, k) of all rows from what was seen of some: rounding grows as the root of their number."""
-    seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
-    return np.asarray(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What is known of the errors behind the moments of a fit, in the columns of the map."""
-
-    rounding: Array  # Ev, (p, k), of the vectors v = Tz that the probe carried, z = `probes(r, VECTORS)`
-    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
-    noise: Array | None = None
-    widest: bool = False  # the blocks are float64, as `Errors` has it
-
-
-@dataclass(frozen=True, eq=False)
-class Variances:
-    """Of the errors behind moments, in whitened coordinates."""
-
-    sums: Array  # (r,) the a_i of the sums
-    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
-    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
-    rows: float  # behind the moments
-    widest: bool = False  # see `Errors`
-
-    @cached_property
-    def changes(self) -> Array:
-        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
-        signs = probes(len(self.sums), VECTORS)
-        changes = [np.sqrt(one)[:, None] * signs for one in (self.sums, self.solve, self.blocks) if one is not None]
-        return np.hstack(changes if self.blocks is None else [*changes, signs])
-
-
-def rounding_of_rotation(raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
-    """What rounding does to TᵀGT (`rotated`), seen by the vectors z of a probe: (r, k); `raw`: of the columns."""
-    reduce, z = whitening.reduce, probes(whitening.rank, VECTORS)
-    seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
-    if raw.shift is not None:
-        a, s = reduce(raw.shift), reduce(raw.s)
-        seen -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
-    return seen
-
-
-def variances(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
-    """What evidence says in whitened coordinates, with the rounding of the solve (r, k); without it of that alone."""
-    solve = (of_solve**2).mean(axis=1)
-    if evidence is None:
-        return Variances(np.zeros(len(solve)), solve, None, float(rows))
-    blocks = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
-    of_sums = (whitening.reduce(evidence.rounding) ** 2).mean(axis=1)
-    return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
-
-
 def moved(
-    total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
+    total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
     """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
-    d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
+    d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
-    rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    rows, probed, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
     for g in range(len(rows)):
-        # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
-        share = rows[g] / seen[g] if seen[g] else rows[g] / max(float(seen.sum()), 1.0)
-        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if seen[g] else pooled * np.sqrt(share)
+        # Ev (p, k) of a group from that of some rows; one without any is taken to be like the others
+        share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
+        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if probed[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
         sizes = np.append(moments.q, moments.n)
         E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
@@ -142,11 +73,11 @@ def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Gene
     # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
     B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
     rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
-    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
+    noise = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
     apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
     of_features = np.empty(G.shape)
-    of_features[:, kept] = drawn @ L.T
-    return of_features, drawn @ B + apart * rest
+    of_features[:, kept] = noise @ L.T
+    return of_features, noise @ B + apart * rest
 
 
 def changes(
@@ -161,8 +92,8 @@ def changes(
     """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
 
     Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
-    are zero. `turned`: up to a rotation of the columns, of components that are used together. `seen` is φ at points
-    like the rows of the fit, (k, p), which count where the moments are rounding.
+    are zero. `turned`: columns are components used together, so that a rotation of them makes no difference.
+    `seen` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
     """
     # of [φ − a, 1], about the shift a of the moments
     a, n = moments.shift, max(float(moments.n), 1e-300)

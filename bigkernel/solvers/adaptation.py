@@ -24,7 +24,7 @@ from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, centre, reduced
+from bigkernel.solvers.whitening import Whitening, centre, reduced, signs
 from bigkernel.statistics.moments import Moments
 
 
@@ -92,9 +92,7 @@ def components(
     penalty = aligned.n * (E @ E.T)
     penalty[np.diag_indices(len(penalty))] += alpha
     values, W = leading(aligned.scatter, n_components, certificates, penalty=penalty)
-    # the sign of an eigenvector is anyone's: the largest entry is positive
-    largest = np.take_along_axis(W, np.abs(W).argmax(axis=0)[None], axis=0)
-    return values, W * np.where(largest < 0, -1.0, 1.0)
+    return values, W * signs(W)
 
 
 def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:

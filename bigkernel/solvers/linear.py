@@ -7,7 +7,7 @@ solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + n�
 where H is singular and μ has a part in its null space, the mean of the targets is met there at no cost. A model is
 (x − a)ᵀw + b with its level b at a, the point that moments are about: about 0 it would lose the digits of an offset.
 
-The triangle R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
+The factor R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
 larger than all others. Multiples of the column that it is largest in are taken off the others, so that they are 0 in
 that row,
     w = Tu,   u ↦ (√n μᵀTu = u_j for that column j, and the rows about the mean of columns of ordinary length),
@@ -25,11 +25,10 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import VECTORS
-from bigkernel.solvers.residuals import Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
 from bigkernel.solvers.ridge import Factor, Penalties, by_penalty, factorize, quadratic, squared_error
 from bigkernel.solvers.triangle_ridge import EPS, RowSystem
-from bigkernel.solvers.whitening import Reduced, centre, identity
+from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -174,11 +173,11 @@ def linear_fit(
     """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
     if isinstance(alpha, str):
         about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
+        alpha = gcv.best_alpha(about, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
 
-    def solve(value: float, columns: Index, noted: Certificates | None) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
         part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
+        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted)
 
     v, level, error = by_penalty(alpha, len(moments.t), certificates, solve)
     return v, level, error, alpha
@@ -236,7 +235,7 @@ def _solve_rows(
     rows: float,
     alpha: float,
     chosen: Index,
-    noted: Certificates | None,
+    noted: Certificates,
 ) -> tuple[Array, Array, Array]:
     """Coefficients, level and squared errors of the targets that are chosen."""
     root, mean = np.sqrt(part.n), part.mean + shift
@@ -258,14 +257,13 @@ def _solve_rows(
     solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))
     u = solution.w
     w, whole = to.expand(u) / scale[:, None], np.vstack([top * (not fit_intercept), columns * scale])
-    null = np.linalg.qr(to.expand(solution.stacked.null))[0]
+    null = np.linalg.qr(to.expand(solution.null))[0]
     v = least_norm(null, w, scale, lambda moved: float(((whole @ moved) ** 2).sum()))
     level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
-    if noted is not None:
-        system.certify(solution, noted, v)
+    system.certify(solution, noted, v)
+    if not fit_intercept and (found := noted.errors) is not None:
         # relative to the norm of predictions about their mean, which the first row is
-        if not fit_intercept and (found := noted.errors) is not None:
-            rest = float(np.linalg.norm((F @ u)[1:]))
-            ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
-            noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
+        rest = float(np.linalg.norm((F @ u)[1:]))
+        ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
+        noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
     return v, level - part.mean @ v, solution.squares

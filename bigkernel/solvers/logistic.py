@@ -95,9 +95,9 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
             return
         pair = theta - here.theta, gradient - here.gradient
         # of vectors, whose norms SciPy takes without their squares
-        moved, turned = (float(linalg.norm(one.ravel())) for one in pair)
-        bent = float((pair[0] * pair[1]).sum()) > 1e-14 * moved * turned
-        pairs = (*here.pairs, pair)[-MEMORY:] if bent else here.pairs
+        step_size, gradient_size = (float(linalg.norm(one.ravel())) for one in pair)
+        curved = float((pair[0] * pair[1]).sum()) > 1e-14 * step_size * gradient_size
+        pairs = (*here.pairs, pair)[-MEMORY:] if curved else here.pairs
         here = Point(theta, objective, gradient, pairs)
 
 

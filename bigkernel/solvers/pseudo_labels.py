@@ -32,7 +32,7 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
 _OF_LABELS = ("C", "t", "q")
-OF_GRAPH = ("anchors", "degrees")
+_OF_GRAPH = ("anchors", "degrees")
 _HARD = 1e100  # a slope that is as good as infinite
 
 
@@ -105,16 +105,18 @@ class SplitSides:
     def part(self, total: Accumulator, split: int) -> Accumulator:
         """The sums of a split as a fit of its own has them: target and source, and the graph of both."""
         sides = np.stack([self.targets[:, split], self.sources[:, split]])
-        plain = {name: values for name, values in total.items() if name not in OF_GRAPH}
+        plain = {name: values for name, values in total.items() if name not in _OF_GRAPH}
         found = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
         for name in _OF_LABELS:  # of the target none is read
             found[name][0] = 0
-        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in OF_GRAPH if name in total}
+        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
 
     def tests(self, total: Accumulator, split: int) -> Accumulator:
         """The sums of the rows that a split tests, one group."""
         here = self.tested[:, split]
-        return {name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in OF_GRAPH}
+        return {
+            name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in _OF_GRAPH
+        }
 
 
 def soft_labels(values: Array, slope: float) -> Array:
@@ -197,7 +199,7 @@ class JointPseudoLabels(Sums):
         return [np.hstack(coef).astype(self.features.dtype) for coef in both]
 
     @cached_property
-    def _alike(self) -> list[list[int]]:
+    def _same_target(self) -> list[list[int]]:
         """Positions of decisions on the same target."""
         groups: dict[bytes, list[int]] = {}
         for place, one in enumerate(self.asked):
@@ -205,7 +207,7 @@ class JointPseudoLabels(Sums):
         return list(groups.values())
 
     def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_alike")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
         k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
@@ -219,13 +221,14 @@ class JointPseudoLabels(Sums):
         # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
         row_bytes = features.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
-            flops_per_row=features.flops_per_row * len(self._alike) + sum(2 * p * (count + c) for count in columns),
+            flops_per_row=features.flops_per_row * len(self._same_target)
+            + sum(2 * p * (count + c) for count in columns),
             partial_bytes=len(columns) * 8 * (p * c + c + 4),
             work_bytes=features.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for places in self._alike:
+        for places in self._same_target:
             target, _ = self.asked[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):

@@ -35,6 +35,7 @@ LIMIT = 30.0  # a ratio above it is not rounding any more
 # to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
 BLIND = 100.0
 PROBES = 2
+VECTORS = 8  # of the probe of the sums
 DOF_PROBES = 8
 EXACT_DOF = 512  # rank up to which the effective degrees of freedom are exact
 _TINY = 1e-300
@@ -295,8 +296,8 @@ class Certificates:
 
     def report(self) -> dict[str, float | int]:
         """All figures as plain data."""
-        told = {} if self.errors is None else self.errors.figures()
-        return {**self.ratios, **self.figures, **told, "rounding": self.rounding}
+        errors = {} if self.errors is None else self.errors.figures()
+        return {**self.ratios, **self.figures, **errors, "rounding": self.rounding}
 
 
 def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array, Index
+from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
@@ -31,7 +31,10 @@ from bigkernel.statistics.moments import Moments
 
 @dataclass(frozen=True)
 class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular."""
+    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
+
+    Maps that are features already need none: `Whitening(p, p)`.
+    """
 
     width: int  # p
     rank: int  # r
@@ -93,11 +96,6 @@ class Whitening:
         out = np.zeros((self.width, *C.shape[1:]))
         out[self.pivots] = times_triangle(self.factor, C, lower=True)
         return out
-
-
-def identity(width: int) -> Whitening:
-    """No whitening: for maps that are features already."""
-    return Whitening(width, width)
 
 
 def whiten(
@@ -181,10 +179,6 @@ class Reduced:
     mean: Array
     target_mean: Array
 
-    def of_targets(self, columns: Index) -> Reduced:
-        """Those of some targets."""
-        return replace(self, C=self.C[:, columns], q=self.q[columns], target_mean=self.target_mean[columns])
-
 
 def reduced(moments: Moments, whitening: Whitening) -> Moments:
     """Moments of the whitened features, about 0.
@@ -242,3 +236,9 @@ def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
     """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]
+
+
+def signs(columns: Array) -> Array:
+    """±1 (c,), the sign of the largest entry of each column (m, c): that of an eigenvector is arbitrary."""
+    largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
+    return np.where(largest < 0, -1.0, 1.0)

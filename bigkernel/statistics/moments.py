@@ -89,13 +89,9 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
 
 def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
-    cut = {
-        "G": total["G"][:, columns[:, None], columns],
-        "C": total["C"][:, columns],
-        "s": total["s"][:, columns],
-    }
-    kept = {name: values for name, values in total.items() if name not in WITNESSED}
-    return {name: cut[name] if name in cut else values.copy() for name, values in kept.items()}
+    out = {name: values.copy() for name, values in total.items() if name not in (*WITNESSED, "G", "C", "s")}
+    G, C, s = total["G"][:, columns[:, None], columns], total["C"][:, columns], total["s"][:, columns]
+    return out | {"G": G, "C": C, "s": s}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
@@ -125,11 +121,9 @@ class Moments:
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
         """Those of one group, or of all groups together."""
-        if group is None and len(total["n"]) == 1:
-            group = 0
-        if group is None:
-            return cls(**{name: total[name].sum(axis=0) for name in SUMS}, shift=shift)
-        return cls(**{name: total[name][group] for name in SUMS}, shift=shift)
+        one = 0 if group is None and len(total["n"]) == 1 else group
+        sums = {name: total[name].sum(axis=0) if one is None else total[name][one] for name in SUMS}
+        return cls(**sums, shift=shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +214,7 @@ class Witness:
     G = Σ w bbᵀ that is multiplied in the dtype of the blocks, and summed in it over some thousand rows, is G + E with a
     rounding E. k vectors v go past the rows too: u = Σ w b (bᵀv) in float64 keeps √κ more digits than Gv, because |bᵀv|
     is of order one where v = Tz whitens the block, and so Ev = Gv − u. What that means for a solution is in
-    `solvers.accuracy`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
+    `solvers.ridge`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
     where they begin, the same in every process. Shapes: K blocks of the same rows.
     """
 

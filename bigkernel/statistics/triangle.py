@@ -1,4 +1,4 @@
-"""The triangle R of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
+"""The R factor of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
 
     √W [1, Φ − a, Y − b] = QR,   RᵀR = Σ w (1, φ − a, y − b)ᵀ(1, φ − a, y − b),
 R (q, q) upper triangular with a diagonal of at least 0, q = 1 + p + c. Two triangles are merged by the factorisation of
@@ -21,7 +21,7 @@ from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-MOST_COLUMNS = 4096  # q: 134 MB a triangle, and 2 q² flops a row in float64
+MOST_COLUMNS = 4096  # q: 134 MB an R, and 2 q² flops a row in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class TriangleStatistic(MomentStatistic):
         return self.merge(a, b)
 
     def finish(self, total: Accumulator) -> Accumulator:
-        """The total itself: a triangle is complete."""
+        """The total itself: R is complete."""
         return total
 
     def footprint(self, block_rows: int) -> Footprint:

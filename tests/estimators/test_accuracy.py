@@ -12,8 +12,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.solvers.accuracy import VECTORS
-from bigkernel.solvers.residuals import ENOUGH, PROMISE, probes
+from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import MomentStatistic, Targets, Witness, windows_to_skip
 from bigkernel.streaming.chunk import Chunk

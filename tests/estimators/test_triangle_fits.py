@@ -178,5 +178,5 @@ def test_a_singular_triangle_without_a_penalty_gives_the_solution_of_least_norm(
     F = rng.normal(size=(9, 4)) @ rng.normal(size=(4, 6))
     Y = rng.normal(size=(9, 2))
     stacked = Stacked.of(F, Y, 0.0)
-    assert_allclose(stacked.solution(), np.linalg.lstsq(F, Y, rcond=1e-12)[0], atol=1e-12)
+    assert_allclose(stacked.w, np.linalg.lstsq(F, Y, rcond=1e-12)[0], atol=1e-12)
     assert_allclose(stacked.inverse(np.eye(6)), np.linalg.pinv(F.T @ F, rcond=1e-12), rtol=1e-8, atol=1e-10)
