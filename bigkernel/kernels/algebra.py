@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.chunk import Chunk
 
-_FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
+_FAR = 1e3  # times that γ stays from the ends of the range of a dtype, where rows are not scaled
 _PART_ROWS = 128  # of a block whose parts are computed one after the other
-_PLAIN_GAMMA = 1e100  # up to which, and from whose inverse on, squares of γ stay in the range of float64
 _LINES = 64  # of a matrix at a time, whole cache lines of either triangle
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
@@ -137,6 +137,9 @@ class Kernel:
         if not self._distance:
             return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), Z.shape[1])
         (gamma, lengths), limits = self.widths(), np.finfo(dtype)
+        unit = exact_unit(gamma**0.5, dtype)
+        if unit != 1:
+            gamma, lengths = gamma / unit / unit, np.full(Z.shape[1], 1 / unit)
         weights, squares = np.empty((Z.shape[1] + 2, len(Z)), dtype), np.empty(len(Z))
         placed = np.empty(Z.shape, dtype) if touching or self.kinked else None
         with np.errstate(over="ignore", invalid="ignore"):
@@ -157,9 +160,6 @@ class Kernel:
             # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
             largest = float(squares.max(initial=0.0))
             blur = float(gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost))
-            vanish = gamma * largest > limits.eps and largest < _FAR * float(limits.tiny)
-            if gamma > float(limits.max) / _FAR or vanish:  # rows so small that γ or their squares leave the range
-                blur = np.inf
             # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
             weights[-2] = -gamma
             weights[-1] = -gamma * squares
@@ -259,7 +259,7 @@ class Bound:
         """k(Z, Z) (m, m), exactly symmetric: one triangle is computed. None where no product in float64 gives it."""
         of_distance, d, gamma = len(self.weights) > self.n_features, self.n_features, self.gamma
         plain = type(self) is Bound and self.touching is None and self.dtype == np.float64
-        if not (plain and 1 / _PLAIN_GAMMA < gamma < _PLAIN_GAMMA):
+        if not plain:
             return None
         from bigkernel.kernels.blas import mirror, syrk  # SciPy's, which predictors do without
 
@@ -300,6 +300,28 @@ def rounding_of(Z: Array, dtype: Any) -> Array:
     for strip in strips(Z):
         np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
     return lost
+
+
+def exact_unit(size: float, dtype: DTypeLike) -> float:
+    """Return a power of two near `size` where squares of 1/size leave the range of `dtype`, and 1 elsewhere.
+
+    Rows of about 1/size come into the range when they are multiplied by it, and no digit of theirs changes.
+    """
+    limits = np.finfo(np.dtype(dtype))
+    end = float(limits.max) ** 0.25
+    if 1 / end < size < end:
+        return 1.0
+    return float(np.ldexp(1.0, np.clip(np.frexp(size)[1], 8 - limits.maxexp, limits.maxexp - 8)))
+
+
+def require_range(kernel: str, dtype: DTypeLike, gamma: float) -> None:
+    """Raise `DataError` where γ, or what it is multiplied by, has lost digits at an end of the range of `dtype`."""
+    limits = np.finfo(np.dtype(dtype))
+    if not _FAR * float(limits.tiny) < gamma < float(limits.max) / _FAR:
+        raise DataError(
+            f"{kernel} kernel: gamma = {gamma:.1e} is at an end of the range of {limits.dtype}; expected "
+            f"{_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e}; use dtype='float64', or scale the rows"
+        )
 
 
 def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:

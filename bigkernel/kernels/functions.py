@@ -29,6 +29,7 @@ from bigkernel.kernels.algebra import (
     Scaled,
     Sum,
     refuse_blur,
+    require_range,
     rounding_of,
 )
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
@@ -155,8 +156,7 @@ class Laplacian(Kernel):
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = float(self.resolve(Z).gamma)
             blur = float(rounding_of(Z, dtype).sum() * gamma)
-        if gamma > float(np.finfo(dtype).max):
-            blur = np.inf
+        require_range(self.name, dtype, gamma)
         refuse_blur(self.name, np.dtype(dtype), blur)
         none = np.empty((Z.shape[1], 0), dtype)
         return PointsBound(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
@@ -205,6 +205,11 @@ class _Projected(Linear):
         self._check()
         gamma = 1 / _spread(self.gamma, Z, weight) if isinstance(self.gamma, str) else self.gamma
         return replace(self, gamma=gamma)  # type: ignore[call-arg]
+
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        assert not isinstance(self.gamma, str)
+        require_range(self.name, dtype, float(self.gamma))
+        return super().bind(Z, dtype)
 
     def diag(self, X: Array) -> Array:
         value = super().diag(X)

@@ -32,7 +32,7 @@ from scipy.special import gammaincinv, ndtri
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.algebra import Kernel, exact_unit, strips
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
@@ -143,12 +143,16 @@ class FourierMap(SingleMap):
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         pairs, count = self.width // 2, -(-self.width // 2)
-        frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
+        spectrum = self.spectrum
+        unit = exact_unit(max(spectrum.scales), self.dtype)
+        frequencies, phases = _frequencies(spectrum, count, self.dtype.name, unit)
         rows = chunk.load(block, self.n_features, self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         scale = self.dtype.type((2 / self.width) ** 0.5)
         with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
             np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+            if unit != 1:
+                np.multiply(rows, self.dtype.type(unit), out=rows)
             np.matmul(rows, frequencies, out=out[:, :count])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0
@@ -201,9 +205,10 @@ class FourierRows:
 
 
 @lru_cache(maxsize=2)
-def _frequencies(spectrum: Spectrum, count: int, dtype: str) -> tuple[Array, Array]:
-    """Once a process: a task holds a map of its own, which is a few numbers."""
-    frequencies, phases = (part.astype(dtype) for part in spectrum.frequencies(count))
+def _frequencies(spectrum: Spectrum, count: int, dtype: str, unit: float) -> tuple[Array, Array]:
+    """Make frequencies over `unit`, and phases, once a process: a task holds a map of its own, a few numbers."""
+    frequencies, phases = spectrum.frequencies(count)
+    frequencies, phases = (frequencies / unit).astype(dtype), phases.astype(dtype)
     frequencies.setflags(write=False)
     return frequencies, phases
 
