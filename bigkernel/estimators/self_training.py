@@ -23,8 +23,8 @@ from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
 from bigkernel.solvers.whitening import Whitening

@@ -18,7 +18,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.solvers.spherical_means import inverse_root, spherical_means
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator

@@ -44,7 +44,7 @@ class Kernel:
     precomputed: ClassVar[bool] = False  # rows hold values in place of features: k(x, x) of a new row is not known
     leaves: ClassVar[int] = 1  # products that a block takes: as many as it is made of
     kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
-    _distance: ClassVar[bool] = True  # a function of ‖x−z‖
+    of_distance: ClassVar[bool] = True  # a function of ‖x−z‖
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
@@ -134,7 +134,7 @@ class Kernel:
             float32 cannot resolve the distances between these landmarks at this bandwidth.
         """
         dtype, Z = np.dtype(dtype), np.asarray(Z, np.float64)
-        if not self._distance:
+        if not self.of_distance:
             return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), Z.shape[1])
         (gamma, lengths), limits = self.widths(), np.finfo(dtype)
         unit = exact_unit(gamma**0.5, dtype)
@@ -396,7 +396,7 @@ class _JoinedBound(Bound):
 class _Made(Kernel):
     """A kernel made of others; block path and "scale" parameters are theirs."""
 
-    _distance: ClassVar[bool] = False
+    of_distance: ClassVar[bool] = False
     _join: ClassVar[np.ufunc] = np.add  # what two parts become
 
     @property

@@ -188,7 +188,7 @@ class Linear(Kernel):
     """⟨x, z⟩."""
 
     name: ClassVar[str] = "linear"
-    _distance: ClassVar[bool] = False
+    of_distance: ClassVar[bool] = False
 
     def diag(self, X: Array) -> Array:
         X = np.asarray(X, np.float64)

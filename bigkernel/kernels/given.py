@@ -25,7 +25,7 @@ _SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ b
 
 
 class _Given(Kernel):
-    _distance: ClassVar[bool] = False
+    of_distance: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # values are computed from the landmarks
 
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:

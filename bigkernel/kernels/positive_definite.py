@@ -108,7 +108,7 @@ def check_positive_definite(
 def _gram(kernel: Kernel, X: Array) -> Array:
     """k(X, X) with distances from the differences of rows: the fast blocks lose those of rows that nearly repeat."""
     kernel = kernel.resolve(X)
-    if not kernel._distance or isinstance(kernel, Laplacian):
+    if not kernel.of_distance or isinstance(kernel, Laplacian):
         return kernel(X)
     gamma, lengths = kernel.widths()
     scaled = X if lengths is None else X / lengths

@@ -23,7 +23,6 @@ from bigkernel.estimators.cg_problem import planned_sample
 from bigkernel.estimators.fit_state import Inputs, RowBasis, Training
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, FourierBasis, LandmarkBasis, RowChoice
-from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened, with_probe
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
@@ -340,7 +339,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             groups.setdefault("rows", []).append(candidate)
             continue
         draw = _draw_of(columns)
-        kernel = _key(columns.kernel) if draw[0] in BY_KERNEL else None
+        kernel = _key(columns.kernel) if draw[0] == "rpcholesky" else None
         if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
             kernel = _columns_of(columns)
         groups.setdefault((draw, kernel), []).append(candidate)

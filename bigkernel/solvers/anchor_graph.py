@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.algebra import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.adaptation import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
@@ -61,11 +61,6 @@ def anchor_weights(
     weights: Array = np.exp(-2 * np.divide(squares, farthest, out=np.zeros_like(squares), where=farthest > 0))
     weights /= weights.sum(axis=1, keepdims=True)
     return places, weights
-
-
-def constant_diagonal(kernel: Kernel) -> bool:
-    """True where k(x, x) = 1 for every row, as for kernels of a distance."""
-    return type(kernel).diag is Kernel.diag
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +118,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
         values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)
         for strip in strips(values):
-            own = 1.0 if constant_diagonal(kernel) else exact.diagonal(chunk, at[strip])
+            own = 1.0 if kernel.of_distance else exact.diagonal(chunk, at[strip])
             rows = exact.bound.load(chunk, at[strip])
             exact.bound.product(rows, values[strip])
             exact.bound.value(values[strip])

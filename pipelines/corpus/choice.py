@@ -16,7 +16,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.kernels.bandwidths import median_width
+from bigkernel.kernels.landmarks import median_width
 from pipelines.corpus.settings import Settings
 
 Record = dict[str, Any]
