@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
 SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
@@ -44,20 +44,12 @@ class FeatureMap(Protocol):
         """p, the number of columns of a block."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """float32 or float64, of the block."""
 
     @property
-    def flops_per_row(self) -> float:
-        """Floating-point operations to make one row of a block."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of buffer a row of a block takes."""
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes that the map itself takes in a process, at most."""
+    def cost(self) -> MapCost:
+        """Flops of a row of a block, bytes of buffers for it, and bytes of the map in a process, at most."""
 
     def about(self, place: int) -> Array | None:
         """What is subtracted from the rows of block number `place`, (p,); None: nothing."""
@@ -95,23 +87,15 @@ class IdentityMap(SingleMap):
     """φ(x) = x − shift, with a shift (d,) near the mean so that centring the moments loses no digits."""
 
     shift: Array
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float64))
 
     @property
     def width(self) -> int:
         return len(self.shift)
 
     @property
-    def flops_per_row(self) -> float:
-        return float(len(self.shift))
-
-    @property
-    def row_bytes(self) -> int:
-        return self.width * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        return 8 * self.width
+    def cost(self) -> MapCost:
+        return MapCost(float(self.width), self.width * self.dtype.itemsize, 8 * self.width)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         rows = chunk.load(block, self.width + spare, self.dtype)
@@ -124,7 +108,7 @@ class _AtLandmarks:
     """What maps of landmarks (m, d) share; what is prepared of them does not travel."""
 
     landmarks: Array
-    dtype: np.dtype[Any]
+    dtype: DType
 
     @property
     def width(self) -> int:
@@ -138,10 +122,13 @@ class _AtLandmarks:
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
-    def _held_bytes(self, kernels: Sequence[Kernel]) -> int:
-        """Bytes of landmarks in float64, and of what is prepared from them for blocks of kernels of one argument."""
-        m, d = self.landmarks.shape
-        return int(8 * m * d + max(kernel.prepared_bytes(m, d, self.dtype.itemsize) for kernel in kernels))
+    def _cost_of(self, kernels: Sequence[Kernel], columns: int) -> MapCost:
+        """Cost of blocks of kernels of one argument, which is computed once, and rows in buffers of so many columns."""
+        (m, d), itemsize = self.landmarks.shape, self.dtype.itemsize
+        # the landmarks as they came and as prepared, and NumPy's own buffers
+        held = 8 * m * d + max(kernel.prepared_bytes(m, d, itemsize) for kernel in kernels) + UFUNC_BYTES
+        flops = 2.0 * m * d * max(kernel.leaves for kernel in kernels)
+        return MapCost(flops, (columns + d + 2) * itemsize, held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +137,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
 
     kernel: Kernel  # every parameter a number
     landmarks: Array  # (m, d)
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the block
     shift: Array | None = None  # (m,) subtracted from every row of the block, or None; see `centre_of`
 
     @cached_property
@@ -159,17 +146,8 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return self.kernel.bind(self.landmarks, self.dtype)
 
     @property
-    def flops_per_row(self) -> float:
-        return float(2 * self.landmarks.size * self.kernel.leaves)
-
-    @property
-    def row_bytes(self) -> int:
-        return (self.width + self.n_features + 2) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """The landmarks as they came and as prepared, and NumPy's own buffers."""
-        return self._held_bytes([self.kernel]) + UFUNC_BYTES
+    def cost(self) -> MapCost:
+        return self._cost_of([self.kernel], self.width)
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""
@@ -221,7 +199,7 @@ class LandmarkFamily(_AtLandmarks):
 
     kernels: tuple[Kernel, ...]  # resolved kernels, all of the same `argument`; or one kernel of any kind
     landmarks: Array  # (m, d)
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
     shifts: Array | None = None  # (K, m) subtracted from the rows of each kernel's blocks, or None; see `centre_of`
 
     @property
@@ -242,19 +220,8 @@ class LandmarkFamily(_AtLandmarks):
         return [gamma / max(gammas) for gamma in gammas]
 
     @property
-    def flops_per_row(self) -> float:
-        """The argument is computed once."""
-        return float(2 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels))
-
-    @property
-    def row_bytes(self) -> int:
-        """The argument and a block of one kernel."""
-        return (2 * self.width + self.n_features + 2) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """The landmarks as they came and as prepared."""
-        return self._held_bytes(self.kernels)
+    def cost(self) -> MapCost:
+        return self._cost_of(self.kernels, 2 * self.width)  # the argument and a block of one kernel
 
     def about(self, place: int) -> Array | None:
         return None if self.shifts is None else self.shifts[place]
@@ -287,25 +254,16 @@ class LandmarkSlices:
     slice_width: int  # s, of every slice but the last
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """float32 or float64, of the blocks."""
         return self.bound.dtype
 
     @property
-    def flops_per_row(self) -> float:
-        """Floating-point operations to make one row of all slices."""
-        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of buffer a row of a slice takes."""
-        return (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes that the landmarks take in a process, at most: as prepared, and a quarter of that while they arrive."""
-        spare = self.bound.spare_bytes(self.slice_width)
-        return self.bound.nbytes * 5 // 4 + spare + PACKED_BYTES + UFUNC_BYTES
+    def cost(self) -> MapCost:
+        """See `FeatureMap`; a quarter of the landmarks as prepared is beside them while they arrive."""
+        flops = 2.0 * self.width * self.bound.n_features * self.kernel.leaves
+        held = self.bound.nbytes * 5 // 4 + self.bound.spare_bytes(self.slice_width) + PACKED_BYTES + UFUNC_BYTES
+        return MapCost(flops, (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize, held)
 
     def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
         """Columns, and the values (b, s) of these rows of the chunk in them, until all are given.

@@ -83,10 +83,10 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
         # the landmarks prepared in float64, and four strips of values as neighbours are chosen
         strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
-        work += self._exact.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.row_bytes)
+        work += self._exact.cost.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.cost.row_bytes)
         return replace(
             plain,
-            flops_per_row=plain.flops_per_row + self._exact.flops_per_row + p * (k + 2) + 2 * k * p,
+            flops_per_row=plain.flops_per_row + self._exact.cost.flops_per_row + p * (k + 2) + 2 * k * p,
             partial_bytes=plain.partial_bytes + 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )

@@ -71,10 +71,10 @@ class LeverageSample:
         p, q = self.projection.shape
         kept = 2 * (self.size + 1) * len(_NAMES)
         return Footprint(
-            flops_per_row=self.features.flops_per_row + 2.0 * p * q,
+            flops_per_row=self.features.cost.flops_per_row + 2.0 * p * q,
             partial_bytes=8 * kept,
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (q + 4 * len(_NAMES)))
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + 8 * (q + 4 * len(_NAMES)))
             + tile_bytes(q)
             + 8 * (2 * p * q + 3 * kept),
         )

@@ -70,10 +70,10 @@ class ProductStatistic(Sums):
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
         return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
+            flops_per_row=self.features.cost.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
             partial_bytes=8 * (p * (columns + g) + (5 if self.folds else 3) * columns + 2 * g * (c + 1)),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (c + 4))
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + 8 * (c + 4))
             + tile_bytes(columns + g)
             + 16 * p * (columns + g),
         )

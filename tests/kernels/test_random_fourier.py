@@ -173,8 +173,8 @@ def test_the_bytes_that_are_announced_hold():
     phi.block(chunk, block)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < phi.fixed_bytes + rows * phi.row_bytes + 2**19
-    assert peak > (phi.fixed_bytes + rows * phi.row_bytes) / 3
+    assert peak < phi.cost.fixed_bytes + rows * phi.cost.row_bytes + 2**19
+    assert peak > (phi.cost.fixed_bytes + rows * phi.cost.row_bytes) / 3
 
 
 @pytest.mark.parametrize("kernel", [Linear(), Polynomial(gamma=1.0), Sigmoid(gamma=1.0)], ids=lambda k: k.name)
