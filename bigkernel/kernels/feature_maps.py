@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array, DType
 from bigkernel.kernels.algebra import Bound, Kernel, strips
@@ -30,6 +31,8 @@ SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
 PACKED_BYTES = 2**24  # what BLAS keeps of a slice, in the order of its product
 PREPARED_BYTES = 2**27  # of float64 landmarks, from which on they travel prepared
 _DIAGONAL_ROWS = 128  # whose k(x, x) are computed at a time
+
+Map = TypeVar("Map")
 
 
 class FeatureMap(Protocol):
@@ -119,7 +122,7 @@ class _AtLandmarks:
         """Columns of the rows: d."""
         return int(self.landmarks.shape[1])
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def _cost_of(self, kernels: Sequence[Kernel], columns: int) -> MapCost:
@@ -159,10 +162,11 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return np.concatenate(found)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        rows = self.bound.load(chunk, block)
+        rows = chunk.load(block, len(self.bound.weights), self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.product(rows, out[:, : self.width])
+            self.bound.place(rows)
+            self.bound.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # so that contiguous passes serve
             shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
@@ -184,7 +188,7 @@ def argument(kernel: Kernel) -> str | None:
 
 def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
     """Positions of kernels that may share a computation, in lists; kernels that share with none stand alone."""
-    families: dict[Any, list[int]] = {}
+    families: dict[str | int, list[int]] = {}
     for place, kernel in enumerate(kernels):
         families.setdefault(argument(kernel) or place, []).append(place)
     return list(families.values())
@@ -227,10 +231,11 @@ class LandmarkFamily(_AtLandmarks):
         return None if self.shifts is None else self.shifts[place]
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        rows = self.bound.load(chunk, block)
+        rows = chunk.load(block, len(self.bound.weights), self.dtype)
         shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.product(rows, shared)
+            self.bound.place(rows)
+            self.bound.multiply(rows, shared)
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
@@ -270,7 +275,7 @@ class LandmarkSlices:
 
         The buffer is the chunk's, and valid until the next slice.
         """
-        rows, s = self.bound.load(chunk, block), self.slice_width
+        rows, s = chunk.load(block, len(self.bound.weights), self.dtype), self.slice_width
         with chunk.work.stage("block"):
             self.bound.place(rows)
         for first in range(0, self.width, s):
@@ -285,7 +290,7 @@ class LandmarkSlices:
             yield columns, out
 
 
-def in_slices(features: Any) -> Any:
+def in_slices(features: Map) -> Map | LandmarkSlices:
     """A map of landmarks as predictions see it: prepared and in slices where there are many; any other as it is.
 
     Raises
@@ -302,7 +307,7 @@ def in_slices(features: Any) -> Any:
     return LandmarkSlices(features.kernel, features.bound, features.width, width)
 
 
-def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
+def centre_of(kernel: Kernel, landmarks: Array, dtype: DTypeLike) -> Array:
     """A point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
 
     Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small
