@@ -303,8 +303,10 @@ def as_kernel(
         Of "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others have none.
         "scale": 1/(d·var) of the landmarks, of "laplacian" 1/(d·std); "auto": 1/d; of "chi2" both are 1.
     """
-    if isinstance(kernel, Kernel):
-        return kernel
+    return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
+
+
+def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
         raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
