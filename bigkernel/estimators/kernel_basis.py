@@ -43,7 +43,7 @@ from bigkernel.estimators.fit_state import UNSTORED, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.scope import spent
 from bigkernel.kernels import landmarks as draws
-from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.algebra import Kernel, exact_unit
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
@@ -61,7 +61,7 @@ FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
 NOISE_ROWS = 64  # points whose blocks are looked at in float64
 FEW_LANDMARKS = 4  # below which points between them lie on a line, or in a plane
-GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
+SAMPLE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
 FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
 ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
 SAMPLE_BYTES = 2**30
@@ -149,7 +149,7 @@ class LandmarkBasis(_Columns):
 
     def glance(self) -> tuple[Array, Array] | None:
         """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
-        points = np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
+        points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
 
     def _between(self, count: int) -> Array:
@@ -312,7 +312,7 @@ class BasisChoice:
         kernel = self.kernel.resolve(landmarks)
         sample = None
         if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
-            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
+            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64))
         dtype = self._block_dtype(rows, kernel, landmarks)
         if like is None and not _within(kernel, landmarks, dtype):
             raise DataError(
@@ -334,13 +334,13 @@ class BasisChoice:
             return draws.as_landmarks(rows.take(np.arange(len(rows))), d)
         assert count is not None
         if not look:
-            first = rows.take(np.arange(min(len(rows), count, GLANCE_ROWS)))
+            first = rows.take(np.arange(min(len(rows), count, SAMPLE_ROWS)))
             return np.resize(first, (min(len(rows), count), d))
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
-            chosen = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
-        residuals.warn_or_note(chosen.note or "", True, None)
-        return chosen.landmarks
+            landmarks, _, note = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
+        residuals.warn_or_note(note or "", True, None)
+        return landmarks
 
     def _draw_features(self, rows: Rows, *, look: bool) -> FourierBasis:
         assert self.count is not None
@@ -367,20 +367,13 @@ class BasisChoice:
 # -- which rows serve as landmarks -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Landmarks (m, d) float64; the row ids (m,) they are, sorted, or None for centres; and what is to be said."""
+def choose(
+    rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState
+) -> tuple[Array, Ids | None, str | None]:
+    """Choose `count` landmarks (m, d) for rows and a kernel: return them, the sorted ids of rows they are, and a note.
 
-    landmarks: Array
-    rows: Ids | None = None
-    note: str | None = None
-
-
-def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
-    """Choose `count` landmarks for rows and a kernel.
-
-    Bad rows that are to be skipped are no landmarks, and no part of a sample; a kernel's "scale" is taken from the
-    sample. A note says why landmarks are fewer than `count`: the rows are, or have fewer different ones to give.
+    Centres have no ids. Bad rows that are to be skipped are no landmarks, and no part of a sample; a kernel's "scale"
+    is taken from the sample. The note says why landmarks are fewer than `count`: the rows are, or different ones are.
     """
     possible = min(count, len(rows))
     draws.require_count(len(rows), possible)
@@ -409,7 +402,7 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
     if (taken := len(landmarks)) < count:
         why = note or "the rows are all that can be drawn"
         note = f"{why}; {taken:,} landmarks are taken, {count:,} were asked for"
-    return Chosen(landmarks, ids, note)
+    return landmarks, ids, note
 
 
 def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
@@ -528,13 +521,12 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
     """Find centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
     from sklearn.cluster import KMeans  # loads a third of scikit-learn, which other choices do without
 
-    unit, largest = 1.0, float(np.abs(X).max(initial=0.0))
-    if largest and not 1e-100 < largest < 1e100:  # whose squares would leave float64
-        unit = float(2.0 ** np.floor(np.log2(largest)))
+    largest = float(np.abs(X).max(initial=0.0))
+    unit = exact_unit(1 / largest, np.float64) if largest else 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
-        model = KMeans(count, n_init=1, random_state=rng).fit(X if unit == 1 else X / unit)
-    return model.cluster_centers_ * unit, np.bincount(model.labels_, minlength=count)
+        model = KMeans(count, n_init=1, random_state=rng).fit(X if unit == 1 else X * unit)
+    return model.cluster_centers_ / unit, np.bincount(model.labels_, minlength=count)
 
 
 def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
@@ -605,7 +597,7 @@ def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool 
     `look=False`: the first rows stand for those drawn.
     """
     rng = check_random_state(random_state)
-    seed, count = int(rng.randint(2**31 - 1)), min(len(rows), GLANCE_ROWS)
+    seed, count = int(rng.randint(2**31 - 1)), min(len(rows), SAMPLE_ROWS)
     with spent("landmarks"):
         sample = rows.take(sampled(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample

@@ -160,7 +160,7 @@ def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int)
         return "uniform"
     domain = np.repeat([0, 1], [len(source), len(target)])
     rows, method = as_rows(np.concatenate([source, target]), domain=domain), "k-means" if kind == KMEANS else HALVES_OF
-    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw)).landmarks
+    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw))[0]
 
 
 class Draws:

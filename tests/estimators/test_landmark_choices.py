@@ -2,6 +2,7 @@
 
 import tracemalloc
 from contextlib import nullcontext
+from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
 import dask
@@ -54,9 +55,15 @@ ROWS = ("uniform", "balanced", "rpcholesky")
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
+class Chosen(NamedTuple):
+    landmarks: np.ndarray
+    rows: np.ndarray | None
+    note: str | None
+
+
 def chosen(choice, rows=None, count=M, seed=5, kernel=KERNEL):
     rows = as_rows(X, domain=DOMAIN) if rows is None else rows
-    return choose(rows, choice, count, kernel=kernel, rng=np.random.RandomState(seed))
+    return Chosen(*choose(rows, choice, count, kernel=kernel, rng=np.random.RandomState(seed)))
 
 
 def fitted(choice, rows=None, kernel=KERNEL, **settings):
