@@ -72,21 +72,8 @@ STRIPS_BYTES = 2**28  # of rows and kernel values that a choice by the kernel wo
 _PART_BYTES = 2**25
 
 
-class _Columns:
-    """What all columns have."""
-
-    kernel: Kernel
-    dtype: str
-    sums: str | None
-
-    @property
-    def sum_dtype(self) -> DType | None:
-        """`sums`."""
-        return None if self.sums is None else np.dtype(self.sums)
-
-
 @dataclass(frozen=True, eq=False)
-class LandmarkBasis(_Columns):
+class LandmarkBasis:
     """Kernel values at landmarks.
 
     Attributes
@@ -108,6 +95,11 @@ class LandmarkBasis(_Columns):
     def width(self) -> int:
         """m."""
         return len(self.landmarks)
+
+    @property
+    def sum_dtype(self) -> DType | None:
+        """`sums`."""
+        return None if self.sums is None else np.dtype(self.sums)
 
     def features(self) -> LandmarkMap:
         """The map of rows to columns."""
@@ -185,7 +177,7 @@ class LandmarkBasis(_Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class FourierBasis(_Columns):
+class FourierBasis:
     """`width` random Fourier features about `origin` (d,); `mean` (m,) is a point near the mean of the features."""
 
     kernel: Kernel
@@ -196,6 +188,11 @@ class FourierBasis(_Columns):
     dtype: str
     mean: Array
     sums: str | None = None  # as in `LandmarkBasis`
+
+    @property
+    def sum_dtype(self) -> DType | None:
+        """`sums`."""
+        return None if self.sums is None else np.dtype(self.sums)
 
     def features(self) -> FourierMap:
         """The map of rows to columns."""
@@ -377,24 +374,14 @@ def choose(
     """
     possible = min(count, len(rows))
     draws.require_count(len(rows), possible)
-    skip, ids, note = rows.bad_rows == "skip", None, None
+    ids, note = None, None
     if method == "uniform":
-        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if skip else None)
+        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if rows.bad_rows == "skip" else None)
         landmarks = rows.take(ids)
-    elif method == "balanced":
-        domains = _domains(rows, possible)
-        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
-        ids = np.sort(np.concatenate(drawn))
-        landmarks = rows.take(ids)
+    elif method in ("balanced", "balanced-k-means"):
+        landmarks, ids, note = _by_domain(rows, method, possible, rng)
     elif method == "k-means":
         landmarks, note = _centres(rows, possible, rng)
-    elif method == "balanced-k-means":
-        state, found = rng.get_state(), []
-        for one, k in _domains(rows, possible):
-            rng.set_state(state)  # a domain's centres do not depend on the domains before it
-            found.append(_centres(one, k, rng))
-        landmarks = np.concatenate([centres for centres, _ in found])
-        note = "; ".join(missing for _, missing in found if missing) or None
     elif method == "rpcholesky":
         landmarks, ids, note = _by_cholesky(rows, possible, kernel, rng)
     else:
@@ -403,6 +390,22 @@ def choose(
         why = note or "the rows are all that can be drawn"
         note = f"{why}; {taken:,} landmarks are taken, {count:,} were asked for"
     return landmarks, ids, note
+
+
+def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) -> tuple[Array, Ids | None, str | None]:
+    """Choose rows or centres of every domain."""
+    domains = _domains(rows, count)
+    if method == "balanced":
+        skip = rows.bad_rows == "skip"
+        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
+        ids = np.sort(np.concatenate(drawn))
+        return rows.take(ids), ids, None
+    state, found = rng.get_state(), []
+    for one, k in domains:
+        rng.set_state(state)  # a domain's centres do not depend on the domains before it
+        found.append(_centres(one, k, rng))
+    notes = [note for _, note in found if note]
+    return np.concatenate([centres for centres, _ in found]), None, "; ".join(notes) or None
 
 
 def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:

@@ -48,21 +48,24 @@ def uniform(
     draws, and where too few may serve these are all that there are. `DataError` where none may, or rows are fewer.
     """
     require_count(n_rows, n_landmarks)
-    chosen = _draw(n_rows, n_landmarks, rng)
-    if sound is None:
-        return chosen
-    tried, kept = chosen, chosen[sound(chosen)]
-    while len(kept) < n_landmarks:
+    drawn = _draw(n_rows, n_landmarks, rng)
+    return drawn if sound is None else _replace_bad(drawn, n_rows, rng, sound)
+
+
+def _replace_bad(drawn: Ids, n_rows: int, rng: np.random.RandomState, sound: Callable[[Ids], Array]) -> Ids:
+    """Draw further rows in the place of those that may not serve, until there are as many or no more are left."""
+    tried, kept, wanted = drawn, drawn[sound(drawn)], len(drawn)
+    while len(kept) < wanted:
         left = n_rows - len(tried)
         if not left and not len(kept):
-            raise DataError(f"n_landmarks={n_landmarks}: only 0 of {n_rows} rows are without NaN or infinity")
+            raise DataError(f"n_landmarks={wanted}: only 0 of {n_rows} rows are without NaN or infinity")
         if not left:
             break
         # more each time: the number of draws grows with the logarithm of the rows, whatever share of them is bad
         places = _draw(left, min(left, len(tried)), rng)
         fresh = places + np.searchsorted(tried - np.arange(len(tried)), places, side="right")  # ids not tried before
         tried, fresh = np.sort(np.concatenate([tried, fresh])), fresh[sound(fresh)]
-        missing = min(n_landmarks - len(kept), len(fresh))
+        missing = min(wanted - len(kept), len(fresh))
         kept = np.concatenate([kept, fresh[_draw(len(fresh), missing, rng)] if missing else fresh])
     return np.sort(kept)
 
