@@ -18,8 +18,7 @@ import bigkernel
 from bigkernel.cli import COMMANDS, main, model_options
 from bigkernel.cluster.dask_settings import configuration
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.kernel_basis import FOURIER
-from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.estimators.kernel_basis import CHOICES, FOURIER
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets

@@ -321,8 +321,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
         them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.
     landmarks : str or array (m, d)
         The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
-        "k-means", or "balanced-k-means"; "leverage", by recursive ridge leverage scores; "rpcholesky", by randomly
-        pivoted Cholesky (see `bigkernel.estimators.landmark_choice`). "fourier" and "orthogonal-fourier" take m random
+        "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
+        `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" take m random
         Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
         An intercept b without penalty.

@@ -33,9 +33,9 @@ from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.adaptation import Aligned
 from bigkernel.solvers.anchor_graph import SidedMomentStatistic

@@ -23,8 +23,7 @@ from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
-from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap

@@ -19,7 +19,7 @@ from bigkernel.errors import DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.spherical_means import inverse_root, spherical_means
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 

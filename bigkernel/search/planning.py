@@ -23,7 +23,6 @@ from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
 from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
@@ -295,7 +294,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             groups.setdefault("rows", []).append(candidate)
             continue
         draw = _draw_of(columns)
-        kernel = _key(columns.kernel) if draw[0] in BY_KERNEL else None
+        kernel = _key(columns.kernel) if draw[0] == "rpcholesky" else None
         if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
             kernel = _columns_of(columns)
         groups.setdefault((draw, kernel), []).append(candidate)

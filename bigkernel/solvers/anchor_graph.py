@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from bigkernel.arrays import Array, Index
-from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.algebra import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.pseudo_labels import Sides, SplitSides, label_slots
 from bigkernel.statistics.moments import MomentStatistic, weights_of
@@ -62,11 +62,6 @@ def anchor_weights(
     return places, weights
 
 
-def constant_diagonal(kernel: Kernel) -> bool:
-    """True where k(x, x) = 1 for every row, as for kernels of a distance."""
-    return type(kernel).diag is Kernel.diag
-
-
 @dataclass(frozen=True, eq=False)
 class SidedMomentStatistic(MomentStatistic):
     """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
@@ -94,10 +89,10 @@ class SidedMomentStatistic(MomentStatistic):
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
         # the landmarks prepared in float64, and four strips of values as neighbours are chosen
         strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
-        work += self._exact.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.row_bytes)
+        work += self._exact.cost.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.cost.row_bytes)
         return replace(
             plain,
-            flops_per_row=plain.flops_per_row + self._exact.flops_per_row + p * (k + 2) + 2 * k * p,
+            flops_per_row=plain.flops_per_row + self._exact.cost.flops_per_row + p * (k + 2) + 2 * k * p,
             partial_bytes=plain.partial_bytes + (self.groups if self.apart else 1) * 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )
@@ -139,9 +134,10 @@ class SidedMomentStatistic(MomentStatistic):
         places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
         values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)
         for strip in strips(values):
-            own = 1.0 if constant_diagonal(kernel) else exact.diagonal(chunk, at[strip])
-            rows = exact.bound.load(chunk, at[strip])
-            exact.bound.product(rows, values[strip])
+            own = 1.0 if kernel.of_distance else exact.diagonal(chunk, at[strip])
+            rows = chunk.load(at[strip], len(exact.bound.weights), exact.dtype)
+            exact.bound.place(rows)
+            exact.bound.multiply(rows, values[strip])
             exact.bound.value(values[strip])
             places[strip], weights[strip] = anchor_weights(values[strip], of_landmarks, self.neighbours, of_rows=own)
         return places, weights

@@ -115,7 +115,7 @@ class SpreadPredictor(Predictor):
     @property
     def most_rows(self) -> int:
         """Rows of a block, at most: it cannot go in slices, for its half-solves need whole rows."""
-        return max(1, BLOCK_BYTES // (self.features.row_bytes + self.row_bytes))
+        return max(1, BLOCK_BYTES // (self.features.cost.row_bytes + self.row_bytes))
 
     def work_bytes(self, block_rows: int) -> int:
         """Bytes that a task needs to predict, its chunk apart."""

@@ -219,12 +219,12 @@ class JointPseudoLabels(Sums):
         p, c, itemsize = features.width, self.asked[0].n_classes, features.dtype.itemsize
         columns = [c if one.before is None else 2 * c for one in self.asked]
         # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
-        row_bytes = features.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
+        cost = features.cost
+        row_bytes = cost.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
-            flops_per_row=features.flops_per_row * len(self._same_target)
-            + sum(2 * p * (count + c) for count in columns),
+            flops_per_row=cost.flops_per_row * len(self._same_target) + sum(2 * p * (count + c) for count in columns),
             partial_bytes=len(columns) * 8 * (p * c + c + 4),
-            work_bytes=features.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
+            work_bytes=cost.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

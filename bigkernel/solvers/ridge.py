@@ -416,15 +416,18 @@ def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Arra
         seen, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
         blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * squares / max(known.rows, 1.0)
+    chance = squares / max(known.rows, 1.0)
+    lost, doubt = solver.hidden * chance, 0.0
     if (V := solver.dropped) is not None:
         # and along those that were dropped although sums resolve them, what it would have
         values = (V * (G @ V)).sum(axis=0)
         clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
         lost += float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
+        # the whitening kept the others too: a QR factorisation tells whether they are null
+        doubt = float(np.sqrt((~clear).sum() * chance / predicted))
     parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
     sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
-    return Errors(sums, solve, of_blocks, widest=known.widest)
+    return Errors(sums, solve, of_blocks, widest=known.widest, doubt=doubt)
 
 
 @dataclass(frozen=True, eq=False)

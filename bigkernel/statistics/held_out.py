@@ -197,11 +197,11 @@ class HeldOutValues(_FoldModels):
         _, g, p, c = self.weights.shape
         kept = 8 * int(min(self.most, self.rows)) * (c + 4)
         return Footprint(
-            flops_per_row=self.share * (self.features.flops_per_row + 2.0 * p * c),
+            flops_per_row=self.share * (self.features.cost.flops_per_row + 2.0 * p * c),
             partial_bytes=kept,
-            work_bytes=self.features.fixed_bytes
+            work_bytes=self.features.cost.fixed_bytes
             + g * p * c * (8 + self.features.dtype.itemsize)
-            + block_rows * (self.features.row_bytes + 8 * (3 * c + 8))
+            + block_rows * (self.features.cost.row_bytes + 8 * (3 * c + 8))
             + 2 * kept,
         )
 

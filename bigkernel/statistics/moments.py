@@ -69,8 +69,8 @@ def block_footprint(
     features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
 ) -> Footprint:
     """The cost of a statistic of blocks of these features, beside them: of a row, of the accumulator, of a task."""
-    work = features.fixed_bytes + block_rows * (features.row_bytes + row_bytes) + work_bytes
-    return Footprint(features.flops_per_row + flops, partial_bytes, work)
+    work = features.cost.fixed_bytes + block_rows * (features.cost.row_bytes + row_bytes) + work_bytes
+    return Footprint(features.cost.flops_per_row + flops, partial_bytes, work)
 
 
 def uncentred(total: Accumulator, shift: Array) -> Accumulator:
@@ -335,17 +335,17 @@ class MomentStatistic:
         widened = 0 if sums == dtype else self.wide * sums.itemsize
         k = self.witness.vectors.shape[2] if self.witness else 0
         return Footprint(
-            flops_per_row=self.features.flops_per_row
+            flops_per_row=self.features.cost.flops_per_row
             + count * (p * p + 2 * p * (c + 1))
             + (4.0 * self.witness.vectors.size / self.witness.every if self.witness else 0),
             partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
             + count * self.wide**2 * sums.itemsize
             + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
             dtype=dtype.name,
-            shared_bytes=self.features.fixed_bytes,
+            shared_bytes=self.features.cost.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

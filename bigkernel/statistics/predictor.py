@@ -50,7 +50,7 @@ class Predictor:
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations of a row."""
-        return self.features.flops_per_row + 2.0 * self.features.width * len(self.intercept)
+        return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
     @property
     def row_bytes(self) -> int:
@@ -60,11 +60,11 @@ class Predictor:
     @property
     def fixed_bytes(self) -> int:
         """Bytes that the model takes in a process, at most."""
-        return self.features.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
+        return self.features.cost.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
 
     def work_bytes(self, block_rows: int) -> int:
         """Bytes that a task needs to predict, its chunk apart."""
-        return self.fixed_bytes + block_rows * (self.features.row_bytes + self.row_bytes)
+        return self.fixed_bytes + block_rows * (self.features.cost.row_bytes + self.row_bytes)
 
     @cached_property
     def weights(self) -> Array:
@@ -114,7 +114,7 @@ class Projection:
     def cost(self, d: int, itemsize: int) -> MapCost:
         predictor = self.predictor
         # values leave in float64 before they take the dtype of the rows
-        row_bytes = predictor.features.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
+        row_bytes = predictor.features.cost.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
     def apply(self, x: Array) -> Array:

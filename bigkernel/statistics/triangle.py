@@ -55,12 +55,12 @@ class TriangleStatistic(MomentStatistic):
     def footprint(self, block_rows: int) -> Footprint:
         p, q = self.features.width, self.side
         return Footprint(
-            flops_per_row=self.features.flops_per_row + 2 * q * q,
+            flops_per_row=self.features.cost.flops_per_row + 2 * q * q,
             partial_bytes=8 * (q * q + 2 * (q - p) + 2),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
             + 8 * (3 * q * q + 64 * q),
-            shared_bytes=self.features.fixed_bytes,
+            shared_bytes=self.features.cost.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

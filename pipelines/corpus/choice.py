@@ -15,7 +15,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
 from bigkernel.events.job import Note, emit
-from bigkernel.kernels.bandwidths import median_width
+from bigkernel.kernels.landmarks import median_width
 from pipelines.corpus.settings import Settings
 
 Record = dict[str, Any]

@@ -31,7 +31,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.events.job import Figures, Note, Step, emit
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows

@@ -17,7 +17,7 @@ from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.page import Column, Table
 from pipelines.shared.timed_sweeps import SIGMA, moments_job

@@ -15,7 +15,6 @@ from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
 from bigkernel.solvers.anchor_graph import (
     SidedMomentStatistic,
     anchor_weights,
-    constant_diagonal,
     laplacian,
 )
 from bigkernel.statistics.moments import Targets
@@ -116,10 +115,6 @@ def test_a_landmark_that_is_nobodys_anchor_leaves_nothing():
     A[[1, 3]] = 0
     G = 10 * np.eye(3)
     assert_allclose(laplacian(G, A, degrees), G - A[[0, 2]].T @ np.diag([1, 0.5]) @ A[[0, 2]])
-
-
-def test_kernels_of_a_distance_have_a_constant_diagonal():
-    assert [constant_diagonal(kernel) for kernel in KERNELS] == [True, True, False, False]
 
 
 def test_the_cost_counts_anchors_beside_the_moments():
