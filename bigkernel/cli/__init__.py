@@ -37,7 +37,6 @@ COMMANDS = {
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
     "watch": ("runs", "Follow a job from another terminal, also after its driver has died."),
-    "runs": ("runs", "List runs: their state, and what is left to do."),
     "report": ("runs", "Make the report page of a run again."),
     "certs": ("certs", "Make the certificates of an encrypted cluster."),
 }

@@ -32,45 +32,44 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 
 class Numbers(click.ParamType):
-    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple.
+    """A number or one of some `words`; with `several` a tuple of them, the values of a grid.
 
-    Some `words` may stand in the place of a number that is written out.
+    Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
-    name = "numbers"
+    def __init__(self, *words: str, several: bool = True, whole: bool = False) -> None:
+        self.words, self.several, self.whole = words, several, whole
+        self.name = "numbers" if several else "|".join(("number", *words))
 
-    def __init__(self, *, whole: bool = False, words: tuple[str, ...] = ()) -> None:
-        self.whole = whole
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float | str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
-        if isinstance(value, tuple):
+        if not isinstance(value, str):
             return value
         try:
-            parts = str(value).split(":")
-            numbers: list[Any]
-            if len(parts) == 1:
-                numbers = [part if part in self.words else float(part) for part in str(value).split(",")]
-            else:
-                first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-                if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
-                    raise ValueError
-                import numpy as np
-
-                numbers = np.geomspace(first, last, count).tolist()
+            numbers = self._several(value) if self.several else [self._one(value)]
         except (ValueError, IndexError):
-            self.fail(
-                f"{value!r}: expected {', '.join(('a number', *self.words))}, several with commas between, or "
-                "FIRST:LAST:COUNT (in equal ratios, both above 0)",
-                param,
-                ctx,
-            )
+            several = ", several with commas between, or FIRST:LAST:COUNT (in equal ratios, both above 0)"
+            known = " or ".join(("a number", *self.words))
+            self.fail(f"{value!r}: expected {known}{several * self.several}", param, ctx)
         if self.whole:
             if not all(0.5 < number < math.inf for number in numbers):
                 self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
             numbers = sorted({round(number) for number in numbers})
-        return tuple(numbers)
+        return tuple(numbers) if self.several else numbers[0]
+
+    def _one(self, text: str) -> Any:
+        return text if text in self.words else float(text)
+
+    def _several(self, text: str) -> list[Any]:
+        parts = text.split(":")
+        if len(parts) == 1:
+            return [self._one(part) for part in text.split(",")]
+        first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
+        if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
+            raise ValueError
+        import numpy as np
+
+        return np.geomspace(first, last, count).tolist()  # type: ignore[no-any-return]
 
 
 def together(*options: Decorator) -> Decorator:

@@ -88,7 +88,7 @@ def ingest(
                 for part in parts:
                     remove_at_once(scratch_path(part.target, keep))
             raise
-        if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
+        if store is not None:  # its receipt says that the job is finished
             store.publish(Receipt("0-0", 0, done), {"rows": np.array([float(done)])})
     return open_corpus(target_path)
 

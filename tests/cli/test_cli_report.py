@@ -136,7 +136,7 @@ def test_classes_with_names_are_told_by_their_names(here, run):
 
 
 def test_a_regression_is_judged_with_its_residuals(here, run):
-    fit = ["fit", "numbers.corpus", "a.model", "--task", "regress", "--landmarks", 50, "--transform", "standardize"]
+    fit = ["fit", "numbers.corpus", "a.model", "--landmarks", 50, "--transform", "standardize"]
     printed = json.loads(run(*fit, "--run", "r", "--score", "numbers.corpus", "--json").stdout)
     score = score_of("r")
     assert score["of"] == "training"  # it is the corpus of the fit

@@ -70,7 +70,7 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
 
 
 def test_conjugate_gradients_search_a_held_out_share_to_the_scores_of_the_direct_search(run, work):  # noqa: F811
-    options = ["--folds", "0.3", "--tol", "1e-6"]
+    options = ["--folds", "0.3"]
     cg = ("tune", "digits.corpus", *GRID, *options, "--solver", "cg", "--out", "cg", "--json")
     planned = json.loads(run(*cg, "--dry-run").stdout)
     assert planned["splits"] == 1

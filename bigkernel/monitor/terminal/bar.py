@@ -116,7 +116,7 @@ class _Display:
 
     def _words(self, now: float) -> str:
         if self._step is not None:
-            return f"{self._step.what}: {self._step.done:,} of {self._step.total:,}"
+            return lines.step_words(vars(self._step))
         return lines.sentence(self._sweep.snapshot(now)) if self._sweep is not None else ""
 
     def _bar(self, width: int) -> RenderableType:

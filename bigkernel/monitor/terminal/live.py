@@ -79,6 +79,11 @@ def sentence(sweep: Data) -> str:
     return ", ".join([f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest])
 
 
+def step_words(step: Data) -> str:
+    """Say for a log how far a driver is between sweeps."""
+    return f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}"
+
+
 def ended_job(job: Data) -> Text:
     """Say how a job has ended."""
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
