@@ -40,11 +40,8 @@ def info(path: str, as_json: bool) -> None:
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
     group, *_ = zarr_arrays.open_group(path, kind)
-    figures: dict[str, Any] = {"kind": kind}
-    figures["arrays"] = [
-        f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)
-    ]
-    show(figures, as_json=as_json, title=path)
+    arrays = [f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)]
+    show({"kind": kind, "arrays": arrays}, as_json=as_json, title=path)
 
 
 @click.command()
@@ -119,11 +116,6 @@ def _model_figures(path: str) -> dict[str, Any]:
     return figures
 
 
-def stored_bytes(path: str) -> int:
-    """Return the bytes of all files below a directory."""
-    return sum(os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(path) for file in files)
-
-
 def describe(corpus: Corpus) -> dict[str, Any]:
     """The figures of a corpus that `info` and `ingest` print."""
     figures = {
@@ -133,20 +125,19 @@ def describe(corpus: Corpus) -> dict[str, Any]:
         "dtype": corpus.dtype,
         "chunk_rows": corpus.chunk_rows,
         "columns": list(corpus.columns),
-        "stored_bytes": stored_bytes(corpus.path),
+        "stored_bytes": sum(
+            os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
+        ),
     }
-    described = asdict(corpus.info)
     if "y" in corpus.columns and corpus.info.classes and len(corpus.info.classes) <= 100:
         y = corpus.column("y")
         names = corpus.info.classes
         codes = list(range(len(names))) if any(isinstance(label, str) for label in names) else list(names)
         figures["labels"] = {str(name): int((y == code).sum()) for name, code in zip(names, codes, strict=True)}
         figures["unlabelled"] = int((y == -1).sum())
-    for name in ("name", "image_shape", "scale"):
-        if described[name]:
-            figures[name] = described[name]
-    figures["source"] = described["source"]
-    return figures
+    described = asdict(corpus.info)
+    known = {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
+    return {**figures, **known, "source": described["source"]}
 
 
 def _short(value: Any) -> Any:

@@ -94,6 +94,11 @@ def _kernel(options: dict[str, Any]) -> Kernel:
     return KERNELS[name](**given | ({"nu": float(given["nu"])} if "nu" in given else {}))
 
 
+def last_step(model: Any) -> Any:
+    """Return the last step of a Pipeline, or the estimator itself."""
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
 def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, list[Any]]]:
     """The estimator of the first values of options that hold several, and the grid of all of them."""
     if options["method"] == "linear":
@@ -102,9 +107,7 @@ def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, 
     first = {**options, **{name: values[0] for name, values in several.items()}}
     model = build(corpus, first)
     grid = {_PARAMETERS[name]: list(several[name]) for name in ("alpha", "components") if name in several}
-    if "kernel" in (model[-1] if isinstance(model, Pipeline) else model).get_params() and (
-        options["method"] != "artl" or _has_width(options)
-    ):
+    if "kernel" in last_step(model).get_params() and (options["method"] != "artl" or _has_width(options)):
         width = "sigma" if "sigma" in several else "gamma"
         grid["kernel"] = [_kernel({**first, width: value}) for value in several.get(width, (None,))]
     prefix = "model__" if isinstance(model, Pipeline) else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from bigkernel.cli.options import Decorator, Numbers, together, transform_option

@@ -18,7 +18,6 @@ import click
 
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -174,8 +173,7 @@ def execution(
 ) -> Iterator[None]:
     """Run the sweeps of a command where its options say, with progress on standard error.
 
-    An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
-    `report`, where that is given.
+    The report of the run is put at `report`, where that is given.
     """
     from bigkernel.engine.collector import collect_as_usual
     from bigkernel.engine.context import executing
@@ -198,10 +196,6 @@ def execution(
             with executing(client, run=run, resume=resume, command=sys.argv):
                 collect_as_usual()
                 yield
-        except KeyboardInterrupt:
-            if run:
-                say(_kept(run), err=True)
-            raise
         finally:
             _leave_report(run, report, quiet=quiet)
 
@@ -215,15 +209,3 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
             found = Path(shutil.move(found, target))
     if not quiet:
         say(f"report: {found}", err=True)
-
-
-def _kept(run: str) -> str:
-    """Return what an interrupted run holds, for a message."""
-    from bigkernel.data.run_status import survey
-
-    try:
-        states = survey(run)
-    except BigKernelError:
-        return f"nothing was finished in {run} yet"
-    done, total = sum(s.segments_done for s in states), sum(s.segments for s in states)
-    return f"{run} keeps {done} of {total} segments; the same command with --resume goes on with the rest"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ASK_SECONDS = 30  # most that a scheduler may take to answer
 CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
 _SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
-_EVENTS = 4  # that a log begins with
 
 
 @click.command()
@@ -203,51 +202,42 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Callable[[
         with Live(console=console, auto_refresh=False) as live:
             yield lambda state: live.update(Group(*picture(state, console.width)), refresh=True)
     else:
-        yield Log(say)
+        yield log_changes()
 
 
-class Log:
-    """Shows what has changed as plain lines: states of jobs, finished segments, events."""
+def log_changes() -> Callable[[State], None]:
+    """Return a function that says as plain lines what has changed: states of jobs, finished segments, events."""
+    said = set()
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._said: dict[str, str] = {}
-        self._until: dict[str, float] = {}  # time of the latest event of a job
+    def write(state: State) -> None:
+        for key, line in _lines(state):
+            if key not in said:
+                said.add(key)
+                say(line)
 
-    def __call__(self, state: State) -> None:
-        from bigkernel.monitor.terminal.live import ended_job, no_job, run_words
+    return write
 
-        for job in reversed(state["jobs"]):
-            self._events(job)
-            if job["state"] == "running":
-                self._progress(job)
-            else:
-                self._say(job["id"], job["state"], ended_job(job).plain)
-        if not state["jobs"] and "run" not in state:
-            self._say("", "none", no_job(state))
-        for line in run_words(state["run"]) if "run" in state else ():
-            self._say(line[:9], "", line)  # once each: their seconds run on
 
-    def _events(self, job: State) -> None:
-        until = self._until.get(job["id"])
-        for event in job["events"][-_EVENTS:] if until is None else job["events"]:
-            # the line of the job itself says how it ended
-            end = event["kind"] == "end" and event["text"].startswith(job["state"])
-            if not end and (until is None or event["time"] > until):
+def _lines(state: State) -> Iterator[tuple[object, str]]:
+    """Yield what can be said of a state, each line with what it depends on."""
+    from bigkernel.monitor.terminal.live import done, ended_job, no_job, run_words, sentence, step_words
+
+    for job in reversed(state["jobs"]):
+        name = job["id"]
+        for event in job["events"]:
+            # how it ended is said by the line of the job itself
+            if not (event["kind"] == "end" and event["text"].startswith(job["state"])):
                 at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-                self._write(f"{at} {visible(event['text'])}")
-        self._until[job["id"]] = max((event["time"] for event in job["events"]), default=0.0)
-
-    def _progress(self, job: State) -> None:
-        from bigkernel.monitor.terminal.live import done, sentence, step_words
-
+                yield (name, event["time"], event["text"]), f"{at} {visible(event['text'])}"
+        if job["state"] != "running":
+            yield (name, job["state"]), ended_job(job).plain
+            continue
         for sweep in job["sweeps"]:
             if sweep["ended"] is None:
-                self._say(f"{job['id']} {sweep['token']}", str(done(sweep)), sentence(sweep))
+                yield (name, sweep["token"], done(sweep)), sentence(sweep)
         if step := job["step"]:
-            self._say(f"{job['id']} step {step['what']}", str(step["done"]), step_words(step))
-
-    def _say(self, key: str, mark: str, words: str) -> None:
-        if self._said.get(key) != mark:
-            self._said[key] = mark
-            self._write(words)
+            yield (name, step["what"], step["done"]), step_words(step)
+    if not state["jobs"] and "run" not in state:
+        yield "", no_job(state)
+    for line in run_words(state["run"]) if "run" in state else ():
+        yield line[:9], line  # once each: their seconds run on

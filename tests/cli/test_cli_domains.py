@@ -97,10 +97,18 @@ def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, imag
 
 SETTING, DATA = 8, 3  # exit codes
 REFUSED = {
-    "a penalty of xnv from the statistics": (SETTING, ["--method", "xnv", "--alpha", "gcv"], "The 'alpha' parameter of XNV"),
+    "a penalty of xnv from the statistics": (
+        SETTING,
+        ["--method", "xnv", "--alpha", "gcv"],
+        "The 'alpha' parameter of XNV",
+    ),
     "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "artl has none"),
     "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
-    "a parameter that is none": (SETTING, ["--transform", "conv:side=5"], "Invalid parameter 'side' for estimator Conv"),
+    "a parameter that is none": (
+        SETTING,
+        ["--transform", "conv:side=5"],
+        "Invalid parameter 'side' for estimator Conv",
+    ),
     "a value that is none": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),
     "a value of another kind": (SETTING, ["--transform", "project:whiten=2"], "--transform project: The 'whiten'"),
     "a parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found a second 'sigma=2'"),
