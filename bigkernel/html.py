@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bigkernel.figures import readable
+
 _MOST_LETTERS = 300  # of one cell
 _CELL = 'style="text-align:left;padding:1px 8px 1px 0;vertical-align:top"'
 _PICTURE = 'style="height:48px;image-rendering:pixelated;border:1px solid #8888"'
@@ -49,24 +51,6 @@ def pictures(shape: Sequence[int], images: Iterable[bytes], labels: Iterable[obj
         for image, label in zip(images, labels, strict=False)
     )
     return "".join(figures)
-
-
-def readable(name: str, value: Any) -> str:
-    """Return a figure for people; bytes and seconds, by their name, with a unit."""
-    if isinstance(value, Mapping) and "name" in value:  # a kernel
-        rest = (f"{key}={readable(key, item)}" for key, item in value.items() if key != "name")
-        return f"{value['name']}({', '.join(rest)})"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {readable(name, item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(readable(name, item) for item in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if "bytes" in name and isinstance(value, int):
-        return f"{value / 1e6:,.1f} MB"
-    if isinstance(value, float):
-        return f"{value:,.4g}" + (" s" if name.endswith("seconds") else "")
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def escaped(value: object) -> str:

@@ -31,8 +31,8 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.events.kinds import Figures, Note, Step
 from bigkernel.events.scope import emit
+from bigkernel.figures import measured, size
 from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
 from pipelines.corpus.material import Material, first_rows, gather, truth
@@ -111,7 +111,7 @@ def _view(job: Settings, material: Material, name: str, texts: Sequence[str], id
     plan = choice.model.plan(rows)
     _require_room(plan, rows)
     a_worker = plan.worker_bytes(settings().worker_base_bytes)
-    emit(Note(f"plan: {flops(plan.flops)}, {size(plan.bytes_read)} to read, a worker {size(a_worker)}"))
+    emit(Note(f"plan: {measured(plan.flops, 'FLOP')}, {size(plan.bytes_read)} to read, a worker {size(a_worker)}"))
     return View(name, maps, choice, plan)
 
 
