@@ -226,7 +226,6 @@ FORGED = {
     "a width that is none yet": ("", (*OF_MAP, *WIDTH, "scale"), "expected numbers"),
     "a number for yes": ("", (*OF_EXPANSION, "logits", 1), "Predictor.logits: expected bool, found 1"),
     "a number too few": ("learnt features", (*PARTS, "scales", [1.0]), "a number for each"),
-    "a width of patches": ("learnt features", (*OF_LAYER, "sigma", 1e-160), "sigma"),
     "another image": (
         "learnt features",
         (*OF_LAYER, "grid", "fields", "height", 4),
