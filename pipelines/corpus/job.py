@@ -28,7 +28,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.estimators.evaluation import judge, told
+from bigkernel.estimators.evaluation import judge, limit_classes
 from bigkernel.events.kinds import Figures, Note, Step
 from bigkernel.events.scope import emit
 from bigkernel.figures import measured, size
@@ -164,7 +164,7 @@ def _finish(outcome: Outcome, run: Path) -> None:
     emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": outcome.job.seed}))
     save_model(view.pipeline, outcome.model, overwrite=True)
     outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=False)
-    emit(Figures("score", told(outcome.verdict)))
+    emit(Figures("score", limit_classes(outcome.verdict)))
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
