@@ -25,14 +25,15 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": 
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Say what the corpus, model or prediction store at PATH is."""
-    from bigkernel.data import zarr_arrays
-    from bigkernel.data.check import STORES, kind_at
-    from bigkernel.data.corpus import open_corpus
     from bigkernel.models.file import is_model
 
     if is_model(path):
         show(_model_figures(path), as_json=as_json, title=path)
         return
+    from bigkernel.data import zarr_arrays
+    from bigkernel.data.check import STORES, kind_at
+    from bigkernel.data.corpus import open_corpus
+
     kind = kind_at(path)
     if kind == "corpus":
         show(describe(open_corpus(path)), as_json=as_json, title=path)
@@ -55,9 +56,7 @@ def check(path: str, as_json: bool) -> None:
 
     Ends with 0 if all is sound; otherwise with 3 (7 for a model), and every damaged chunk is named as it is found.
     """
-    from bigkernel.data.check import kind_at, walk
     from bigkernel.models.file import is_model
-    from bigkernel.monitor.terminal.bar import bar
 
     start = time.perf_counter()
     if is_model(path):
@@ -68,6 +67,9 @@ def check(path: str, as_json: bool) -> None:
         found |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
         show(found, as_json=as_json, title=path)
         return
+    from bigkernel.data.check import kind_at, walk
+    from bigkernel.monitor.terminal.bar import bar
+
     kind = kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []

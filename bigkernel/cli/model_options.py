@@ -21,6 +21,54 @@ _METHODS = {
     "linear": "least squares",
 }
 
+_METHOD = together(
+    click.option(
+        "--method",
+        type=click.Choice(list(_METHODS)),
+        default="krr",
+        show_default=True,
+        help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
+        + ". Where the corpus has classes, all but ridge and linear classify.",
+    ),
+    click.option(
+        "--landmarks",
+        type=click.IntRange(1),
+        help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+    ),
+    click.option(
+        "--landmark-choice",
+        type=click.Choice([*LANDMARKS, *FOURIER]),
+        metavar="CHOICE",
+        help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
+        "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
+        "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
+    ),
+    click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
+)
+_REST = together(
+    click.option(
+        "--solver",
+        type=click.Choice(["auto", "direct", "cg"]),
+        help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
+        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
+        "[default: auto].",
+    ),
+    click.option("--intercept", is_flag=True, help="Fit an intercept (krr; xnv, ridge and linear always do)."),
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        help="Of classifiers. balanced: rows weigh such that every class weighs as much in all.",
+    ),
+    click.option(
+        "--probability",
+        is_flag=True,
+        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
+    ),
+    transform_option,
+    click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+)
+
 
 def _model_options(*, grid: bool) -> Decorator:
     """Return the options of a fit; with `grid` bandwidths, penalties and components take several values."""
@@ -32,28 +80,7 @@ def _model_options(*, grid: bool) -> Decorator:
             "sssl: 0.4; xnv: 0.001; artl: 0.1]."
         )
     return together(
-        click.option(
-            "--method",
-            type=click.Choice(list(_METHODS)),
-            default="krr",
-            show_default=True,
-            help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
-            + ". Where the corpus has classes, all but ridge and linear classify.",
-        ),
-        click.option(
-            "--landmarks",
-            type=click.IntRange(1),
-            help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
-        ),
-        click.option(
-            "--landmark-choice",
-            type=click.Choice([*LANDMARKS, *FOURIER]),
-            metavar="CHOICE",
-            help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
-            "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-            "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
-        ),
-        click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
+        _METHOD,
         click.option(
             "--sigma",
             type=width,
@@ -80,27 +107,7 @@ def _model_options(*, grid: bool) -> Decorator:
         click.option(
             "--components", type=Numbers(whole=True) if grid else click.IntRange(1), help="s, of sssl  [default: 120]."
         ),
-        click.option(
-            "--solver",
-            type=click.Choice(["auto", "direct", "cg"]),
-            help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
-            "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
-            "[default: auto].",
-        ),
-        click.option("--intercept", is_flag=True, help="Fit an intercept (krr; xnv, ridge and linear always do)."),
-        click.option(
-            "--class-weight",
-            type=click.Choice(["balanced"]),
-            help="Of classifiers. balanced: rows weigh such that every class weighs as much in all.",
-        ),
-        click.option(
-            "--probability",
-            is_flag=True,
-            help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
-        ),
-        transform_option,
-        click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+        _REST,
     )
 
 

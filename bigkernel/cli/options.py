@@ -36,9 +36,9 @@ class Numbers(click.ParamType):
     Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
-    def __init__(self, *words: str, several: bool = True, whole: bool = False) -> None:
-        self.words, self.several, self.whole = words, several, whole
-        self.name = "numbers" if several else "|".join(("number", *words))
+    def __init__(self, *choices: str, several: bool = True, whole: bool = False) -> None:
+        self.choices, self.several, self.whole = choices, several, whole
+        self.name = "numbers" if several else "|".join(("number", *choices))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
@@ -48,7 +48,7 @@ class Numbers(click.ParamType):
             numbers = self._several(value) if self.several else [self._one(value)]
         except (ValueError, IndexError):
             several = ", several with commas between, or FIRST:LAST:COUNT (in equal ratios, both above 0)"
-            known = " or ".join(("a number", *self.words))
+            known = " or ".join(("a number", *self.choices))
             self.fail(f"{value!r}: expected {known}{several * self.several}", param, ctx)
         if self.whole:
             if not all(0.5 < number < math.inf for number in numbers):
@@ -57,7 +57,7 @@ class Numbers(click.ParamType):
         return tuple(numbers) if self.several else numbers[0]
 
     def _one(self, text: str) -> Any:
-        return text if text in self.words else float(text)
+        return text if text in self.choices else float(text)
 
     def _several(self, text: str) -> list[Any]:
         parts = text.split(":")

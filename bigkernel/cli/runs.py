@@ -220,7 +220,7 @@ def log_changes() -> Callable[[State], None]:
 
 def _lines(state: State) -> Iterator[tuple[object, str]]:
     """Yield what can be said of a state, each line with what it depends on."""
-    from bigkernel.monitor.terminal.live import done, ended_job, no_job, run_words, sentence, step_words
+    from bigkernel.monitor.terminal.live import done, ended_job, no_job, run_lines, sentence, step_sentence
 
     for job in reversed(state["jobs"]):
         name = job["id"]
@@ -236,8 +236,8 @@ def _lines(state: State) -> Iterator[tuple[object, str]]:
             if sweep["ended"] is None:
                 yield (name, sweep["token"], done(sweep)), sentence(sweep)
         if step := job["step"]:
-            yield (name, step["what"], step["done"]), step_words(step)
+            yield (name, step["what"], step["done"]), step_sentence(step)
     if not state["jobs"] and "run" not in state:
         yield "", no_job(state)
-    for line in run_words(state["run"]) if "run" in state else ():
+    for line in run_lines(state["run"]) if "run" in state else ():
         yield line[:9], line  # once each: their seconds run on

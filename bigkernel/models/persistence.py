@@ -8,13 +8,13 @@ Reading runs no code of the file: names are looked up in closed tables.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn import decomposition, feature_selection, preprocessing
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -46,37 +46,52 @@ _PARTS: dict[str, type[Any]] = {
 _NO_STEP = {"class": "passthrough"}
 _IMAGE = ("image_height_", "image_width_")
 # fitted attributes of transformers that keep them as scikit-learn does
-_OURS: dict[type[BaseEstimator], tuple[str, ...]] = {
-    estimators.Rescaler: (),
-    estimators.UnitNormalizer: (),
-    estimators.Standardizer: ("mean_", "scale_"),
-    estimators.Projector: ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
-    estimators.RandomFourier: ("kernel_", "fourier_seed_", "fourier_origin_"),
-    estimators.MomentNormalizer: _IMAGE,
-    estimators.OrientationFeatures: _IMAGE,
-    estimators.ConvolutionalNystroem: (
+_SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "Rescaler": (),
+    "UnitNormalizer": (),
+    "Standardizer": ("mean_", "scale_"),
+    "Projector": ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
+    "RandomFourier": ("kernel_", "fourier_seed_", "fourier_origin_"),
+    "MomentNormalizer": _IMAGE,
+    "OrientationFeatures": _IMAGE,
+    "ConvolutionalNystroem": (
         *(*_IMAGE, "image_channels_", "landmarks_", "whitening_"),
         *("second_landmarks_", "second_whitening_"),
     ),
-    estimators.RowUnion: (),
+    "RowUnion": (),
+    "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
+    "sklearn.preprocessing.MinMaxScaler": (
+        *("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
+    ),
+    "sklearn.preprocessing.MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
+    "sklearn.preprocessing.RobustScaler": ("center_", "scale_"),
+    "sklearn.preprocessing.Normalizer": (),
+    "sklearn.preprocessing.QuantileTransformer": ("n_quantiles_", "quantiles_", "references_"),
+    "sklearn.decomposition.PCA": (
+        *("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
+    ),
+    "sklearn.decomposition.TruncatedSVD": ("components_", *_SPECTRUM),
+    "sklearn.feature_selection.VarianceThreshold": ("variances_",),
 }
-_SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-_SKLEARN: dict[type[BaseEstimator], tuple[str, ...]] = {
-    preprocessing.StandardScaler: ("mean_", "var_", "scale_", "n_samples_seen_"),
-    preprocessing.MinMaxScaler: ("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
-    preprocessing.MaxAbsScaler: ("max_abs_", "scale_", "n_samples_seen_"),
-    preprocessing.RobustScaler: ("center_", "scale_"),
-    preprocessing.Normalizer: (),
-    preprocessing.QuantileTransformer: ("n_quantiles_", "quantiles_", "references_"),
-    decomposition.PCA: ("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
-    decomposition.TruncatedSVD: ("components_", *_SPECTRUM),
-    feature_selection.VarianceThreshold: ("variances_",),
-}
-_ATTRIBUTES = _OURS | _SKLEARN
-_CLASSES: dict[str, type[BaseEstimator]] = {
-    **{name: getattr(estimators, name) for name in estimators.__all__},
-    **{f"sklearn.{kind.__name__}": kind for kind in _SKLEARN},
-}
+
+
+def _name_of(step: Any) -> str | None:
+    """Return the name by which a file holds the class of a step; None: it holds none of it."""
+    kind = type(step)
+    name = kind.__name__
+    if kind.__module__.startswith("sklearn."):
+        name = f"sklearn.{kind.__module__.split('.')[1]}.{name}"
+    return name if _class_of(name) is kind else None
+
+
+def _class_of(name: str) -> type[BaseEstimator] | None:
+    """Return the class of a name in a file, imported now; None: there is none in the closed tables."""
+    module, _, kind = name.rpartition(".")
+    if name in estimators.__all__ or (module and name in _ATTRIBUTES):
+        found: type[BaseEstimator] = getattr(importlib.import_module(module) if module else estimators, kind)
+        return found
+    return None
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
@@ -152,22 +167,22 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
     if step is None or isinstance(step, str):
         return _NO_STEP
-    name = next((name for name, kind in _CLASSES.items() if kind is type(step)), None)
+    name = _name_of(step)
     if name is None:
+        stored = ", ".join(known for known in _ATTRIBUTES if "." in known)
         raise ConfigError(
-            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor a step that it stores; those "
-            f"are {', '.join(_CLASSES)}. joblib.dump or skops.io.dump store any Pipeline; load such a file only from "
-            "whom you trust"
+            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor one of {stored}. joblib.dump "
+            "or skops.io.dump store any Pipeline; load such a file only from whom you trust"
         )
-    check_is_fitted(step, "n_features_in_" if type(step) in _SKLEARN else None)
+    check_is_fitted(step, "n_features_in_" if "." in name else None)
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
-    if type(step) in _ATTRIBUTES:
-        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
+    if name in _ATTRIBUTES:
+        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[name])
         fit = {name: getattr(step, name) for name in names if hasattr(step, name)}
     else:
         fit = step._fitted
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
-    if isinstance(step, estimators.RowUnion):
+    if name == "RowUnion":
         labels = [label for label, _ in step.transformer_list]
         parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
         said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
@@ -190,11 +205,12 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     """Return the step, or Pipeline, of `_pack_step`."""
     if set(said) == {"steps"}:
         return Pipeline(_unpack_named(said["steps"], contents))
-    kind = _CLASSES.get(said["class"])
+    name = said["class"]
+    kind = _class_of(name)
     if kind is None:
-        raise ModelRejected(f"unknown class {said['class']!r}")
+        raise ModelRejected(f"unknown class {name!r}")
     params = {str(key): decode(value) for key, value in said["params"].items()}
-    named = _unpack_named(said["union"], contents) if kind is estimators.RowUnion else []
+    named = _unpack_named(said["union"], contents) if name == "RowUnion" else []
     if named:
         params["transformer_list"] = [(name, clone(one)) for name, one in named]
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
@@ -204,8 +220,8 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         params["landmarks"] = fitted.basis.landmarks
     step = kind(**params)
     step._validate_params()
-    if kind in _ATTRIBUTES:
-        _set_attributes(step, fitted, named)
+    if name in _ATTRIBUTES:
+        _set_attributes(step, name, fitted, named)
     else:
         require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
         _require_fit(step, fitted)
@@ -222,14 +238,14 @@ def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     return found
 
 
-def _set_attributes(step: Any, fitted: Any, named: list[tuple[str, Any]]) -> None:
+def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, Any]]) -> None:
     """Give a transformer its fitted attributes."""
-    known, kind = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)]}, type(step).__name__
+    known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[kind]}
     if not isinstance(fitted, dict) or not set(fitted) <= known:
         raise ModelRejected(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
     for name, value in fitted.items():
         setattr(step, name, value)
-    if isinstance(step, estimators.RandomFourier):
+    if kind == "RandomFourier":
         require_frequencies(kind, step.n_features_in_, int(step.n_components))
     if named:
         step.transformers_ = [one for _, one in named]

@@ -206,7 +206,7 @@ class Predictor:
         known = {part.name for part in stored_fields(cls)}
         require(set(said) == known, f"the values {sorted(said)} are not those of a predictor")
         found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
-        _require_sound(found, contents.limit_bytes)
+        _require_valid(found, contents.limit_bytes)
         return found
 
     def packed(self, packing: Packing) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _require_numpy(kernel: Kernel) -> None:
         raise _needs_more(f"the {kernel.formula()} kernel")
 
 
-def _require_sound(predictor: Predictor, limit_bytes: int) -> None:
+def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     """Raise where its parts do not fit each other, or take more memory."""
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} names of features")

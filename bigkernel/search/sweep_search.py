@@ -23,8 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.errors import BestAtEdge, ConfigError
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, part_of_job
-from bigkernel.figures import readable
-from bigkernel.html import columns, table
+from bigkernel.html import columns, readable, table
 from bigkernel.search.candidates import Candidate
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors

@@ -32,12 +32,12 @@ def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.reduce(lambda found, option: option(found), reversed(several), function)
 
 
-def tell(result: Any, as_json: bool, show: Callable[..., Any], *words: Any) -> None:
+def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any) -> None:
     """Print JSON, or tables."""
     if as_json:
         click.echo(json.dumps(result))
     else:
-        show(result, *words)
+        show(result, *description)
 
 
 @click.group()

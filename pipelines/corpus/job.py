@@ -31,7 +31,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.estimators.evaluation import judge, limit_classes
 from bigkernel.events.kinds import Figures, Note, Step
 from bigkernel.events.scope import emit
-from bigkernel.figures import measured, size
+from bigkernel.html import measured, size
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
@@ -119,7 +119,7 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
     """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
     job, material, model = outcome.job, outcome.material, view.choice.model
     rows = view.maps.transform(material.train)
-    seen, (known, true) = view.maps.transform(material.test), truth(material.test)
+    mapped, (known, true) = view.maps.transform(material.test), truth(material.test)
     ends = growing(first, len(rows), job.steps)
     counts = growing(max(10, outcome.landmarks // 16), outcome.landmarks, job.steps)
     done, expected = len(outcome.fits), len(ends) * len(job.views)
@@ -137,7 +137,7 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
             fewer = _fewer(job, view, rows.window(0, stop), count, last=stop == len(rows))
             if fewer is None:
                 continue
-            wrong = float(np.mean(_predicted(fewer, seen)[known] != true))
+            wrong = float(np.mean(_predicted(fewer, mapped)[known] != true))
             record = {"features": view.name, "rows": stop, "landmarks": count, "alpha": fewer.alpha_}
             error_se = 100 * float(np.sqrt(wrong * (1 - wrong) / len(true)))
             outcome.errors.append({**record, "error": 100 * wrong, "error_se": error_se})
@@ -183,16 +183,16 @@ def growing(first: int, last: int, count: int) -> list[int]:
 
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
     """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
-    seen = rows
+    mapped = rows
     for _, step in transform_steps(texts, corpus, job.seed):
-        seen = step.widest(seen) if step.learns else clone(step).fit(seen).transform(seen)
-    return seen
+        mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
+    return mapped
 
 
 def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
     """The plan of a fit to rows as the last view looks at them; `corpus` as of `widest`."""
-    seen = widest(job, rows, corpus, list(job.views.values())[-1])
-    plan: Plan = model_of(job, job.width_for(rows.stored_width), job.penalty).plan(seen)
+    mapped = widest(job, rows, corpus, list(job.views.values())[-1])
+    plan: Plan = model_of(job, job.width_for(rows.stored_width), job.penalty).plan(mapped)
     return plan
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigkernel.figures import MISSING, duration, measured, percent, readable, size
+from bigkernel.html import MISSING, duration, measured, percent, readable, size
 from bigkernel.monitor.terminal.figures import show
 
 

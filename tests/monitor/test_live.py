@@ -8,7 +8,7 @@ import simulated
 from rich.console import Console, Group
 
 from bigkernel.events.board import Board
-from bigkernel.figures import duration, measured
+from bigkernel.html import duration, measured
 from bigkernel.monitor.terminal import live
 
 
@@ -186,7 +186,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
     ],
 )
 def test_a_run_says_what_is_kept_and_how_to_go_on_where_that_is_needed(changes, words):
-    assert list(live.run_words({**RUN, **changes})) == words
+    assert list(live.run_lines({**RUN, **changes})) == words
 
 
 def test_the_command_to_go_on_with_is_never_cut():

@@ -70,8 +70,8 @@ def install(scheduler: Scheduler) -> None:
         patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
         paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
         prefix = next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
-    about = {"dask_server": scheduler}
-    application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, about), (f"{prefix}/{STATE}", State, about)])
+    given = {"dask_server": scheduler}
+    application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, given), (f"{prefix}/{STATE}", State, given)])
     _guard(application, prefix)
     if dashboard is not None:  # name the page in the menu of Dask's pages; that is no documented interface
         from distributed.dashboard.scheduler import template_variables

@@ -88,11 +88,11 @@ class _Display:
                 self._live = live
         elif now - self._printed > _LINE_SECONDS:
             self._printed = now
-            self._print(self._words(now))
+            self._print(self._sentence(now))
 
-    def _words(self, now: float) -> str:
+    def _sentence(self, now: float) -> str:
         if self._step is not None:
-            return lines.step_words(vars(self._step))
+            return lines.step_sentence(vars(self._step))
         return lines.sentence(self._sweep.snapshot(now)) if self._sweep is not None else ""
 
     def _bar(self) -> RenderableType:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigkernel.data.visible import visible
-from bigkernel.figures import readable
+from bigkernel.html import readable
 
 _GAP = 2  # letters between the two columns
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bigkernel.data.visible import visible
-from bigkernel.figures import duration, measured, percent, size
+from bigkernel.html import duration, measured, percent, size
 from bigkernel.monitor.palette import DARK, LIGHT
 
 Data = Mapping[str, Any]
@@ -84,7 +84,7 @@ def sentence(sweep: Data) -> str:
     return ", ".join([f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest])
 
 
-def step_words(step: Data) -> str:
+def step_sentence(step: Data) -> str:
     """Say for a log how far a driver is between sweeps."""
     return f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}"
 
@@ -92,12 +92,12 @@ def step_words(step: Data) -> str:
 def ended_job(job: Data) -> Text:
     """Say how a job has ended."""
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
-    words = f" {at} after {duration(job['elapsed_seconds'])}: {visible(job['title'])}"
+    text = f" {at} after {duration(job['elapsed_seconds'])}: {visible(job['title'])}"
     error = f": {visible(job['error'])}" if job["error"] else ""
-    return Text.assemble((visible(job["state"]), _COLOURS.get(job["state"], "")), words, error)
+    return Text.assemble((visible(job["state"]), _COLOURS.get(job["state"], "")), text, error)
 
 
-def run_words(run: Data) -> Iterator[str]:
+def run_lines(run: Data) -> Iterator[str]:
     """Describe what a run directory holds beyond its journal, and how to go on."""
     kept = "nothing is kept yet"
     if run["segments"]:
@@ -206,11 +206,11 @@ def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     """Draw a running job: its sweeps, what its driver does, and what happened last."""
     yield Text(visible(job["title"]), style="bold")
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
-    about = [f"running for {duration(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
-    yield Text(", ".join(filter(None, about)), style="dim")
+    facts = [f"running for {duration(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
+    yield Text(", ".join(filter(None, facts)), style="dim")
     for sweep in [sweep for sweep in job["sweeps"] if sweep["ended"] is not None][-_SWEEPS:]:
-        words = sweep["error"] or f"{sweep['rows']:,} rows in {duration(sweep['elapsed_seconds'])}"
-        yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(words)}")
+        text = sweep["error"] or f"{sweep['rows']:,} rows in {duration(sweep['elapsed_seconds'])}"
+        yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(text)}")
     for sweep in job["sweeps"]:
         if sweep["ended"] is None:
             yield from _sweep(sweep, workers, width)
@@ -236,5 +236,5 @@ def picture(state: Data, width: int) -> list[RenderableType]:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
     if "run" in state:
-        lines.extend(Text(line, overflow="fold") for line in run_words(state["run"]))  # a command is never cut
+        lines.extend(Text(line, overflow="fold") for line in run_lines(state["run"]))  # a command is never cut
     return lines
