@@ -109,7 +109,7 @@ def _model_figures(path: str) -> dict[str, Any]:
         figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
         for _, step in steps:
             settings = step.get("params", {})
-            figures |= {key: _short(value) for key, value in settings.items() if value not in (None, {})}
+            figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}
         # more rows, or another alpha, can follow then
         figures["keeps_its_sums"] = any(".statistics." in name for name in contents.entries)
         figures["numpy_alone"] = contents.values["predictor"].get("refused", "yes, by Predictor.load")
@@ -142,9 +142,9 @@ def describe(corpus: Corpus) -> dict[str, Any]:
     return {**figures, **known, "source": described["source"]}
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ", ".join(
-            [str(value.get("kernel", "")), *(f"{k}={_short(v)}" for k, v in value.get("params", {}).items())]
-        )
-    return value if not isinstance(value, float) else f"{value:.6g}"
+def _shown(value: Any) -> Any:
+    """A parameter in a file; a kernel by its name and parameters."""
+    if not isinstance(value, dict):
+        return value
+    params = value.get("params", {})
+    return {"name": value.get("kernel", ""), **{key: _shown(item) for key, item in params.items()}}

@@ -9,18 +9,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -145,14 +142,6 @@ class Where:
         elif self.cluster != "threads":
             say(f"bigkernel: connecting to {self.cluster} …", err=True)
 
-    def connect(self) -> AbstractContextManager[Client]:
-        """A client of the cluster, for a block."""
-        from bigkernel.cluster.connect import connect
-
-        own: dict[str, Any] = {"workers": self.workers, "memory_limit": self.memory_limit, "tls": self.tls}
-        client: AbstractContextManager[Client] = connect(self.cluster, dashboard=self.dashboard_port, **own)
-        return client
-
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
@@ -184,7 +173,10 @@ def execution(
     with ExitStack() as stack:
         client: Any = "threads"
         if where.cluster != "threads":
-            client = stack.enter_context(where.connect())
+            from bigkernel.cluster.connect import connect
+
+            own: dict[str, Any] = {"workers": where.workers, "memory_limit": where.memory_limit, "tls": where.tls}
+            client = stack.enter_context(connect(where.cluster, dashboard=where.dashboard_port, **own))
             if not quiet:
                 say(f"dashboard: {client.dashboard_link}", err=True)
         if not quiet and (run or where.cluster != "threads"):

@@ -2,8 +2,7 @@
 
 `connect` takes what comes out of here. `cluster/*.yaml` are examples, with every key explained.
 
-A YAML file that people write is data and nothing else: no tags that make objects, no aliases (a few of them make 10⁹
-values), no key twice.
+A YAML file that people write is data and nothing else: no tags that make objects, no aliases.
 """
 
 from __future__ import annotations
@@ -84,7 +83,14 @@ def read_file(path: Path) -> ClusterFile:
     """Read the part of a cluster file that is ours."""
     if not os.path.lexists(path):
         raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none")
-    content = read_mapping(path)
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise ValueError(f"more than {_LARGEST_FILE} characters")
+        content = yaml.load(text, _Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("cluster"), dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
@@ -163,32 +169,12 @@ def _require_safe(given: Mapping[str, Any], at: str) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data alone: aliases and keys that are given twice are refused."""
+    """Plain data alone: aliases are refused, a few of which make 10⁹ values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise ValueError("an alias (*name)")
         return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise ValueError(f"line {key.start_mark.line + 1}: {show(key.value)} is given twice")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-        return super().construct_mapping(node, deep=deep)
-
-
-def read_mapping(path: Path) -> Any:
-    """Read a small YAML file as plain data."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise ValueError(f"more than {_LARGEST_FILE} characters")
-        return yaml.load(text, _Loader)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
 
 
 def _checked(found: Any, at: str) -> dict[str, Any]:

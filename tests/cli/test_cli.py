@@ -382,7 +382,7 @@ def test_a_tampered_model_is_rejected_by_what_loads_it(run, work, key, value):
 def test_info_of_a_model_has_its_steps_settings_and_arrays(run, work):
     found = json.loads(run("info", "digits.model", "--json").stdout)
     assert found["steps"] == "UnitNormalizer → KernelRidgeClassifier"
-    assert (found["n_landmarks"], found["kernel"]) == (40, "gaussian, sigma=0.7")
+    assert (found["n_landmarks"], found["kernel"]) == (40, {"name": "gaussian", "sigma": 0.7})
     assert found["keeps_its_sums"]
     assert "model.1.solution.coef (40, 3)" in found["arrays"]
 

@@ -16,7 +16,7 @@ import yaml
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster.cluster_file import cluster_of, read_file, read_mapping
+from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.engine.telemetry import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
@@ -216,7 +216,6 @@ REFUSED |= {
     "walltime of a moment": (SLURM.replace("01:00:00", "00:00:30"), "walltime: expected at least a minute"),
     "a partition with a command": (SLURM + "    partition: work; reboot\n", "partition: expected a word without bl"),
     "a command in a path": (SLURM + "    python: /bin/$(reboot)\n", "python: expected a path without blanks or quotes"),
-    "a key twice": (SLURM + "    workers: 2\n    workers: 3\n", "line 6: workers is given twice"),
 }
 
 
@@ -308,7 +307,6 @@ def test_what_does_not_fit_is_refused_by_the_path_of_its_key(found, message, tmp
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a: 1\nb: {c: 2, c: 3}\n", "cannot be read as YAML of a cluster: line 2: c is given twice"),
         ("a: &x 1\nb: *x\n", r"an alias \(\*name\)"),
         ("a: !!python/name:os.system\n", "cannot be read as YAML of a cluster"),
         ("#" * 70_000, "more than 65536 characters"),
@@ -318,7 +316,7 @@ def test_a_file_that_is_more_than_data_is_refused(tmp_path, text, message):
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        read_mapping(path)
+        read_file(path)
     assert str(path) in str(caught.value)
 
 
