@@ -70,7 +70,7 @@ def fit(
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     judged = _open_held_out(held_out, opened) if held_out else None
-    _require_target(model, overwrite, "model", run=run)
+    _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
     with claimed(model, "the model"), execution(where, run=run, resume=resume, quiet=as_json):
@@ -135,12 +135,25 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
     return judge(estimator, corpus, rows, of=of, pictures=pictures)
 
 
-def _require_target(path: str, overwrite: bool, what: str, *, run: str | None) -> None:
+def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
     """Refuse a target that cannot be written before hours are spent."""
     if os.path.exists(path) and not overwrite:
         raise DataError(f"{path}: already exists; choose another path or give --overwrite")
-    require_target(path, f"the {what}")
+    require_target(path, f"the {what}", needed_bytes=needed_bytes)
     require_apart({"run": run, what: path})
+
+
+def _least_bytes(estimator: Any, corpus: Corpus) -> int:
+    """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
+    from bigkernel.cli.describe import last_step
+    from bigkernel.solvers.cg_cost import AUTO_LEAST
+
+    last = last_step(estimator)
+    width = getattr(last, "n_landmarks", corpus.n_features) or 0
+    width = width if getattr(last, "landmarks", "fourier") == "fourier" else min(width, corpus.n_rows)
+    solver = getattr(last, "solver", "direct")
+    keeps_sums = solver != "cg" and (solver != "auto" or width < AUTO_LEAST)
+    return 8 * (keeps_sums * width**2 + width * (corpus.n_features + max(1, len(corpus.info.classes))))
 
 
 @click.command()
