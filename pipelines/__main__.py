@@ -15,7 +15,6 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "mercer": ("mercer", "Which kernels are positive definite on digits."),
     "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
     "labels": ("labels.command", "Few labels and many rows without one: five ways to learn, errors against labels."),
-    "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, a final model."),
     "deform": ("deform", "A corpus of deformed copies of images, of any size."),
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
     "scaling": ("scaling.command", "Scaling: one worker and two, and what a segment costs a scheduler."),

@@ -1,9 +1,5 @@
 """The command line: `bigkernel COMMAND --help` teaches each command.
 
-Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 data that cannot be used; 4 a plan too large; 5 a run of
-another job; 6 stalled or cluster lost; 7 a model rejected; 8 a setting or cluster; 9 a run directory in use; 75
-interrupted, but what was finished is kept.
-
 A command's module is imported when it is asked for: worker processes import this one again, and need none of them.
 """
 
@@ -36,7 +32,6 @@ COMMANDS = {
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
     "watch": ("runs", "Follow a job from another terminal, also after its driver has died."),
-    "runs": ("runs", "List runs: their state, and what is left to do."),
     "report": ("runs", "Make the report page of a run again."),
     "certs": ("certs", "Make the certificates of an encrypted cluster."),
 }

@@ -20,13 +20,9 @@ def certs(directory: str, as_json: bool) -> None:
     say and let in only who has the same. The key is a password: DIRECTORY has mode 0700, its files 0600, and a key
     that others could read is refused later on. Every machine of the cluster gets all three files.
 
-    On one machine: --cluster local --tls DIRECTORY, or in a cluster file
-
-    \b
-      bigkernel: {cluster: {kind: local, tls: DIRECTORY}}
-
-    On several: hosts by SSH and jobs of SLURM name it in the same way (tls: DIRECTORY, a path that all of them see);
-    cluster/tls.yaml shows how scheduler and workers are started by hand.
+    On the command line: --cluster local --tls DIRECTORY, or --cluster tls://HOST:8786 --tls DIRECTORY. In a cluster
+    file: tls: DIRECTORY, for hosts by SSH and jobs of SLURM a path that all of them see. cluster/tls.yaml shows how
+    scheduler and workers are started by hand.
 
     There is no renewal: before the year ends, make a new directory and start the cluster with it.
     """
@@ -37,9 +33,6 @@ def certs(directory: str, as_json: bool) -> None:
         show({"directory": os.path.abspath(directory), "files": list(FILES)}, as_json=True)
         return
     say(
-        f"{directory}: ca.pem, cert.pem and key.pem, for a year\n\n"
-        f"On the command line: --cluster local --tls {directory}\n"
-        f"                     or --cluster tls://HOST:8786 --tls {directory}\n"
-        f"In a cluster file:   tls: {directory}\n"
-        "Every machine of the cluster gets all three files."
+        f"{directory}: ca.pem, cert.pem and key.pem, for a year; every machine of the cluster gets all three\n"
+        f"to use them: --tls {directory}, or in a cluster file tls: {directory}"
     )

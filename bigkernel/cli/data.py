@@ -25,14 +25,15 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": 
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Say what the corpus, model or prediction store at PATH is."""
-    from bigkernel.data import zarr_arrays
-    from bigkernel.data.check import STORES, kind_at
-    from bigkernel.data.corpus import open_corpus
     from bigkernel.models.file import is_model
 
     if is_model(path):
         show(_model_figures(path), as_json=as_json, title=path)
         return
+    from bigkernel.data import zarr_arrays
+    from bigkernel.data.check import STORES, kind_at
+    from bigkernel.data.corpus import open_corpus
+
     kind = kind_at(path)
     if kind == "corpus":
         show(describe(open_corpus(path)), as_json=as_json, title=path)
@@ -40,26 +41,22 @@ def info(path: str, as_json: bool) -> None:
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
     store = zarr_arrays.open_store(path, kind)
-    figures: dict[str, Any] = {"kind": kind}
-    figures["arrays"] = [f"{name} {store.array(name).shape}" for name in sorted(store.manifest.arrays)]
-    show(figures, as_json=as_json, title=path)
+    arrays = [f"{name} {store.array(name).shape}" for name in sorted(store.manifest.arrays)]
+    show({"kind": kind, "arrays": arrays}, as_json=as_json, title=path)
 
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option("--all", "every", is_flag=True, help="Name every damaged chunk, not the first alone.")
 @json_option
-def check(path: str, every: bool, as_json: bool) -> None:
+def check(path: str, as_json: bool) -> None:
     """Read all of what is at PATH: every chunk, every checksum, every value.
 
     PATH is a corpus, a model, a prediction store or a run directory (every partial result of every sweep, against its
     receipt).
 
-    Ends with 0 if all is sound; with 3 (7 for a model) otherwise, and the first damage is named.
+    Ends with 0 if all is sound; otherwise with 3 (7 for a model), and every damaged chunk is named as it is found.
     """
-    from bigkernel.data.check import kind_at, walk
     from bigkernel.models.file import is_model
-    from bigkernel.monitor.terminal.bar import bar
 
     start = time.perf_counter()
     if is_model(path):
@@ -70,6 +67,9 @@ def check(path: str, every: bool, as_json: bool) -> None:
         found |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
         show(found, as_json=as_json, title=path)
         return
+    from bigkernel.data.check import kind_at, walk
+    from bigkernel.monitor.terminal.bar import bar
+
     kind = kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []
@@ -81,10 +81,8 @@ def check(path: str, every: bool, as_json: bool) -> None:
                 names.append(looked.array)
             if looked.damage:
                 damaged.append(looked.damage)
-                if not every:
-                    raise looked.damage
                 if not as_json:
-                    say(f"damaged: {looked.damage}")  # as it is found: a large store takes hours
+                    say(f"damaged: {looked.damage}")
             update(looked.done, looked.total)
     figures = {
         "kind": _NAMES.get(kind, kind),
@@ -92,14 +90,12 @@ def check(path: str, every: bool, as_json: bool) -> None:
         "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
         "arrays": names,
         "chunks_read": parts,
-        "damaged": [str(error) for error in damaged] if as_json else len(damaged),
+        **({"damaged": [str(error) for error in damaged] if as_json else len(damaged)} if damaged else {}),
         "seconds": time.perf_counter() - start,
     }
-    if not damaged:
-        del figures["damaged"]
     show(figures, as_json=as_json, title=path)
     if damaged:
-        raise DataError(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
+        raise type(damaged[0])(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
 
 
 def _model_figures(path: str) -> dict[str, Any]:
@@ -113,18 +109,13 @@ def _model_figures(path: str) -> dict[str, Any]:
         figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
         for _, step in steps:
             settings = step.get("params", {})
-            figures |= {key: _short(value) for key, value in settings.items() if value not in (None, {})}
+            figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}
         # more rows, or another alpha, can follow then
         figures["keeps_its_sums"] = any(".statistics." in name for name in contents.entries)
         figures["numpy_alone"] = contents.values["predictor"].get("refused", "yes, by Predictor.load")
         figures["stored_bytes"] = os.path.getsize(path)
         figures["arrays"] = [f"{name} {tuple(entry['shape'])}" for name, entry in contents.entries.items()]
     return figures
-
-
-def stored_bytes(path: str) -> int:
-    """Return the bytes of all files below a directory."""
-    return sum(os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(path) for file in files)
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
@@ -136,25 +127,24 @@ def describe(corpus: Corpus) -> dict[str, Any]:
         "dtype": corpus.dtype,
         "chunk_rows": corpus.chunk_rows,
         "columns": list(corpus.columns),
-        "stored_bytes": stored_bytes(corpus.path),
+        "stored_bytes": sum(
+            os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
+        ),
     }
-    described = asdict(corpus.info)
     if "y" in corpus.columns and corpus.info.classes and len(corpus.info.classes) <= 100:
         y = corpus.column("y")
         names = corpus.info.classes
         codes = list(range(len(names))) if any(isinstance(label, str) for label in names) else list(names)
         figures["labels"] = {str(name): int((y == code).sum()) for name, code in zip(names, codes, strict=True)}
         figures["unlabelled"] = int((y == -1).sum())
-    for name in ("name", "image_shape", "scale"):
-        if described[name]:
-            figures[name] = described[name]
-    figures["source"] = described["source"]
-    return figures
+    described = asdict(corpus.info)
+    known = {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
+    return {**figures, **known, "source": described["source"]}
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ", ".join(
-            [str(value.get("kernel", "")), *(f"{k}={_short(v)}" for k, v in value.get("params", {}).items())]
-        )
-    return value if not isinstance(value, float) else f"{value:.6g}"
+def _shown(value: Any) -> Any:
+    """A parameter in a file; a kernel by its name and parameters."""
+    if not isinstance(value, dict):
+        return value
+    params = value.get("params", {})
+    return {"name": value.get("kernel", ""), **{key: _shown(item) for key, item in params.items()}}

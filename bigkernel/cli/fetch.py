@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -29,20 +28,15 @@ def fetch(dataset: str, directory: str, as_json: bool) -> None:
     from bigkernel.monitor.terminal.bar import bar
 
     chosen = DATASETS[dataset]
-    following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
-    figures: dict[str, Any] = {"data_set": chosen.description}
-    files: list[dict[str, Any]] = []
+    files: dict[str, str] = {}
     for file in chosen.files:
-        stated = {"name": file.name, "content_bytes": file.content_bytes, "sha256": file.sha256}
         with bar(f"fetch {file.name}", enabled=not as_json, unit="bytes") as update:
-            fetched = fetch_file(file, directory, progress=update)
-        files.append({**stated, "mirror": fetched.mirror, "failures": list(fetched.failures)})
+            mirror = fetch_file(file, directory, progress=update).mirror
+        files[file.name] = f"from {urlsplit(mirror).netloc}" if mirror else "was there"
+    following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
+    figures = {"data_set": chosen.description, "files": files}
     if as_json:
-        show({**figures, "files": files, "next": following}, as_json=True)
+        show({**figures, "next": following}, as_json=True)
         return
-    for entry in files:
-        figures[entry["name"]] = f"from {urlsplit(entry['mirror']).netloc}" if entry["mirror"] else "was there"
     show(figures, as_json=False, title=directory)
-    say("next:")
-    for command in following:
-        say(f"  {command}")
+    say("\n  ".join(["next:", *following]))

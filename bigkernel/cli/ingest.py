@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import click
 
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import json_option, overwrite_option
-from bigkernel.data.readers import FORMATS, Source, open_source
+from bigkernel.data.readers import FORMATS, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
@@ -79,8 +78,9 @@ def ingest(
     them from 0.
     """
     from bigkernel.data.atomic_write import require_target
+    from bigkernel.data.corpus import open_corpus
     from bigkernel.data.ingest import ingest as ingest_sources
-    from bigkernel.data.write_corpus import Split
+    from bigkernel.data.write_corpus import Split, split_path
     from bigkernel.monitor.terminal.bar import bar
 
     if len(labels) not in (0, len(sources)) and labels != ("none",):
@@ -90,7 +90,9 @@ def ingest(
     require_target(corpus, "the corpus")
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    opened = _opened(sources, labels, reading)
+    # one file of labels a source, or one word for all
+    each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
+    opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
@@ -104,23 +106,10 @@ def ingest(
             progress=update,
         )
     figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
-    figures |= _rows_of_shares(corpus, list(shares.shares) if shares else [])
+    for share in shares.shares if shares else ():
+        place = split_path(corpus, share)
+        figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
-
-
-def _opened(paths: Sequence[str], labels: tuple[str, ...], reading: dict[str, Any]) -> list[Source]:
-    """Every source with its own file of labels, or the one word for all; `reading`: for all alike."""
-    each_labels = labels if len(labels) == len(paths) else (labels * len(paths) or (None,) * len(paths))
-    return [open_source(path, labels=file, **reading) for path, file in zip(paths, each_labels, strict=True)]
-
-
-def _rows_of_shares(corpus: str, shares: Sequence[str]) -> dict[str, str]:
-    """How many rows went into each share of a split, and where it is."""
-    from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.write_corpus import split_path
-
-    places = {share: split_path(corpus, share) for share in shares}
-    return {f"share {share}": f"{open_corpus(place).n_rows:,} rows in {place}" for share, place in places.items()}
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from bigkernel.cli.options import Decorator, Numbers, together, transform_option
@@ -23,31 +21,14 @@ _METHODS = {
     "linear": "least squares",
 }
 
-
-class NumberOr(click.ParamType):
-    """A number, or one of some words."""
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.name = "|".join(("number", *words))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """See `click.ParamType`."""
-        if value in self.words:
-            return str(value)
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r}: expected a number or {' or '.join(self.words)}", param, ctx)
-
-
 _METHOD = together(
     click.option(
         "--method",
         type=click.Choice(list(_METHODS)),
         default="krr",
         show_default=True,
-        help="; ".join(f"{name}: {text}" for name, text in _METHODS.items()) + ".",
+        help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
+        + ". Where the corpus has classes, all but ridge and linear classify.",
     ),
     click.option(
         "--landmarks",
@@ -64,34 +45,15 @@ _METHOD = together(
     ),
     click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
 )
-_KERNEL = together(
-    click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
-    click.option("--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."),
-)
-_OTHERS = together(
-    click.option(
-        "--rounds",
-        type=click.IntRange(0),
-        default=10,
-        show_default=True,
-        help="Most rounds of pseudo-labels, of artl.",
-    ),
+_REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        default="auto",
-        show_default=True,
         help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
-        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on.",
+        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
+        "[default: auto].",
     ),
-    click.option(
-        "--tol",
-        type=click.FloatRange(0, min_open=True),
-        default=1e-3,
-        show_default=True,
-        help="Of --solver cg: how far the objective may end above its least value, as a share of it.",
-    ),
-    click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
+    click.option("--intercept", is_flag=True, help="Fit an intercept (krr; xnv, ridge and linear always do)."),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
@@ -103,13 +65,6 @@ _OTHERS = together(
         help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
     ),
     transform_option,
-    click.option(
-        "--task",
-        type=click.Choice(["auto", "classify", "regress"]),
-        default="auto",
-        show_default=True,
-        help="auto: classify where the corpus has classes.",
-    ),
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
 )
@@ -117,7 +72,7 @@ _OTHERS = together(
 
 def _model_options(*, grid: bool) -> Decorator:
     """Return the options of a fit; with `grid` bandwidths, penalties and components take several values."""
-    width: Any = Numbers(words=WIDTHS) if grid else NumberOr(*WIDTHS)
+    width = Numbers(*WIDTHS, several=grid)
     penalty = "Ridge penalty."
     if not grid:
         penalty = (
@@ -138,22 +93,21 @@ def _model_options(*, grid: bool) -> Decorator:
             help="Of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
             "1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
-        _KERNEL,
+        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+        click.option(
+            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+        ),
         click.option(
             "--alpha",
-            type=Numbers() if grid else NumberOr("gcv"),
+            type=Numbers() if grid else Numbers("gcv", several=False),
             default="1e-6:1e2:20" if grid else None,
             show_default=grid,
             help=penalty,
         ),
         click.option(
-            "--components",
-            type=Numbers(whole=True) if grid else click.IntRange(1),
-            default="120" if grid else 120,
-            show_default=True,
-            help="s, of sssl.",
+            "--components", type=Numbers(whole=True) if grid else click.IntRange(1), help="s, of sssl  [default: 120]."
         ),
-        _OTHERS,
+        _REST,
     )
 
 

@@ -11,7 +11,7 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, execution, say
+from bigkernel.cli.options import Where, execution
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, ResumeMismatch
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
 
 
+_PROBABILITIES = ("log_loss", "brier", "calibration_error")
+_VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
+# of the report of a sweep
+_FIGURES = (
+    *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
+    "blas_threads_of_the_driver",
+)
 # where there were any
-INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
+_INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
 @click.command()
@@ -36,8 +43,7 @@ INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "dam
     "held_out",
     type=click.Path(),
     metavar="CORPUS",
-    help="Judge the model on the labelled rows of another corpus. Without it, --run judges a classifier on up to "
-    "10,000 of the rows that it was fitted to.",
+    help="Judge the model on the labelled rows of another corpus; the report of --run then shows confusions.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -54,12 +60,10 @@ def fit(
         --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
     """
     import numpy as np
-    from sklearn.base import is_classifier
-    from sklearn.pipeline import Pipeline
 
-    from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.cli.describe import build, chosen_rows, last_step
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.estimators.evaluation import told
+    from bigkernel.estimators.evaluation import limit_classes
     from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import save_model
 
@@ -73,10 +77,8 @@ def fit(
         start = time.perf_counter()
         estimator.fit(rows)
         seconds = time.perf_counter() - start
-        last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-        report: dict[str, Any] = (
-            last.fit_report() if hasattr(last, "fit_report") else {"estimator": type(last).__name__}
-        )
+        last = last_step(estimator)
+        report: dict[str, Any] = last.fit_report()
         report["training_mse"] = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
         report["fit_seconds"] = seconds
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
@@ -85,10 +87,7 @@ def fit(
         if judged is not None:
             of = "training" if os.path.samefile(judged.path, opened.path) else "held-out"
             verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), of=of, pictures=bool(run))
-        elif run and is_classifier(last):
-            verdict = _of_training(estimator, opened, rows)
-        if verdict:
-            emit(Figures("score", told(verdict)))
+            emit(Figures("score", limit_classes(verdict)))
     figures = _fit_figures(report, verdict)
     if not as_json and "rounds" in figures:
         figures["rounds"] = len(figures["rounds"])
@@ -98,22 +97,16 @@ def fit(
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     """What a fit shows: its report, the judgement of its model, and of its sweep the figures that people ask for."""
     swept = report.pop("sweep", {})
-    chosen = ["executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"]
-    chosen += ["blas_threads_of_the_driver"]
-    kind = "held_out" if verdict.get("of") == "held-out" else "training_sample"
+    kind = "held_out" if verdict.get("of") == "held-out" else "training"
     figures = {
         **report,
         **{f"{kind}_{name}": verdict[name] for name in _VERDICT if name in verdict},
         "sweep_seconds": swept.get("seconds"),
-        **{name: swept[name] for name in chosen if name in swept},
-        **{name: swept[name] for name in INCIDENTS if swept.get(name)},
+        **{name: swept[name] for name in _FIGURES if name in swept},
+        **{name: swept[name] for name in _INCIDENTS if swept.get(name)},
         "stage_seconds": swept.get("stage_seconds", {}),
     }
     return {name: value for name, value in figures.items() if value is not None}
-
-
-_PROBABILITIES = ("log_loss", "brier", "calibration_error")
-_VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
 
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
@@ -132,7 +125,7 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
 
 
 def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
-    """The judgement on held-out rows; what the run holds of another model's (a penalty may change) gives way to it."""
+    """Judge held-out rows anew where the run holds what another model (of another penalty) gave for them."""
     from bigkernel.engine.context import forget
     from bigkernel.estimators.evaluation import judge
 
@@ -140,17 +133,6 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
         return judge(estimator, corpus, rows, of=of, pictures=pictures)
     forget("score")
     return judge(estimator, corpus, rows, of=of, pictures=pictures)
-
-
-def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
-    """Judge the training rows for the report. Nobody asked for it by name, so a failure ends no fit."""
-    from bigkernel.estimators.evaluation import judge_on_training
-
-    try:
-        return judge_on_training(estimator, corpus, rows, pictures=True)
-    except Exception as error:
-        say(f"the model is saved, but was not judged on training rows: {type(error).__name__}: {error}", err=True)
-        return {}
 
 
 def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
@@ -163,11 +145,10 @@ def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, n
 
 def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
-    from sklearn.pipeline import Pipeline
-
+    from bigkernel.cli.describe import last_step
     from bigkernel.solvers.conjugate_gradients import AUTO_LEAST
 
-    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    last = last_step(estimator)
     width = getattr(last, "n_landmarks", corpus.n_features) or 0
     width = width if getattr(last, "landmarks", "fourier") == "fourier" else min(width, corpus.n_rows)
     solver = getattr(last, "solver", "direct")
@@ -228,14 +209,14 @@ def score(
     """
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.estimators.evaluation import judge, told
+    from bigkernel.estimators.evaluation import judge, limit_classes
     from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
-        emit(Figures("score", {**told(verdict), "model": model}))
+        emit(Figures("score", {**limit_classes(verdict), "model": model}))
     shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
     shown += ["mse", "r2", "seconds"]
     shown += ["confusion", "classes"] * as_json

@@ -9,19 +9,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -32,45 +28,44 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 
 class Numbers(click.ParamType):
-    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple.
+    """A number or one of some `words`; with `several` a tuple of them, the values of a grid.
 
-    Some `words` may stand in the place of a number that is written out.
+    Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
-    name = "numbers"
+    def __init__(self, *choices: str, several: bool = True, whole: bool = False) -> None:
+        self.choices, self.several, self.whole = choices, several, whole
+        self.name = "numbers" if several else "|".join(("number", *choices))
 
-    def __init__(self, *, whole: bool = False, words: tuple[str, ...] = ()) -> None:
-        self.whole = whole
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float | str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
-        if isinstance(value, tuple):
+        if not isinstance(value, str):
             return value
         try:
-            parts = str(value).split(":")
-            numbers: list[Any]
-            if len(parts) == 1:
-                numbers = [part if part in self.words else float(part) for part in str(value).split(",")]
-            else:
-                first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-                if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
-                    raise ValueError
-                import numpy as np
-
-                numbers = np.geomspace(first, last, count).tolist()
+            numbers = self._several(value) if self.several else [self._one(value)]
         except (ValueError, IndexError):
-            self.fail(
-                f"{value!r}: expected {', '.join(('a number', *self.words))}, several with commas between, or "
-                "FIRST:LAST:COUNT (in equal ratios, both above 0)",
-                param,
-                ctx,
-            )
+            several = ", several with commas between, or FIRST:LAST:COUNT (in equal ratios, both above 0)"
+            known = " or ".join(("a number", *self.choices))
+            self.fail(f"{value!r}: expected {known}{several * self.several}", param, ctx)
         if self.whole:
             if not all(0.5 < number < math.inf for number in numbers):
                 self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
             numbers = sorted({round(number) for number in numbers})
-        return tuple(numbers)
+        return tuple(numbers) if self.several else numbers[0]
+
+    def _one(self, text: str) -> Any:
+        return text if text in self.choices else float(text)
+
+    def _several(self, text: str) -> list[Any]:
+        parts = text.split(":")
+        if len(parts) == 1:
+            return [self._one(part) for part in text.split(",")]
+        first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
+        if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
+            raise ValueError
+        import numpy as np
+
+        return np.geomspace(first, last, count).tolist()  # type: ignore[no-any-return]
 
 
 def together(*options: Decorator) -> Decorator:
@@ -147,14 +142,6 @@ class Where:
         elif self.cluster != "threads":
             say(f"bigkernel: connecting to {self.cluster} …", err=True)
 
-    def connect(self) -> AbstractContextManager[Client]:
-        """A client of the cluster, for a block."""
-        from bigkernel.cluster.connect import connect
-
-        own: dict[str, Any] = {"workers": self.workers, "memory_limit": self.memory_limit, "tls": self.tls}
-        client: AbstractContextManager[Client] = connect(self.cluster, dashboard=self.dashboard_port, **own)
-        return client
-
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
@@ -175,8 +162,7 @@ def execution(
 ) -> Iterator[None]:
     """Run the sweeps of a command where its options say, with progress on standard error.
 
-    An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
-    `report`, where that is given.
+    The report of the run is put at `report`, where that is given.
     """
     from bigkernel.engine.context import executing
     from bigkernel.engine.interrupts import collect_as_usual
@@ -187,7 +173,10 @@ def execution(
     with ExitStack() as stack:
         client: Any = "threads"
         if where.cluster != "threads":
-            client = stack.enter_context(where.connect())
+            from bigkernel.cluster.connect import connect
+
+            own: dict[str, Any] = {"workers": where.workers, "memory_limit": where.memory_limit, "tls": where.tls}
+            client = stack.enter_context(connect(where.cluster, dashboard=where.dashboard_port, **own))
             if not quiet:
                 say(f"dashboard: {client.dashboard_link}", err=True)
         if not quiet and (run or where.cluster != "threads"):
@@ -199,10 +188,6 @@ def execution(
             with executing(client, run=run, resume=resume, command=sys.argv):
                 collect_as_usual()
                 yield
-        except KeyboardInterrupt:
-            if run:
-                say(_kept(run), err=True)
-            raise
         finally:
             _leave_report(run, report, quiet=quiet)
 
@@ -216,15 +201,3 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
             found = Path(shutil.move(found, target))
     if not quiet:
         say(f"report: {found}", err=True)
-
-
-def _kept(run: str) -> str:
-    """Return what an interrupted run holds, for a message."""
-    from bigkernel.data.run_directory import survey
-
-    try:
-        states = survey(run)
-    except BigKernelError:
-        return f"nothing was finished in {run} yet"
-    done, total = sum(s.segments_done for s in states), sum(s.segments for s in states)
-    return f"{run} keeps {done} of {total} segments; the same command with --resume goes on with the rest"

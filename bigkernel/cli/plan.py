@@ -8,7 +8,6 @@ import click
 
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, say
-from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -53,10 +52,8 @@ def plan(
 
     opened = open_corpus(corpus)
     model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)
-    last, base = _last(model), settings().worker_base_bytes
-    if not hasattr(last, "plan"):
-        raise ConfigError(f"{type(last).__name__} has no sweep to plan")
-    planned = transformed(model, rows)
+    *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
+    base, planned = settings().worker_base_bytes, transformed(before, rows)
     steps: Plan = last.plan(planned)
     figures = {
         **steps.summary(),
@@ -67,33 +64,39 @@ def plan(
     }
     if not no_time:
         with execution(where, quiet=True):
-            prepared = transformed(model, rows, learn=True)
+            prepared = transformed(before, rows, learn=True)
             estimate = pilot(lambda: last.fit(prepared), flops=steps.flops, workers=on_workers)
-        figures |= {**time_of(estimate), "not_timed": not_timed(model)}
-    shown = figures if as_json else {name: value for name, value in figures.items() if value not in (None, [])}
-    show(shown, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
+        figures |= {**time_of(estimate), "not_timed": not_timed(before, last)}
+    if not as_json:
+        figures = {name: value for name, value in figures.items() if value not in (None, [])}
+    show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        swept, seconds = estimate.pilot_rows, estimate.pilot_seconds
-        say(f"time from a pilot of {swept:,} rows that took {seconds:.1f} s; solves come on top,")
-        say("and other load on the machine changes it")
+        say(
+            f"time from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; solves come "
+            "on top,\nand other load on the machine changes it"
+        )
 
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as the figures of a plan."""
-    bounds = {"expected": estimate.seconds, "least": estimate.least, "most": estimate.most}
-    pilot = {"pilot_rows": estimate.pilot_rows, "pilot_seconds": estimate.pilot_seconds}
-    return {f"{name}_seconds": seconds for name, seconds in bounds.items()} | pilot
+    return {
+        "expected_seconds": estimate.seconds,
+        "least_seconds": estimate.least,
+        "most_seconds": estimate.most,
+        "pilot_rows": estimate.pilot_rows,
+        "pilot_seconds": estimate.pilot_seconds,
+    }
 
 
-def transformed(model: Any, rows: Rows, *, learn: bool = False) -> Rows:
-    """Return the rows as the steps of a Pipeline before its last leave them.
+def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
+    """Return the rows as these steps of a Pipeline leave them.
 
     A step that learns by a sweep of its own says what it would make of the rows at most; with `learn` it is fitted to
     the first thousands of them.
     """
     from sklearn.base import clone
 
-    for step in _before(model):
+    for step in before:
         learns = bool(getattr(step, "learns", ""))
         if learns and not learn:
             rows = step.widest(rows)
@@ -102,21 +105,11 @@ def transformed(model: Any, rows: Rows, *, learn: bool = False) -> Rows:
     return rows
 
 
-def not_timed(model: Any) -> list[str]:
+def not_timed(before: list[Any], last: Any) -> list[str]:
     """Name the sweeps of a fit that neither its plan nor the pilot counts."""
-    last = _last(model)
-    found = [f"the sweep of {step.learns}" for step in _before(model) if getattr(step, "learns", "")]
+    found = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
     if rounds := getattr(last, "n_rounds", 0):
         found.append(f"at most {rounds} rounds of pseudo-labels")
     if getattr(last, "probability", False):
         found.append("the sweep that calibrates probabilities")
     return found
-
-
-def _before(model: Any) -> list[Any]:
-    """The steps of a Pipeline before its last."""
-    return [step for _, step in model.steps[:-1]] if hasattr(model, "steps") else []
-
-
-def _last(model: Any) -> Any:
-    return model[-1] if hasattr(model, "steps") else model

@@ -1,7 +1,7 @@
-"""Pictures for notebooks and papers: each function draws on matplotlib axes and returns them.
+"""A picture of a search for notebooks and papers.
 
-matplotlib is an extra, bigkernel[plots], and loads when a picture is asked for. Names and labels are drawn as letters;
-nothing in them is taken for mathematics.
+matplotlib is an extra, bigkernel[plots], and loads when a picture is asked for. Names are drawn as letters; nothing in
+them is taken for mathematics.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import is_classifier
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
 from bigkernel.data.visible import visible
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.evaluation import split
+from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.palette import LIGHT
 from bigkernel.search.results import doubtful
@@ -25,8 +22,7 @@ from bigkernel.search.sweep_search import SweepSearchCV
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, MARK, LINE = LIGHT["ink"], LIGHT["failed"], LIGHT["accent"]
-_MOST_NUMBERS = 20  # classes whose counts are written into their cells
+MARK, LINE = LIGHT["failed"], LIGHT["accent"]
 _LETTERS = 60  # of a name at an axis
 
 
@@ -128,47 +124,6 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: A
         range(0, len(columns), step), ["other" if np.isnan(value) else f"{value:.2g}" for value in columns[::step]]
     )
     ax.set_yticks(range(len(lines)), ["other" if np.isnan(value) else f"{value:.3g}" for value in lines])
-
-
-def plot_confusion(model: Any, X: Any, y: Any = None, *, ax: Axes | None = None) -> Axes:
-    """Draw which classes a model takes for which, from one sweep over labelled rows.
-
-    Parameters
-    ----------
-    model : a fitted classifier, or a Pipeline that ends with one
-    X, y : rows of any kind, and their labels where they do not carry them
-    ax : where to draw; None: new axes
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Colours are shares of the rows of a true class; counts stand in the cells, up to 20 classes.
-
-    Raises
-    ------
-    ConfigError
-        No classifier of this package.
-    """
-    last = model[-1] if isinstance(model, Pipeline) else model
-    if not (hasattr(last, "score_totals") and is_classifier(last)):
-        raise ConfigError(f"model: expected a classifier of bigkernel, found {type(last).__name__}")
-    last, mapped = split(model, X)
-    counts = np.asarray(last.score_totals(mapped, y)["confusion"])
-    if not counts.sum():
-        raise DataError("X: no labelled row, and so nothing is confused")
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    names = [visible(label, most=20) for label in last.classes_]
-    ax = _or_new(ax)
-    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = range(len(names))
-    ax.set_xticks(ticks, names, rotation=90 if max(map(len, names)) > 3 else 0, parse_math=False)
-    ax.set_yticks(ticks, names, parse_math=False)
-    ax.set(xlabel="predicted class", ylabel="true class", title=f"{1 - np.trace(counts) / counts.sum():.2%} error")
-    if len(names) <= _MOST_NUMBERS:
-        for (i, j), count in np.ndenumerate(counts):
-            if count:
-                ax.text(j, i, f"{count:,.0f}", ha="center", va="center", color="white" if shares[i, j] > 0.5 else INK)
-    return ax
 
 
 def _or_new(ax: Axes | None) -> Axes:

@@ -1,14 +1,15 @@
-"""`bigkernel watch | runs | report`: a job from another terminal, what its run has left to do, and its page."""
+"""`bigkernel watch | report`: a job seen from another terminal, and the page of its run."""
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
 import sys
+import time
 import webbrowser
-from contextlib import suppress
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,60 +17,18 @@ import click
 
 from bigkernel.cli.options import json_option, say
 from bigkernel.data.visible import visible
+from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from bigkernel.data.run_directory import RunState
-
-
-@click.command()
-@click.argument("directory", type=click.Path())
-@json_option
-def runs(directory: str, as_json: bool) -> None:
-    """List the runs in DIRECTORY: their state, and what is left to do.
-
-    A run is what --run keeps: finished segments of every sweep of a job. It is finished, running (somebody holds its
-    lock), interrupted, or unreadable. `bigkernel check DIRECTORY` reads all of it.
-    """
+    from distributed import Client
     from rich.console import Console
-    from rich.table import Table
 
-    from bigkernel.data.run_directory import command_of, survey
+    from bigkernel.monitor.report import State
 
-    found = survey(directory)
-    command = command_of(directory)
-    open_ = [state for state in found if state.state == "interrupted"]
-    if as_json:
-        show({"runs": [asdict(state) for state in found], "command": command}, as_json=True)
-        return
-    table = Table(box=None, pad_edge=False)
-    for name, justify in (("run", "left"), ("state", "left"), ("segments", "right"), ("rows left", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("repeats", justify="right")
-    table.add_column("last change", no_wrap=True)
-    for state in found:
-        table.add_row(*_cells(state, directory))
-    Console(soft_wrap=False).print(table)
-    if open_ and command:
-        if "--resume" not in command:
-            command = [*command, "--resume"]
-        say(f"to go on: {shlex.join(command)}")
-
-
-def _cells(state: RunState, directory: str) -> list[Text]:
-    from rich.text import Text
-
-    name = os.path.relpath(state.path, directory)
-    colours = {"finished": "green", "running": "cyan", "interrupted": "yellow", "unreadable": "red"}
-    plain = [
-        "" if not state.segments else f"{state.segments_done} of {state.segments}",
-        "" if not state.segments else f"{state.rows - state.rows_done:,}",
-        str(state.repeats or ""),
-        datetime.fromtimestamp(state.changed).strftime("%Y-%m-%d %H:%M"),
-    ]
-    return [Text(visible(name)), Text(state.state, style=colours[state.state]), *map(Text, plain)]
+ASK_SECONDS = 30  # most that a scheduler may take to answer
+CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
+_SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
 
 
 @click.command()
@@ -125,16 +84,160 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     """
     from rich.console import Console
 
-    from bigkernel.cli.follow import CODES, follow, shown, source_at
-
     with suppress(AttributeError):  # what the terminal cannot show becomes a question mark
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     console = Console()
     seconds = interval or (1.0 if as_json or console.is_terminal else 10.0)
     try:
-        with source_at(place, tls) as source, shown(console, as_json=as_json, once=once) as show:
-            code = follow(source, show, seconds, once=once)
+        with source_at(place, tls) as look, shown(console, as_json=as_json, once=once) as draw:
+            code = follow(look, draw, seconds, once=once)
     except KeyboardInterrupt:
         say("watching ended; the job goes on", err=True)
         code = CODES["interrupted"]
     ctx.exit(code)
+
+
+@contextmanager
+def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
+    """Give the function that reads the state of what ADDRESS_OR_RUN names: `Board.snapshot`, a run's with `run`."""
+    if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
+        from bigkernel.monitor.report import RunReader
+
+        if tls:
+            raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
+        yield RunReader(place).look
+        return
+    from bigkernel.cluster import connect
+    from bigkernel.cluster.cluster_file import read_file
+
+    if "://" not in place and read_file(Path(place)).kind != "address":
+        raise ConfigError(
+            f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
+            "or the directory that it was given with --run"
+        )
+    with connect.connect(place, tls=tls) as client:
+        yield partial(ask_scheduler, client, client.scheduler.address)
+
+
+def ask_scheduler(client: Client, address: str) -> State:
+    """Return the state of the jobs on a scheduler.
+
+    Raises
+    ------
+    ConfigError
+        No job of ours has run there, or its version differs.
+    Stalled
+        It does not answer.
+    """
+    from bigkernel.events.board import VERSION
+    from bigkernel.events.plugin import state_of
+
+    try:
+        state = client.run_on_scheduler(state_of, callback_timeout=ASK_SECONDS)
+    except Exception as error:
+        if isinstance(error, ImportError | AttributeError) and client.status == "running":
+            raise ConfigError(
+                f"{address}: the scheduler cannot read the state of its jobs ({error}); install the bigkernel of this "
+                "machine there, or watch the directory that the job was given with --run"
+            ) from error
+        raise Stalled(
+            f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local one ends with "
+            "its job, whose run directory tells how"
+        ) from error
+    if state is None:
+        raise ConfigError(
+            f"{address}: no job of bigkernel has run on this scheduler; start one with --cluster {address}, or watch "
+            "the directory that a job was given with --run"
+        )
+    if state.get("version") != VERSION:
+        raise ConfigError(
+            f"{address}: expected job states of version {VERSION}, found {state.get('version')}; install the same "
+            "bigkernel on both"
+        )
+    return dict(state)
+
+
+def follow(look: Callable[[], State], draw: Callable[[State], None], seconds: float, *, once: bool = False) -> int:
+    """Show the state every `seconds` until no job runs; the exit code of the worst that was seen running.
+
+    If none runs from the beginning, that of the job that ended last, or of the run where a driver without a journal has
+    gone on with it. Where no job has begun, one is waited for.
+    """
+    followed: set[str] = set()
+    while True:
+        state = look()
+        draw(state)
+        states = {job["id"]: str(job["state"]) for job in state["jobs"]}
+        running = {name for name, found in states.items() if found == "running"}
+        run = state.get("run", {})
+        # a job may begin: a driver holds the run directory, or the scheduler has had none yet
+        expected = bool(run["holder"]) if run else not states
+        if once or not (running or expected):
+            ended = [found for name, found in states.items() if name in followed]
+            if not ended and run.get("known", True):
+                ended = list(states.values())[:1]
+            left = CODES["interrupted"] if run.get("state") in ("interrupted", "failed") else 0
+            # a state that nobody knows is no success
+            codes = [0 if one == "running" else CODES.get(one, CODES["failed"]) for one in ended] or [left]
+            return max(codes, key=list(CODES.values()).index)
+        followed |= running
+        changing = states and not running and run.get("known", True)
+        time.sleep(min(seconds, _SOON_SECONDS) if changing else seconds)
+
+
+@contextmanager
+def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Callable[[State], None]]:
+    """Give a function that shows states: JSON lines, a picture drawn again and again, one picture, or plain lines."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from bigkernel.events.job import plain
+    from bigkernel.monitor.terminal.live import picture
+
+    if as_json:
+        yield lambda state: click.echo(json.dumps(plain(state), allow_nan=False))
+    elif once:
+        yield lambda state: console.print(Group(*picture(state, console.width)))
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda state: live.update(Group(*picture(state, console.width)), refresh=True)
+    else:
+        yield log_changes()
+
+
+def log_changes() -> Callable[[State], None]:
+    """Return a function that says as plain lines what has changed: states of jobs, finished segments, events."""
+    said = set()
+
+    def write(state: State) -> None:
+        for key, line in _lines(state):
+            if key not in said:
+                said.add(key)
+                say(line)
+
+    return write
+
+
+def _lines(state: State) -> Iterator[tuple[object, str]]:
+    """Yield what can be said of a state, each line with what it depends on."""
+    from bigkernel.monitor.terminal.live import done, ended_job, no_job, run_lines, sentence, step_sentence
+
+    for job in reversed(state["jobs"]):
+        name = job["id"]
+        for event in job["events"]:
+            # how it ended is said by the line of the job itself
+            if not (event["kind"] == "end" and event["text"].startswith(job["state"])):
+                at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+                yield (name, event["time"], event["text"]), f"{at} {visible(event['text'])}"
+        if job["state"] != "running":
+            yield (name, job["state"]), ended_job(job).plain
+            continue
+        for sweep in job["sweeps"]:
+            if sweep["ended"] is None:
+                yield (name, sweep["token"], done(sweep)), sentence(sweep)
+        if step := job["step"]:
+            yield (name, step["what"], step["done"]), step_sentence(step)
+    if not state["jobs"] and "run" not in state:
+        yield "", no_job(state)
+    for line in run_lines(state["run"]) if "run" in state else ():
+        yield line[:9], line  # once each: their seconds run on

@@ -18,7 +18,6 @@ from bigkernel.errors import ConfigError
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
 
-# what each is given beside its parameters is in `transformer`
 TRANSFORMS = {
     "scale": "Rescaler",
     "unit-norm": "UnitNormalizer",
@@ -28,7 +27,6 @@ TRANSFORMS = {
     "orientations": "OrientationFeatures",
     "conv": "ConvolutionalNystroem",
 }
-_OF_IMAGES = ("moments", "orientations", "conv")
 
 
 class Transform(click.ParamType):
@@ -81,28 +79,20 @@ def _value(text: str) -> Any:
 
 def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
     """Return the transforms of the option as named steps of a Pipeline, not fitted; draws are from `seed`."""
-    found = [(name, _transformer(name, given, corpus, seed)) for name, given in map(read, texts)]
-    if len(dict(found)) < len(found):
-        raise ConfigError("--transform: each may be given once")
-    return found
-
-
-def _transformer(name: str, given: dict[str, Any], corpus: Corpus, seed: int) -> Any:
     from bigkernel import estimators
     from bigkernel.estimators.checks import require_valid
 
-    made = getattr(estimators, TRANSFORMS[name])()
-    known = set(made.get_params()) - {"image_shape", "random_state"}
-    if unknown := sorted(set(given) - known):
-        raise ConfigError(
-            f"--transform {name}: has no parameter {unknown[0].replace('_', '-')}; expected "
-            f"{', '.join(sorted(one.replace('_', '-') for one in known)) or 'none'}"
-        )
-    settled: dict[str, Any] = {"image_shape": corpus.info.image_shape} if name in _OF_IMAGES else {}
-    if "random_state" in made.get_params():
-        settled["random_state"] = seed
-    if name == "scale":
-        settled["factor"] = 1 / corpus.info.scale
-    made.set_params(**settled | given)
-    require_valid(made, f"--transform {name}")
-    return made
+    found: dict[str, Any] = {}
+    for name, given in map(read, texts):
+        if name in found:
+            raise ConfigError(f"--transform {name}: expected once, found twice")
+        found[name] = made = getattr(estimators, TRANSFORMS[name])()
+        # what the corpus and --seed say
+        known = {"image_shape": corpus.info.image_shape, "random_state": seed, "factor": 1 / corpus.info.scale}
+        own = {key: value for key, value in known.items() if key in made.get_params()}
+        try:
+            made.set_params(**own | given)
+        except ValueError as error:
+            raise ConfigError(f"--transform {name}: {error}") from error
+        require_valid(made, f"--transform {name}")
+    return list(found.items())

@@ -14,11 +14,11 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import grid_options
-from bigkernel.cli.options import Where, execution, say
+from bigkernel.cli.options import Numbers, Where, execution, say
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
 
 
-_TOLD = 400  # candidates, the best, that the report shows
+_MOST_SHOWN = 400  # candidates, the best, that the report shows
 # what a record holds beside parameters
 _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 
@@ -36,6 +36,7 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 @grid_options
 @click.option(
     "--folds",
+    type=Numbers("domains", several=False),
     default="5",
     show_default=True,
     metavar="N|SHARE|domains",
@@ -77,8 +78,8 @@ def tune(
     bigkernel tune train.corpus --sigma 0.2,0.4 --out tuned --dry-run
 
     \b
-    In --out: results.csv (a line a candidate), results.json, score.png (with
-    bigkernel[plots]), report.html, and best.model, which predict and score take.
+    In --out: results.csv (a line a candidate), results.json, report.html, and
+    best.model, which predict and score take.
     """
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
@@ -90,22 +91,19 @@ def tune(
     if dry_run:
         _show_plan(search, rows, corpus, where, as_json=as_json)
         return
-    if run:
-        require_apart({"run": run, "best model": Path(out, "best.model")})
-    target = _directory_for(out, overwrite=overwrite)
+    target = Path(out)
+    require_apart({"run": run, "best model": target / "best.model"})
     # a name of our own: it is removed when the search has ended, or is begun anew
     own = target / ".tune.run" if run is None else None
-    if own:
-        _clear(own, resume=resume, overwrite=overwrite)
+    _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
     best = claimed(target / "best.model", "the best model")
     with best, execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        drawn = _draw(search, target)
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start, drawn)
+    figures = _write_results(search, label, records, target, time.perf_counter() - start)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -118,7 +116,8 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
     from bigkernel.cli.describe import build_grid
     from bigkernel.search.sweep_search import SweepSearchCV
 
-    simplest, cv = options.pop("one_standard_error"), _cv(options.pop("folds"))
+    simplest, cv = options.pop("one_standard_error"), options.pop("folds")
+    cv = int(cv) if isinstance(cv, float) and cv.is_integer() else cv
     estimator, grid = build_grid(corpus, options)
     seed = options["seed"]
     return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=seed, one_standard_error=simplest)
@@ -132,7 +131,7 @@ def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -
         "candidates": len(records),
         "folds": search.n_splits_,
         "edges": [str(edge) for edge in search.edges_],
-        "records": sorted(marked, key=lambda record: (not record["chosen"], record["rank"]))[:_TOLD],
+        "records": sorted(marked, key=lambda record: (not record["chosen"], record["rank"]))[:_MOST_SHOWN],
     }
 
 
@@ -149,63 +148,38 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
     figures = {
         "candidates": planned.candidates,
         "splits": planned.splits,
-        "sweeps": list(planned.sweeps),
+        "sweeps": list(planned.sweeps) if as_json else len(planned.sweeps),
         "flops": planned.flops,
         "task_bytes": planned.task_bytes,
         **time,
     }
     if planned.driver_bytes:
         figures |= {"expected_sweeps": planned.count, "driver_bytes": planned.driver_bytes}
-    title = f"plan: tune on {corpus}"
-    if as_json:
-        show(figures, as_json=True)
-        return
-    show({**figures, "sweeps": len(planned.sweeps)}, as_json=False, title=title)
-    for number, line in enumerate(planned.sweeps, 1):
+    show(figures, as_json=as_json, title=f"plan: tune on {corpus}")
+    for number, line in enumerate(() if as_json else planned.sweeps, 1):
         say(f"sweep {number}: {line.strip()}")
 
 
-def _directory_for(out: str, *, overwrite: bool) -> Path:
-    """The directory of the results, made; refused if it holds those of another search."""
-    target = Path(out)
+def _prepare(target: Path, own: Path | None, *, resume: bool, overwrite: bool) -> None:
+    """Make the directory of the results; refuse one that holds those of another search, ended or interrupted."""
+    from bigkernel.data.run_lock import require_free_lock
+
     require_target(target / "best.model", "the best model")
     if os.path.exists(target / "results.json") and not overwrite:
-        raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
+        raise DataError(f"{target}: holds the results of a search; choose another directory or give --overwrite")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{out}: cannot be made: {error.strerror}") from error
-    return target
-
-
-def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
-    """Remove what an interrupted search left, unless it is resumed; refused while another works on it."""
-    from bigkernel.data.run_lock import require_free_lock
-
-    if not os.path.exists(own) or resume:
-        return
-    require_free_lock(own)
-    if not overwrite:
-        raise DataError(f"{own.parent}: holds a search that was interrupted; give --resume to go on, or --overwrite")
-    shutil.rmtree(own)
-
-
-def _cv(text: str) -> int | float | str:
-    """What `SweepSearchCV` calls cv."""
-    if text == "domains" or text.isdigit():
-        return text if text == "domains" else int(text)
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        told = f"{text!r}: expected a number of folds, a share between 0 and 1, or domains"
-        raise click.BadParameter(told, param_hint="--folds")
-    return share
+        raise DataError(f"{target}: cannot be made: {error.strerror}") from error
+    if own and os.path.exists(own) and not resume:
+        require_free_lock(own)
+        if not overwrite:
+            raise DataError(f"{target}: holds a search that was interrupted; give --resume to go on, or --overwrite")
+        shutil.rmtree(own)
 
 
 def _write_results(
-    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, drawn: str | None
+    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
@@ -229,7 +203,6 @@ def _write_results(
         "sweeps": search.plan_.count,
         "seconds": seconds,
         "model": str(target / "best.model"),
-        "picture": drawn,
     }
     clear_orphans(target / "results.json")
     write_json(target / "results.json", plain({**figures, "results": records}))
@@ -255,7 +228,7 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
             "score": float(results["mean_test_score"][i]),
             "standard_error": float(results["sem_test_score"][i]),
             "rank": int(results["rank_test_score"][i]),
-            "prediction_error": told if np.isfinite(told := float(results["prediction_error"][i])) else None,
+            "prediction_error": error if np.isfinite(error := float(results["prediction_error"][i])) else None,
         }
         if "converged" in results:
             record["converged"] = bool(results["converged"][i])
@@ -276,20 +249,3 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
         cells = [f"{record[name]:.4g}" if isinstance(record[name], float) else visible(record[name]) for name in names]
         table.add_row(*cells, f"{record['score']:.5f}", f"{record['standard_error']:.5f}")
     Console().print(table)
-
-
-def _draw(search: SweepSearchCV, target: Path) -> str | None:
-    """Draw the scores into score.png, where they vary and matplotlib is there; return its path."""
-    from bigkernel.cli.plots import plot_search
-
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(7.2, 4.5), dpi=200, layout="constrained")
-    try:
-        plot_search(search, ax=figure.subplots())
-    except ConfigError:  # no number varies over the grid
-        return None
-    figure.savefig(target / "score.png")
-    return os.fspath(target / "score.png")

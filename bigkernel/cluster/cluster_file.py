@@ -1,16 +1,12 @@
 """A cluster as a file describes it: `cluster_of` checks a mapping, key by key, and gives plain frozen data.
 
-`connect` takes what comes out of here, and `read_file` reads a file of its own; other files may hold such a mapping
-too. `cluster/*.yaml` are examples, with every key explained.
+`connect` takes what comes out of here. `cluster/*.yaml` are examples, with every key explained.
 
-A YAML file that people write is data and nothing else: no tags that make objects, no aliases (a few of them make 10⁹
-values), no key twice. What may stand in it is a table of keys: types of a value, `ListOf` types, or a table of a nested
-mapping. `int` takes no truth value, and `(int, float)` no number that is infinite or none.
+A YAML file that people write is data and nothing else: no tags that make objects, no aliases.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import reprlib
@@ -28,18 +24,6 @@ MOST_WORKERS = 1024
 _LARGEST_FILE = 2**16  # characters
 
 
-@dataclass(frozen=True)
-class ListOf:
-    """A list of one to `most` values of these types; with `or_one` a value without a list will do."""
-
-    items: tuple[type, ...]
-    most: int = 1024
-    or_one: bool = False
-
-
-Kind = tuple[type, ...] | Mapping[str, Any] | ListOf
-
-
 # keys of each kind; the first is needed where it is of this kind alone
 _STARTED = ("workers", "memory-limit", "directory", "dashboard", "tls")
 KINDS = {
@@ -48,12 +32,12 @@ KINDS = {
     "ssh": ("hosts", "python", "interface", *_STARTED),
     "slurm": ("walltime", "partition", "account", "python", "interface", *_STARTED),
 }
-_TYPES: dict[str, Kind] = {
+_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kind", "address", "directory", "tls", "python", "interface", "partition", "account"), (str,)),
     **dict.fromkeys(("workers", "dashboard"), (int,)),
     "memory-limit": (int, str),
     "insecure": (bool,),
-    "hosts": ListOf((str,), most=MOST_WORKERS),
+    "hosts": (list,),
     "walltime": (int, str),  # 10:00:00 without quotes is a number for YAML
 }
 # what sbatch or a shell reads must be one word
@@ -99,7 +83,14 @@ def read_file(path: Path) -> ClusterFile:
     """Read the part of a cluster file that is ours."""
     if not os.path.lexists(path):
         raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none")
-    content = read_mapping(path, "a cluster")
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise ValueError(f"more than {_LARGEST_FILE} characters")
+        content = yaml.load(text, _Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("cluster"), dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
@@ -118,7 +109,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     `at` is where it stands, for errors: "job.yaml: bigkernel.cluster"; a relative path of certificates starts at
     `directory`.
     """
-    given = check_mapping(found, _TYPES, at)
+    given = _checked(found, at)
     kind = given.get("kind")
     if kind not in KINDS:
         raise ConfigError(f"{at}.kind: expected local, address, ssh or slurm, found {show(kind)}")
@@ -131,7 +122,10 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     if kind in ("ssh", "slurm"):
         _require_safe(given, at)
     if "tls" in given:
-        given["tls"] = directory / expanded(given["tls"], f"{at}.tls")
+        try:
+            given["tls"] = directory / Path(given["tls"]).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(f"{at}.tls: {given['tls']}: {error}") from error
     values: dict[str, Any] = {key.replace("-", "_"): value for key, value in given.items()}
     made = ClusterFile(**values | {"hosts": tuple(values.get("hosts", ()))})
     require_sizes(made, f"{at}.")
@@ -175,75 +169,30 @@ def _require_safe(given: Mapping[str, Any], at: str) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data alone: aliases and keys that are given twice are refused."""
+    """Plain data alone: aliases are refused, a few of which make 10⁹ values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise ValueError("an alias (*name)")
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise ValueError(f"line {key.start_mark.line + 1}: {show(key.value)} is given twice")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-        return super().construct_mapping(node, deep=deep)
 
-
-def read_mapping(path: Path, what: str) -> Any:
-    """Read a small YAML file as plain data; `what` it describes is for errors: "a cluster", "a job"."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise ValueError(f"more than {_LARGEST_FILE} characters")
-        return yaml.load(text, _Loader)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: expected a YAML file of {what}, and there is none") from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML of {what}: {error}") from error
-
-
-def check_mapping(found: Any, keys: Mapping[str, Kind], at: str) -> dict[str, Any]:
-    """Return a mapping in which every key is known and of its type, in nested mappings too.
-
-    `at` is where it stands, for errors: "job.yaml: bigkernel.job.landmarks: expected int, found many".
-    """
+def _checked(found: Any, at: str) -> dict[str, Any]:
+    """Return a mapping in which every key is known and of its type; a truth value is no number."""
     if not isinstance(found, dict):
         raise ConfigError(f"{at}: expected a mapping, found {show(found)}")
-    for key in found:
-        if not isinstance(key, str) or key not in keys:
-            raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(keys))}")
-    return {key: _checked(value, keys[key], f"{at}.{key}") for key, value in found.items()}
-
-
-def expanded(text: str, at: str) -> Path:
-    """Return a path that may begin with ~; a `ConfigError` where that is nobody's home."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"{at}: {text}: {error}") from error
+    for key, value in found.items():
+        if not isinstance(key, str) or key not in _TYPES:
+            raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(_TYPES))}")
+        kinds = _TYPES[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"{at}.{key}: expected {expected}, found {show(value)}")
+    if not 1 <= len(found.get("hosts", (1,))) <= MOST_WORKERS:
+        raise ConfigError(f"{at}.hosts: expected from 1 to {MOST_WORKERS} hosts, found {len(found['hosts'])}")
+    return dict(found)
 
 
 def show(value: object) -> str:
     """Return a value for an error: short, and without quotes where it is a word."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) < 40 else reprlib.repr(value)
-
-
-def _checked(value: Any, kind: Kind, at: str) -> Any:
-    if isinstance(kind, Mapping):
-        return check_mapping(value, kind, at)
-    if isinstance(kind, ListOf):
-        if kind.or_one and not isinstance(value, list):
-            return [_checked(value, kind.items, at)]
-        if not isinstance(value, list):
-            raise ConfigError(f"{at}: expected a list, found {show(value)}")
-        if not 1 <= len(value) <= kind.most:
-            raise ConfigError(f"{at}: expected from 1 to {kind.most} values, found {len(value)}")
-        return [_checked(item, kind.items, f"{at}[{i}]") for i, item in enumerate(value)]
-    if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-        raise ConfigError(f"{at}: expected {' or '.join(one.__name__ for one in kind)}, found {show(value)}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{at}: expected a finite number, found {value}")
-    return value

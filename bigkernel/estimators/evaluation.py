@@ -12,7 +12,6 @@ regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residu
 from __future__ import annotations
 
 import time
-from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
@@ -20,19 +19,14 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.arrays import Array
-from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.rows import NumpySource, Rows, Source
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.html import MOST_IMAGES, pack
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 
-SAMPLE_ROWS = 10_000
-_SAMPLE_BYTES = 2**26  # of the sample, as doubles
-_SAMPLE_STEPS = 256  # chunks that a sample is read from, at most
 _MOST_CONFUSED = 40
 MOST_CLASSES = 64  # of a confusion matrix that a job tells
 
@@ -59,28 +53,7 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
     the images of the worst-classified rows, where rows are pictures. `DataError` where no row has a label.
     """
-    last, mapped = split(model, rows)
-    return {"of": of, **_figures(last, mapped, corpus, rows, None, pictures)}
-
-
-def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
-    """Return those of a classifier on at most 10,000 evenly spaced labelled rows that it was fitted to.
-
-    They are read into this process, from at most 256 evenly spaced chunks and no more than 64 MB, and scored in a
-    moment: the run in force keeps nothing of it, and nobody who watches the job hears of it.
-    """
-    last, mapped = split(model, rows)
-    ids = _sample(last, rows)
-    columns: dict[str, Source] = {
-        name: NumpySource(rows.take_column(name, ids)) for name in ("y", "weight") if name in rows.columns
-    }
-    sample = Rows(NumpySource(mapped.take(ids)), columns, name=rows.name, classes=rows.classes)
-    # in an empty context no `executing` is in force
-    return {"of": "training", **Context().run(_figures, last, sample, corpus, rows, ids, pictures)}
-
-
-def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | None, pictures: bool) -> dict[str, Any]:
-    """Score rows by one sweep; `ids`: those of them among the rows of the corpus, None: they are all."""
+    last, scored = split(model, rows)
     start = time.perf_counter()
     totals = last.score_totals(scored, worst=MOST_IMAGES)
     seconds = time.perf_counter() - start
@@ -88,7 +61,7 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
         raise DataError(f"{corpus.path}: no labelled row to score")
-    figures = {"corpus": corpus.path, "rows": int(n), "seconds": seconds}
+    figures = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {
             **figures,
@@ -99,7 +72,6 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
         }
     error, classes = 1 - score_of(totals), last.classes_.tolist()
     worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
-    worst = worst if ids is None else ids[worst]
     count = len(worst)
     listed: dict[str, Any] = {
         "row": worst.tolist(),
@@ -123,7 +95,7 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
     }
 
 
-def told(figures: dict[str, Any]) -> dict[str, Any]:
+def limit_classes(figures: dict[str, Any]) -> dict[str, Any]:
     """Return the figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
     classes = figures.get("classes", ())
     if len(classes) <= MOST_CLASSES:
@@ -135,21 +107,3 @@ def told(figures: dict[str, Any]) -> dict[str, Any]:
     pairs = [[str(classes[i]), str(classes[j]), int(wrong[i, j])] for i, j in commonest if wrong[i, j] > 0]
     rest = {name: value for name, value in figures.items() if name != "confusion"}
     return {**rest, "classes": [str(label) for label in classes[:MOST_CLASSES]], "confused": pairs}
-
-
-def _sample(last: Any, rows: Rows) -> Array:
-    """Draw row ids of labelled rows, evenly spaced, sorted."""
-    bounds = np.asarray(rows.bounds(settings()))
-    steps = np.unique(np.linspace(0, len(bounds) - 2, min(_SAMPLE_STEPS, len(bounds) - 1)).round().astype(np.int64))
-    found = []
-    for start, stop in zip(bounds[steps], bounds[steps + 1], strict=True):
-        y = rows.columns["y"].read(int(start), int(stop))
-        # the classes of a corpus with names stand in it as their positions
-        known = y >= 0 if any(isinstance(label, str) for label in rows.classes) else np.isin(y, last.classes_)
-        found.append(int(start) + np.flatnonzero(known))
-    ids = np.concatenate(found)
-    most = max(1, min(SAMPLE_ROWS, _SAMPLE_BYTES // (8 * max(1, rows.shape[1]))))
-    if len(ids) > most:
-        ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
-    sound: Array = ids[rows.sound(ids)] if rows.bad_rows == "skip" else ids
-    return sound

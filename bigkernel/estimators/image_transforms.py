@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, Options
+from sklearn.utils._param_validation import Interval
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
@@ -126,12 +126,6 @@ class OrientationFeatures(ImageTransformer):
         None: that of the corpus to fit, or else a square.
     cells : int
         Down and across.
-    directions : 8 or 4
-        4: an edge counts alike whichever side the ink is on.
-    blur : float
-        Distance from the centre of a cell at which a pixel counts no more, in distances of cells.
-    power : float, above 0, at most 1
-        In the place of the square root.
 
     Attributes
     ----------
@@ -151,25 +145,14 @@ class OrientationFeatures(ImageTransformer):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "image_shape": ["array-like", None],
         "cells": [Interval(Integral, 1, 64, closed="both")],
-        "directions": [Options(Integral, {4, 8})],
-        "blur": [Interval(Real, 0, 64, closed="right")],
-        "power": [Interval(Real, 0, 1, closed="right")],
     }
 
-    def __init__(
-        self, image_shape: Any = None, *, cells: int = 8, directions: int = 8, blur: float = 1.0, power: float = 0.5
-    ) -> None:
+    def __init__(self, image_shape: Any = None, *, cells: int = 8) -> None:
         self.image_shape = image_shape
         self.cells = cells
-        self.directions = directions
-        self.blur = blur
-        self.power = power
 
     def _row_map(self) -> RowMap:
-        cells, directions = int(self.cells), int(self.directions)
-        return Orientations(
-            self.image_height_, self.image_width_, cells, directions, float(self.blur), float(self.power)
-        )
+        return Orientations(self.image_height_, self.image_width_, int(self.cells))
 
 
 class ConvolutionalNystroem(RowTransformer):

@@ -1,6 +1,5 @@
 """The names of this package, and the module that each comes from."""
 
-from .checks import square_side as square_side
 from .patch_layers import PatchFeatures as PatchFeatures
 from .patch_layers import PatchGrid as PatchGrid
 from .patch_layers import PatchLayer as PatchLayer

@@ -16,20 +16,6 @@ def require_image(height: int, width: int) -> None:
         raise ConfigError(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
 
 
-def square_side(d: int) -> int:
-    """The side h of square images of d = h² pixels.
-
-    Raises
-    ------
-    DataError
-        d is no square.
-    """
-    side = math.isqrt(d)
-    if side * side != d:
-        raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
-    return side
-
-
 def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
     """(height, width) of rows of d pixels: as given, or as the corpus X says, or of a square.
 
@@ -41,7 +27,10 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
     if image_shape is None:
         image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus
     if image_shape is None:
-        return square_side(d), square_side(d)
+        side = math.isqrt(d)
+        if side * side != d:
+            raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
+        return side, side
     height, width = (int(side) for side in image_shape)
     if height * width != d:
         raise DataError(f"image_shape {height}×{width} is {height * width} pixels, but rows have {d}")

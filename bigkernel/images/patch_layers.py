@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -149,16 +149,6 @@ class PatchLayer:
         pooling = down * tall * wide + down * across * wide
         return 2.0 * m * (tall * wide * (self.grid.width + 12) + pooling + down * across * m)
 
-    @cached_property
-    def _single(self) -> tuple[Array, ...]:
-        return self._prepare(np.dtype(np.float32))
-
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        weights = self.landmarks.T * self.sigma**-2
-        if self.grid.centred:  # for what `_of_pixels` puts below the patches
-            weights = np.vstack([weights, np.ones((1, len(self.landmarks)))])
-        return tuple(np.ascontiguousarray(part, dtype) for part in (weights, *self.grid.pooling(), self.whitening))
-
     def __post_init__(self) -> None:
         m = len(self.landmarks)
         if not m or self.landmarks.shape != (m, self.grid.width) or self.whitening.shape != (m, m):
@@ -166,13 +156,6 @@ class PatchLayer:
                 f"landmarks, whitening: expected (m, {self.grid.width}) and (m, m) of patches of {self.grid.patch}×"
                 f"{self.grid.patch} pixels, found {self.landmarks.shape} and {self.whitening.shape}"
             )
-        if not 1e-150 < self.sigma < 1e150:
-            raise ConfigError(f"sigma: expected a number above 0 (1e-150 to 1e150), found {self.sigma}")
-        if not max(self.landmarks.max(), -self.landmarks.min()) < 1.001:
-            raise ConfigError("landmarks: expected patches of unit length")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_single"}
 
     def image_bytes(self, itemsize: int) -> int:
         """Bytes of the buffers of one image."""
@@ -193,7 +176,10 @@ class PatchLayer:
         # of patches, exponents, lines of cells, cells, and features
         patches = (self.grid.width + 1, tall * wide) if self.grid.centred else (tall * wide, self.grid.width)
         shapes = (patches, (tall * wide, m), (down, wide * m), (down, across, m), (down * across, m))
-        parts = self._single if dtype == np.float32 else self._prepare(dtype)
+        weights = self.landmarks.T * self.sigma**-2
+        if self.grid.centred:  # for what `_of_pixels` puts below the patches
+            weights = np.vstack([weights, np.ones((1, m))])
+        parts = [np.ascontiguousarray(part, dtype) for part in (weights, *self.grid.pooling(), self.whitening)]
         return partial(self._features, parts, [np.empty((rows, *shape), dtype) for shape in shapes])
 
     def _features(self, parts: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:

@@ -78,11 +78,11 @@ class PatchSample:
         """Directions (k, q) of patches of images at the places of their ids, and which have contrast (b, per_row)."""
         grid = self.grid
         generators = (np.random.default_rng([self.seed, int(row)]) for row in ids)
-        drawn = np.stack([rng.integers(grid.places, size=(self.per_row, 2)) for rng in generators])
+        corners = np.stack([rng.integers(grid.places, size=(self.per_row, 2)) for rng in generators])
         peak = np.abs(images).max(axis=1, initial=0)
         with np.errstate(invalid="ignore"):
             scaled = images / np.where(peak == 0, 1, peak)[:, None]
-        found = grid.windows(scaled)[np.arange(len(images))[:, None], drawn[..., 0], drawn[..., 1]]
+        found = grid.windows(scaled)[np.arange(len(images))[:, None], corners[..., 0], corners[..., 1]]
         patches = found.reshape(len(images), self.per_row, grid.width)
         kept = grid.directions(patches) > _LEAST_CONTRAST
         return patches[kept], kept
@@ -102,12 +102,12 @@ def learn_layers(
     take more than `SAMPLE_BYTES`. `DataError` where a patch does not fit in the image of its layer, or has no contrast.
     """
     require_layers(image, options)
-    seen = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
+    source = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
     layers: tuple[PatchLayer, ...] = ()
     for wanted in options:
         # patches of pixels are centred; those of features are not
         grid = PatchGrid(*image, wanted.patch, wanted.subsampling, centred=not layers)
-        mapped = seen.map(PatchFeatures(layers, unit_norm=False)) if layers else seen
+        mapped = source.map(PatchFeatures(layers, unit_norm=False)) if layers else source
         patches = _sample(mapped, grid, rng, n_patches, f"patches of layer {len(layers) + 1}")
         with one_thread():
             Z = spherical_means(patches, wanted.n_landmarks, rng)

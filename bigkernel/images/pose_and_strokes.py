@@ -24,10 +24,8 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
 from bigkernel.streaming.chunk import MapCost
-from bigkernel.streaming.row_maps import UnitNorm
 
 DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
-_OPPOSITES = ((0, 1), (2, 3), (4, 7), (5, 6))
 _MOST_CELLS = 64
 _STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
 _POSED_ROWS = 512  # images whose poses are computed at a time
@@ -99,14 +97,6 @@ class MomentNormalise(_ImageMap):
     aspect: float = 0.5
     name: ClassVar[str] = "moment-normalise"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in (("spread", self.spread), ("breadth", self.breadth)):
-            if not 0 < value <= 1:
-                raise ConfigError(f"{name}: expected a share of the image above 0, at most 1, found {value}")
-        if not 0 <= self.aspect <= 1:
-            raise ConfigError(f"aspect: expected 0 to 1, found {self.aspect}")
-
     def width(self, d: int) -> int:
         self._require(d)
         return d
@@ -126,10 +116,7 @@ class MomentNormalise(_ImageMap):
                 affine, inked = self._affine(posed)
                 for first in range(0, len(posed), rows):
                     some = slice(first, first + rows)
-                    if inked[some].all():
-                        resampler(posed[some], affine[some], posed[some])
-                    else:
-                        np.copyto(posed[some], resampler(posed[some], affine[some]), where=inked[some, None, None])
+                    np.copyto(posed[some], resampler(posed[some], affine[some]), where=inked[some, None, None])
         return x
 
     @property
@@ -222,10 +209,10 @@ class _LineResampler:
         """Of the buffers, for a pixel of an image (and its frame)."""
         return 8 + 4 + 4 + 5 * itemsize + 2 * _LineResampler._place_dtype(reach, f"f{itemsize}").itemsize
 
-    def __call__(self, images: Array, affine: Array, out: Array | None = None) -> Array:
+    def __call__(self, images: Array, affine: Array) -> Array:
         """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
 
-        They are in `out` (b, h, w), which may be `images`, or in a buffer that the next call overwrites.
+        They are in a buffer that the next call overwrites.
         """
         b, h, w = len(images), self.height, self.width
         fixed = np.rint(affine * (1 << _FRACTION_BITS)) / (1 << _FRACTION_BITS)
@@ -250,7 +237,7 @@ class _LineResampler:
         np.take(lines, index, out=left, mode="wrap")
         np.take(slope, index, out=right, mode="wrap")
         np.multiply(right, places, out=right, casting="same_kind")
-        return np.add(left, right, out=left if out is None else out)
+        return np.add(left, right, out=left)
 
     def _between_lines(self, places: Array) -> tuple[Array, Array]:
         """Lines at places (b, h) of the framed images, and how far each of their pixels is from the next, flat."""
@@ -277,20 +264,16 @@ class Orientations(_ImageMap):
 
     The gradient (central differences, ground beyond the edge) is the sum of a part along an axis and one along a
     diagonal (parallelogram rule); each of the 8 directions has a picture of its parts, which the cells average with
-    weights that fall linearly to 0 at the centre of the next cell. A feature is fᵖ, scaled to unit L2 norm: with a
-    power of ½ √(f/Σf). An image without any edge gives zeros.
+    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf). An image without any edge
+    gives zeros.
 
     Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
-    up: towards more ink; of 4 directions across, down, and the diagonals right down and left down, either way), then by
-    cell, line by line.
+    up: towards more ink), then by cell, line by line.
 
     Attributes
     ----------
     height, columns : int
     cells : c, down and across
-    directions : 8, or 4 where an edge counts alike whichever side the ink is on
-    blur : distance at which the weights of a cell are 0, in distances of cells
-    power : p, above 0, at most 1
 
     Examples
     --------
@@ -302,25 +285,16 @@ class Orientations(_ImageMap):
     """
 
     cells: int = 8
-    directions: int = DIRECTIONS
-    blur: float = 1.0
-    power: float = 0.5
     name: ClassVar[str] = "orientations"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.cells <= _MOST_CELLS:
             raise ConfigError(f"cells: expected 1 to {_MOST_CELLS}, found {self.cells}")
-        if self.directions not in (DIRECTIONS // 2, DIRECTIONS):
-            raise ConfigError(f"directions: expected 4 or 8, found {self.directions}")
-        if not 0 < self.blur <= _MOST_CELLS:
-            raise ConfigError(f"blur: expected a number above 0, at most {_MOST_CELLS}, found {self.blur}")
-        if not 0 < self.power <= 1:
-            raise ConfigError(f"power: expected a number above 0, at most 1, found {self.power}")
 
     def width(self, d: int) -> int:
         self._require(d)
-        return self.directions * self.cells * self.cells
+        return DIRECTIONS * self.cells * self.cells
 
     def cost(self, d: int, itemsize: int) -> MapCost:
         framed = (self.height + 2) * (self.columns + 2)
@@ -337,7 +311,7 @@ class Orientations(_ImageMap):
             strip = x[first : first + rows]
             with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
                 out[first : first + len(strip)] = work(strip).T
-        return out if self.power == 0.5 else UnitNorm().apply(out)
+        return out
 
     @property
     def _lanes(self) -> int:
@@ -346,13 +320,11 @@ class Orientations(_ImageMap):
 
     def pooling(self, side: int) -> Array:
         """Weights (cells, side) of the pixels along a side in each cell, float64: they fall from its centre."""
-        reach = self.blur * max(1.0, side / self.cells)
+        reach = max(1.0, side / self.cells)
         shares = np.zeros((self.cells, side))
         for cell, weights in enumerate(shares):
             centre = (cell + 0.5) * side / self.cells - 0.5
             weights[:] = np.maximum(0.0, 1 - np.abs(np.arange(side) - centre) / reach)
-            if not weights.any():  # blur so little that no pixel is near enough: the nearest one
-                weights[min(side - 1, round(max(centre, 0.0)))] = 1.0
             weights /= weights.sum()
         return shares
 
@@ -365,7 +337,6 @@ class _Gradients:
 
     def __init__(self, wanted: Orientations, lanes: int, dtype: Any) -> None:
         height, columns, cells = wanted.height, wanted.columns, wanted.cells
-        self._wanted = wanted
         self._scaled = np.empty((lanes, height * columns), dtype)
         self._framed = np.zeros((height + 2, columns + 2, lanes), dtype)
         self._slopes = np.empty((2, 2, height, columns, lanes), dtype)  # across and down, and their lengths
@@ -373,7 +344,7 @@ class _Gradients:
         self._pooled = np.empty((DIRECTIONS, cells, columns, lanes), dtype)
         self._cells = np.empty((DIRECTIONS, cells, cells, lanes), dtype)
         self._features = np.empty((DIRECTIONS, cells * cells, _TILES * lanes), dtype)
-        self._sums = np.empty((-(-wanted.directions * cells * cells // 2), _TILES * lanes), dtype)
+        self._sums = np.empty((DIRECTIONS // 2 * cells * cells, _TILES * lanes), dtype)
         self._down, self._across = (wanted.pooling(side).astype(dtype) for side in (height, columns))
 
     def __call__(self, x: Array) -> Array:
@@ -383,10 +354,7 @@ class _Gradients:
             self._features[:, :, first : first + lanes] = self._pool(x[first : first + lanes])
         features = self._features[:, :, :b]
         features[4:] *= math.sqrt(2)
-        if self._wanted.directions < DIRECTIONS:
-            for place, (one, other) in enumerate(_OPPOSITES):
-                np.add(features[one], features[other], out=self._features[place, :, :b])
-        return self._rooted(self._features[: self._wanted.directions].reshape(-1, lanes * _TILES)[:, :b])
+        return self._rooted(self._features.reshape(-1, lanes * _TILES)[:, :b])
 
     def _pool(self, x: Array) -> Array:
         """Sums (8, cells, lanes) of the planes of a tile x (b, h·w)."""
@@ -430,7 +398,7 @@ class _Gradients:
             np.subtract(along, shorter, out=along)
 
     def _rooted(self, values: Array) -> Array:
-        """(f/Σf)ᵖ of values (p, b), in place; the sum is by halves, the same for any b."""
+        """√(f/Σf) of values (p, b), in place; the sum is by halves, the same for any b."""
         half = -(-len(values) // 2)
         total = self._sums[:half, : values.shape[1]]
         np.copyto(total, values[:half])
@@ -441,4 +409,4 @@ class _Gradients:
             total = total[:half]
         sums = np.where(total[0] == 0, 1, total[0])
         np.divide(values, sums, out=values)
-        return np.sqrt(values, out=values) if self._wanted.power == 0.5 else values**self._wanted.power
+        return np.sqrt(values, out=values)

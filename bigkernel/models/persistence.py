@@ -8,14 +8,13 @@ Reading runs no code of the file: names are looked up in closed tables.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn import decomposition, feature_selection, preprocessing
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -44,42 +43,55 @@ _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _PARTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
-_MOST_FEATURES = 2**27
 _NO_STEP = {"class": "passthrough"}
 _IMAGE = ("image_height_", "image_width_")
 # fitted attributes of transformers that keep them as scikit-learn does
-_OURS: dict[type[BaseEstimator], tuple[str, ...]] = {
-    estimators.Rescaler: (),
-    estimators.UnitNormalizer: (),
-    estimators.Standardizer: ("mean_", "scale_"),
-    estimators.Projector: ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
-    estimators.RandomFourier: ("kernel_", "fourier_seed_", "fourier_origin_"),
-    estimators.MomentNormalizer: _IMAGE,
-    estimators.OrientationFeatures: _IMAGE,
-    estimators.ConvolutionalNystroem: (
+_SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "Rescaler": (),
+    "UnitNormalizer": (),
+    "Standardizer": ("mean_", "scale_"),
+    "Projector": ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
+    "RandomFourier": ("kernel_", "fourier_seed_", "fourier_origin_"),
+    "MomentNormalizer": _IMAGE,
+    "OrientationFeatures": _IMAGE,
+    "ConvolutionalNystroem": (
         *(*_IMAGE, "image_channels_", "landmarks_", "whitening_"),
         *("second_landmarks_", "second_whitening_"),
     ),
-    estimators.RowUnion: (),
+    "RowUnion": (),
+    "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
+    "sklearn.preprocessing.MinMaxScaler": (
+        *("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
+    ),
+    "sklearn.preprocessing.MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
+    "sklearn.preprocessing.RobustScaler": ("center_", "scale_"),
+    "sklearn.preprocessing.Normalizer": (),
+    "sklearn.preprocessing.QuantileTransformer": ("n_quantiles_", "quantiles_", "references_"),
+    "sklearn.decomposition.PCA": (
+        *("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
+    ),
+    "sklearn.decomposition.TruncatedSVD": ("components_", *_SPECTRUM),
+    "sklearn.feature_selection.VarianceThreshold": ("variances_",),
 }
-_SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-_SKLEARN: dict[type[BaseEstimator], tuple[str, ...]] = {
-    preprocessing.StandardScaler: ("mean_", "var_", "scale_", "n_samples_seen_"),
-    preprocessing.MinMaxScaler: ("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
-    preprocessing.MaxAbsScaler: ("max_abs_", "scale_", "n_samples_seen_"),
-    preprocessing.RobustScaler: ("center_", "scale_"),
-    preprocessing.Normalizer: (),
-    preprocessing.QuantileTransformer: ("n_quantiles_", "quantiles_", "references_"),
-    decomposition.PCA: ("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
-    decomposition.TruncatedSVD: ("components_", *_SPECTRUM),
-    feature_selection.VarianceThreshold: ("variances_",),
-}
-_ATTRIBUTES = _OURS | _SKLEARN
-_OTHER_AXES = {*_SPECTRUM, "references_", "landmarks_", "whitening_", "second_landmarks_", "second_whitening_"}
-_CLASSES: dict[str, type[BaseEstimator]] = {
-    **{name: getattr(estimators, name) for name in estimators.__all__},
-    **{f"sklearn.{kind.__name__}": kind for kind in _SKLEARN},
-}
+
+
+def _name_of(step: Any) -> str | None:
+    """Return the name by which a file holds the class of a step; None: it holds none of it."""
+    kind = type(step)
+    name = kind.__name__
+    if kind.__module__.startswith("sklearn."):
+        name = f"sklearn.{kind.__module__.split('.')[1]}.{name}"
+    return name if _class_of(name) is kind else None
+
+
+def _class_of(name: str) -> type[BaseEstimator] | None:
+    """Return the class of a name in a file, imported now; None: there is none in the closed tables."""
+    module, _, kind = name.rpartition(".")
+    if name in estimators.__all__ or (module and name in _ATTRIBUTES):
+        found: type[BaseEstimator] = getattr(importlib.import_module(module) if module else estimators, kind)
+        return found
+    return None
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
@@ -125,19 +137,14 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     DataError
         There is no file at `path`, or it holds a predictor alone.
     """
-    model = _load(path, limit_bytes)
+    model = check_model(path, limit_bytes=limit_bytes)
     if model is None:
         raise DataError(f"{os.fspath(path)}: saved without moments, for Predictor.load; save the model with them")
     return model
 
 
-def check_model(path: str | os.PathLike[str]) -> None:
-    """Read all of a model file, with moments or without; raises as `load_model`."""
-    _load(path, LIMIT_BYTES)
-
-
-def _load(path: str | os.PathLike[str], limit_bytes: int) -> Any:
-    """Read all of a file; None where it holds a predictor alone."""
+def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
+    """Read all of a model file; None where it holds a predictor alone. Raises as `load_model`."""
     with opened(path, limit_bytes=limit_bytes) as contents:
         said = contents.values
         require(set(said) == {"predictor", "model"}, "expected a predictor and a model in it")
@@ -160,22 +167,22 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
     if step is None or isinstance(step, str):
         return _NO_STEP
-    name = next((name for name, kind in _CLASSES.items() if kind is type(step)), None)
+    name = _name_of(step)
     if name is None:
+        stored = ", ".join(known for known in _ATTRIBUTES if "." in known)
         raise ConfigError(
-            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor a step that it stores; those "
-            f"are {', '.join(_CLASSES)}. joblib.dump or skops.io.dump store any Pipeline; load such a file only from "
-            "whom you trust"
+            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor one of {stored}. joblib.dump "
+            "or skops.io.dump store any Pipeline; load such a file only from whom you trust"
         )
-    check_is_fitted(step, "n_features_in_" if type(step) in _SKLEARN else None)
+    check_is_fitted(step, "n_features_in_" if "." in name else None)
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
-    if type(step) in _ATTRIBUTES:
-        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)])
+    if name in _ATTRIBUTES:
+        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[name])
         fit = {name: getattr(step, name) for name in names if hasattr(step, name)}
     else:
         fit = step._fitted
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
-    if isinstance(step, estimators.RowUnion):
+    if name == "RowUnion":
         labels = [label for label, _ in step.transformer_list]
         parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
         said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
@@ -198,11 +205,12 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     """Return the step, or Pipeline, of `_pack_step`."""
     if set(said) == {"steps"}:
         return Pipeline(_unpack_named(said["steps"], contents))
-    kind = _CLASSES.get(said["class"])
+    name = said["class"]
+    kind = _class_of(name)
     if kind is None:
-        raise ModelRejected(f"unknown class {said['class']!r}")
+        raise ModelRejected(f"unknown class {name!r}")
     params = {str(key): decode(value) for key, value in said["params"].items()}
-    named = _unpack_named(said["union"], contents) if kind is estimators.RowUnion else []
+    named = _unpack_named(said["union"], contents) if name == "RowUnion" else []
     if named:
         params["transformer_list"] = [(name, clone(one)) for name, one in named]
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
@@ -212,13 +220,12 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         params["landmarks"] = fitted.basis.landmarks
     step = kind(**params)
     step._validate_params()
-    if kind in _ATTRIBUTES:
-        _set_attributes(step, fitted, named)
+    if name in _ATTRIBUTES:
+        _set_attributes(step, name, fitted, named)
     else:
         require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
         _require_fit(step, fitted)
         restore(step, fitted.inputs, fitted)
-    _try_step(step)
     return step
 
 
@@ -231,60 +238,46 @@ def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     return found
 
 
-def _set_attributes(step: Any, fitted: Any, named: list[tuple[str, Any]]) -> None:
+def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, Any]]) -> None:
     """Give a transformer its fitted attributes."""
-    known, kind = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[type(step)]}, type(step).__name__
+    known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[kind]}
     if not isinstance(fitted, dict) or not set(fitted) <= known:
         raise ModelRejected(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
     for name, value in fitted.items():
-        if isinstance(value, np.ndarray) and name not in _OTHER_AXES:
-            of_features = value.shape[-1:] == (fitted["n_features_in_"],)
-            require(of_features, f"{kind}: {name} has {value.shape} values, not one of every feature")
-        if name == "scale_" and value is not None:
-            require((value > 0).all(), f"{kind}: scale_ must be above 0")
         setattr(step, name, value)
+    if kind == "RandomFourier":
+        require_frequencies(kind, step.n_features_in_, int(step.n_components))
     if named:
         step.transformers_ = [one for _, one in named]
 
 
 def _require_fit(step: Any, fit: Any) -> None:
-    """Raise `ModelRejected` where the parts of a fit do not belong together: shapes, labels, kernel, penalty."""
+    """Raise `ModelRejected` where the arrays of a fit do not have the shapes that its solves take."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
-    weight, triangle = getattr(fit, "weight", None), getattr(fit, "triangle", None)
+    triangle = getattr(fit, "triangle", None)
     wanted: dict[str, tuple[Any, tuple[int, ...]]] = {
         "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
         "intercept": (solution.intercept, (c,)),
-        "training errors": (getattr(solution, "training_mse", None), (c,)),
         "landmarks": (vars(basis).get("landmarks"), (p, d)),
         "origin": (vars(basis).get("origin"), (d,)),
         "mean of the features": (vars(basis).get("mean"), (p,)),
         "point that rows are summed about": (vars(basis).get("shift"), (p,)),
         "centre": (getattr(fit, "centre", None), (p,)),
-        "weights of rows": (weight, (p,)),
+        "weights of rows": (getattr(fit, "weight", None), (p,)),
         "shift of the targets": (inputs.target_shift, (c,)),
         "names of the features": (inputs.feature_names, (d,)),
+        "labels": (classes, (c,) if is_classifier(step) else np.shape(classes)),
+        "triangle of the rows": (triangle, (len(triangle),) * 2 if triangle is not None else ()),
         **_statistics(fit, p),
     }
     for what, (array, shape) in wanted.items():
         fits = array is None or array.shape == shape
         require(fits, f"{name}: {what} must have the shape {shape}, found {getattr(array, 'shape', None)}")
-    square = triangle is None or (triangle.ndim == 2 and triangle.shape[0] == triangle.shape[1])
-    require(square, f"{name}: the triangle of its rows is not square")
-    _require_basis(name, basis, d)
-    different = classes is None or (classes.ndim == 1 and len(set(classes.tolist())) == len(classes))
-    require(different, f"{name}: expected different labels")
-    labelled = not is_classifier(step) or (classes is not None and len(classes) == c)
-    require(labelled, f"{name}: expected {c} different labels")
-    if hasattr(step, "predict") and getattr(fit, "statistics", None):
-        require(fit.statistics["C"].shape[-1] == c, f"{name}: its statistics are of other targets")
+    require(classes is not None or not is_classifier(step), f"{name}: expected {c} labels of classes")
     kind: Any = step._method().solution_type if hasattr(step, "_method") else object
     require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: its solution is of another kind")
-    alpha = np.asarray(solution.alpha)
-    positive = alpha.dtype.kind in "iuf" and alpha.shape in ((), (c,)) and (alpha >= 0).all()
-    require(positive, f"{name}: its penalty must be a number of at least 0")
-    weighs = weight is None or ((weight >= 0).all() and weight.any())
-    require(weighs, f"{name}: weights of rows must be at least 0")
+    _require_basis(name, basis, d)
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -301,16 +294,14 @@ def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
     known = {"rows", "n", "G", "C", "s", "t", "q"} <= set(sums) <= set(shapes)
     require(known, f"unknown or missing statistics among {sorted(sums)}")
     found = {f"statistics {name}": (values, shapes[name]) for name, values in sums.items()}
-    labels = fit.pseudo_labels
-    if labels is not None:
+    if (labels := fit.pseudo_labels) is not None:
         k = len(fit.inputs.classes)
         found |= {"pseudo-labels": (labels.sums, (p, k)), "counts of pseudo-labels": (labels.counts, (k,))}
     return found
 
 
 def _require_basis(name: str, basis: Any, d: int) -> None:
-    """Raise unless the kernel is made of numbers that serve rows of d features."""
-    require(1 <= d <= _MOST_FEATURES, f"{name}: rows of {d:,} features")
+    """Raise unless the kernel is made of numbers that serve rows of d features, and fits into memory."""
     kernel = getattr(basis, "kernel", None)
     given = {str(value) for value in kernel.get_params().values()} if kernel is not None else set()
     require(not given & {"median", *SCALES}, f"{name}: expected a kernel with every parameter a number, as sigma")
@@ -322,17 +313,3 @@ def _require_basis(name: str, basis: Any, d: int) -> None:
         real = basis.dtype in ("float32", "float64") and basis.sums in (None, "float32", "float64")
         require(real, f"{name}: expected float32 or float64, found {basis.dtype!r}")
         basis.features()  # refuses kernels without frequencies
-
-
-def _try_step(step: Any) -> None:
-    """Raise where a step cannot be used on a row of zeros; a row that is out of its range tells nothing."""
-    d, name = step.n_features_in_, type(step).__name__
-    require(isinstance(d, int) and 1 <= d <= _MOST_FEATURES, f"{name}: rows of {d!r} features")
-    if isinstance(step, estimators.RandomFourier):
-        require_frequencies(name, d, int(step.n_components))
-    if hasattr(step, "_row_map"):
-        step._row_map().width(d)
-    elif not hasattr(step, "_fitted"):
-        with suppress(DataError), np.errstate(all="ignore"):
-            finite = np.isfinite(step.transform(np.zeros((1, d)))).all()
-            require(finite, f"{name}: it makes no numbers of a row of zeros")

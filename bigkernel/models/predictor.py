@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -25,10 +24,9 @@ from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
-from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, map_costs
+from bigkernel.streaming.chunk import Chunk, RowMap, is_plain
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
 
-_TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
@@ -203,11 +201,11 @@ class Predictor:
 
     @classmethod
     def unpacked(cls, said: Any, contents: Contents) -> Self:
-        """Return the predictor of an open file, after its parts were seen to fit and to give finite values."""
+        """Return the predictor of an open file, whose parts fit each other."""
         known = {part.name for part in stored_fields(cls)}
         require(set(said) == known, f"the values {sorted(said)} are not those of a predictor")
         found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
-        _require_sound(found, contents.limit_bytes)
+        _require_valid(found, contents.limit_bytes)
         return found
 
     def packed(self, packing: Packing) -> dict[str, Any]:
@@ -252,86 +250,36 @@ def _require_numpy(kernel: Kernel) -> None:
         raise _needs_more(f"the {kernel.formula()} kernel")
 
 
-def _require_sound(predictor: Predictor, limit_bytes: int) -> None:
-    """Raise where its parts do not fit each other, take more memory, or give values that are no numbers."""
+def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
+    """Raise where its parts do not fit each other, or take more memory."""
     d, names = predictor.n_features, predictor.feature_names
-    require(type(d) is int and type(predictor.flat) is bool, "n_features or flat is of another kind")
-    named = names is None or (names.dtype.kind == "U" and names.shape == (d,))
-    require(named, f"expected {d} names of features")
-    _require_fitting(predictor.expansion, _width_after(predictor.row_maps, d))
-    in_columns = not predictor.flat or predictor.expansion.width == 1
-    require(in_columns, "numbers of one column with coefficients of several")
-    maps = [one.features for one in _expansions(predictor) if isinstance(one.features, LandmarkMap)]
-    # a kernel of many parts prepares the landmarks for each
-    held = sum(one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize) for one in maps)
+    require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} names of features")
+    for row_map in _each(predictor.row_maps):
+        if isinstance(row_map, SideBySide):
+            each = row_map.chains and len(row_map.scales) == len(row_map.chains)
+            require(each, "expected a number for each of the maps side by side")
+    held = 0
+    for expansion in _expansions(predictor):
+        _require_fitting(expansion)
+        if isinstance(one := expansion.features, LandmarkMap):
+            # a kernel of many parts prepares the landmarks for each
+            held += one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize)
     room = f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}"
     require(held <= limit_bytes, room)
-    _require_values(predictor)  # which prepares it, so that the first row waits no longer than any other
 
 
-def _require_values(predictor: Predictor) -> None:
-    """Raise where what a file holds fits together and gives no values: try some of its own landmarks, and zeros.
-
-    A row of zeros may be out of the range of a sound model, so that its values need not be finite.
-    """
-    with np.errstate(all="ignore"):
-        for expansion in _expansions(predictor):
-            rows = np.zeros((1, expansion.features.width))
-            if isinstance(expansion.features, LandmarkMap):
-                z = expansion.features.landmarks
-                rows = z[[z.argmax() // z.shape[1], z.argmin() // z.shape[1]]]
-            used = predictor._sliced if expansion is predictor.expansion else expansion
-            finite = np.isfinite(used.values(Chunk(rows))).all()
-            require(finite, "its values at its own landmarks are not finite numbers")
-        cost = map_costs(predictor.row_maps, predictor.n_features, 8)
-        if predictor.row_maps and cost.row_bytes + cost.fixed_bytes + 8 * predictor.n_features < _TRIAL_BYTES:
-            with suppress(DataError):  # out of the range
-                predictor._values(np.zeros((1, predictor.n_features)))
-
-
-def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
-    """Return the features of rows of d after the maps; raise where one does not fit the rows that it is given."""
-    fits: object
-    for row_map in row_maps:
-        if isinstance(row_map, Standardize):
-            fits = row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
-            require(fits, f"expected means and deviations of {d} features")
-        if isinstance(row_map, LinearMap):
-            fits = row_map.centre.shape == row_map.weights.shape[:-1] == (d,)
-            require(fits, f"expected directions of {d} features")
-        if isinstance(row_map, SideBySide):
-            fits = row_map.chains and len(row_map.scales) == len(row_map.chains)
-            require(fits, "expected a number for each of the maps side by side")
-            for chain in row_map.chains:
-                _width_after(chain, d)
-        if isinstance(row_map, Projection):
-            _require_fitting(row_map.predictor, d)
-        d = row_map.width(d)
-    return d
-
-
-def _require_fitting(expansion: Expansion, d: int) -> None:
-    """Raise where features, coefficients, intercept and labels do not fit each other, or rows of d features."""
+def _require_fitting(expansion: Expansion) -> None:
+    """Raise where features, coefficients, intercept and labels do not fit each other."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
-    width, c = features.width, len(intercept)
+    c = len(intercept)
     if isinstance(features, LandmarkMap):
-        z, given = features.landmarks, features.kernel.get_params().values()
+        given = features.kernel.get_params().values()
         numbers = not any(isinstance(value, str) and value == "scale" for value in given)
         require(numbers, f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
-        real = z.dtype == np.float64 and z.ndim == 2 and features.shift is None
-        require(real, "expected landmarks (m, d) in float64")
+        z = features.landmarks
+        require(z.dtype == np.float64 and z.ndim == 2, "expected landmarks (m, d) in float64")
         features.kernel.resolve(z)
-        width = features.n_features
-    elif isinstance(features, IdentityMap):
-        require(features.shift.shape == (width,), f"expected a shift ({width},), found {features.shift.shape}")
-    fits = features.dtype in (np.float32, np.float64) and width == d and features.width
-    require(fits, f"expected {d} features in float32 or float64, found {width} in {features.dtype}")
-    real = coef.dtype == intercept.dtype == np.float64
-    require(real, f"expected coefficients in float64, found {coef.dtype} and {intercept.dtype}")
-    fits = c and intercept.shape == (c,) and coef.shape == (features.width, c)
-    columns = f"coefficients {coef.shape} and intercepts {intercept.shape} do not fit {features.width} columns"
-    require(fits, columns)
+    fits = features.dtype in (np.float32, np.float64) and coef.shape == (features.width, c)
+    require(fits and intercept.shape == (c,), f"coefficients {coef.shape} do not fit {features.width} columns")
     different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
     require(different, f"expected {c} different labels")
-    counted = type(expansion.logits) is bool and not (expansion.logits and classes is None)
-    require(counted, "probabilities of numbers")

@@ -26,7 +26,6 @@ from bigkernel.errors import DataError
 from bigkernel.events import journal
 from bigkernel.events.board import DAMAGED, Board, Job
 from bigkernel.monitor.page import render
-from bigkernel.solvers import residuals
 
 State = dict[str, Any]
 
@@ -68,13 +67,17 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
 def gather(run: str | os.PathLike[str]) -> State:
     """Return the state that the page shows (`RunReader.look`), of all attempts; a `DataError` where there is no run.
 
-    Of more than forty sweeps only the longest keep their segments.
+    Of more than forty sweeps only the longest keep their segments. `residual_limit` of `run`: above it a residual is no
+    rounding.
     """
+    from bigkernel.solvers.residuals import LIMIT  # with SciPy, which `watch` does without
+
     state = RunReader(run, bounded=False).look()
     sweeps = [sweep for job in state["jobs"] for sweep in job["sweeps"]]
     for sweep in sorted(sweeps, key=lambda sweep: -sweep["elapsed_seconds"])[_MOST_DETAILED:]:
         for name in _DETAILS:
             del sweep[name]
+    state["run"]["residual_limit"] = LIMIT
     return state
 
 
@@ -107,8 +110,7 @@ class RunReader:
         Keys of `run`: `path`, `name`, `state` (finished, running, interrupted, failed, unreadable), `command` (to go on
         with), `holder` (who works there), `died` (the driver that did), `journal` (there are jobs), `known` (by the
         journal, not by receipts alone), `silent_seconds`, `segments`, `segments_done`, `sweeps` (`name`, `state`,
-        `segments`, `segments_done`, `rows`, `rows_done`, `settings`), `gaps` (what could not be read), `version` and
-        `residual_limit` (above which a residual is no rounding).
+        `segments`, `segments_done`, `rows`, `rows_done`, `settings`), `gaps` (what could not be read) and `version`.
         """
         before = self._holder()
         self._read()
@@ -127,7 +129,7 @@ class RunReader:
             self._died = ""
         # nothing is known of what a lost job was at after the last message
         state = {**self._board.snapshot(now if holders else self._latest or now), "time": now}
-        return {**state, "run": self._about(after or before, now)}
+        return {**state, "run": self._run_state(after or before, now)}
 
     def _read(self) -> None:
         with suppress(FileNotFoundError):
@@ -154,7 +156,7 @@ class RunReader:
     def _running(self) -> list[Job]:
         return [job for job in self._board.jobs.values() if job.state == "running"]
 
-    def _about(self, holder: State, now: float) -> State:
+    def _run_state(self, holder: State, now: float) -> State:
         jobs, gaps = list(self._board.jobs.values()), list[str]()
         busy = bool(holder) and any(_may_hold(holder, job) for job in self._running())
         found: list[RunState] = []
@@ -188,7 +190,6 @@ class RunReader:
             "sweeps": [self._kept(one, gaps) for one in found],
             "gaps": gaps,
             "version": bigkernel.__version__,
-            "residual_limit": residuals.LIMIT,
         }
 
     def _kept(self, found: RunState, gaps: list[str]) -> State:

@@ -32,12 +32,12 @@ def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.reduce(lambda found, option: option(found), reversed(several), function)
 
 
-def tell(result: Any, as_json: bool, show: Callable[..., Any], *words: Any) -> None:
+def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any) -> None:
     """Print JSON, or tables."""
     if as_json:
         click.echo(json.dumps(result))
     else:
-        show(result, *words)
+        show(result, *description)
 
 
 @click.group()
@@ -321,30 +321,6 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
     with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
         result = domain_sweeps.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
     tell(result, as_json, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
-
-
-@bench.command(short_help="What watching a fit costs.")
-@bench_options
-@click.option("--rows", default=100_000, show_default=True)
-@click.option("--landmarks", default=2_000, show_default=True)
-@click.option("--pairs", default=10, show_default=True, help="Of fits with and without, the order swapped every time.")
-def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pairs: int) -> None:
-    """A fit that is watched against one that is not: what monitoring costs.
-
-    Watched: page on the scheduler, its JSON asked for once a second, pulses of segments, the journal of the run. Not
-    watched: `bigkernel.monitor: false`. Both publish in a run directory.
-    """
-    from pipelines.bench import monitor as bench_monitor
-
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
-    with bar("pairs", enabled=not as_json) as update:
-        result = bench_monitor.measure(corpus, landmarks, pairs=pairs, out=out, update=update)
-    tell(
-        result,
-        as_json,
-        bench_monitor.show,
-        f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers",
-    )
 
 
 @bench.command(short_help="One row and a thousand against plain NumPy.")

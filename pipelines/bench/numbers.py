@@ -37,7 +37,7 @@ class Cell:
     alpha: float
     condition: float
     error: float
-    told: float
+    estimated: float
     warned: bool
     blocks: str
     sums: str
@@ -113,7 +113,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         alpha=alpha,
         condition=float(report["certificates"].get("core_condition", np.nan)),
         error=float(np.linalg.norm(model.predict(X) - wanted) / np.linalg.norm(wanted)),
-        told=float(report["certificates"]["prediction_error"]),
+        estimated=float(report["certificates"]["prediction_error"]),
         warned=any(issubclass(one.category, Inaccurate) for one in caught),
         blocks=report["dtype"],
         sums=report["sums"],
@@ -152,7 +152,7 @@ METHODS = {"ridge": least_squares, "sssl": eigenfunctions}
 
 def summary(found: list[Cell]) -> dict[str, Any]:
     """How many fits were silently wrong, warned without need, or swept again; and how near what they told was."""
-    ratios = [cell.told / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
+    ratios = [cell.estimated / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
     return {
         "fits": len(found),
         "silently_wrong": sum(cell.silent for cell in found),
@@ -172,7 +172,7 @@ COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "told",
 def row(cell: Cell) -> list[str]:
     """A line of the table."""
     said = "SILENT" if cell.silent else "false alarm" if cell.false_alarm else "warned" if cell.warned else ""
-    figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.told)]
+    figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.estimated)]
     chosen = f"*{cell.sums}" if (cell.blocks, cell.sums) == ("float32", "float64") else cell.sums
     return [cell.method, cell.table, cell.dtype, f"{cell.sigma:.2g}", f"{cell.alpha:g}", *figures, chosen, said]
 

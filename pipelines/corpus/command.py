@@ -1,12 +1,10 @@
 """`python -m pipelines corpus`: a digit corpus of any size, from making it to the error of its model, as one batch job.
 
-Settings come from options, or from a YAML file (--job) whose keys are the options' names; an option that is given
-counts more. What the stages are is in `job`, what is shown of them in `page`.
+What the stages are is in `job`, what is shown of them in `page`.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,11 @@ from bigkernel.cli.options import (
     run_options,
     transform_option,
 )
-from bigkernel.cluster.cluster_file import Kind, ListOf, check_mapping, cluster_of, expanded, read_mapping
-from bigkernel.errors import ConfigError
 from pipelines.corpus import page
 from pipelines.corpus.job import work
 from pipelines.corpus.plan import planned
 from pipelines.corpus.settings import Settings
 from pipelines.shared.experiments import seed_option
-
-_CLUSTER = "cluster file"  # the cluster that a job file describes, in the context's meta
 
 
 class _Penalties(Numbers):
@@ -59,58 +53,6 @@ class _Widths(Numbers):
         if not all(0 < number < float("inf") for number in numbers):
             self.fail(f"expected numbers above 0, found {value!r}", param, ctx)
         return numbers
-
-
-def _read_job(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Make what the file says the defaults of the other options; every error names the whole path of the key."""
-    if value is None:
-        return None
-    options = {
-        option.opts[-1].lstrip("-"): option
-        for option in ctx.command.params
-        if isinstance(option, click.Option) and not option.is_eager and option.name not in ("as_json", "dry_run")
-    }
-    keys: dict[str, Kind] = {name: _types(option) for name, option in options.items()}
-    at = f"{value}: bigkernel"
-    whole = check_mapping(read_mapping(value, "a job"), {"bigkernel": {"job": keys, "cluster": _ANYTHING}}, str(value))
-    found = whole.get("bigkernel", {})
-    defaults: dict[str, Any] = {}
-    for name, given in found.get("job", {}).items():
-        option = options[name]
-        assert option.name is not None
-        if isinstance(option.type, click.Path) or (name == "cluster" and _is_file(given)):
-            given = str(value.parent / expanded(given, f"{at}.job.{name}"))
-        try:
-            option.type_cast_value(ctx, given)
-        except click.BadParameter as error:
-            raise ConfigError(f"{at}.job.{name}: {error.message}") from error
-        defaults[option.name] = given
-    if "cluster" in found:
-        ctx.meta[_CLUSTER] = cluster_of(found["cluster"], f"{at}.cluster", value.parent)
-    ctx.default_map = {**(ctx.default_map or {}), **defaults}
-    return value
-
-
-def _is_file(cluster: str) -> bool:
-    return cluster not in ("threads", "local") and "://" not in cluster
-
-
-_ANYTHING = (dict,)  # `cluster_of` looks at it
-
-
-def _types(option: click.Option) -> Kind:
-    """Return what an option may be in YAML."""
-    if option.multiple:
-        return ListOf((str,), or_one=True)
-    if option.is_flag:
-        return (bool,)
-    if isinstance(option.type, click.types.IntParamType):
-        return (int,)
-    if isinstance(option.type, click.types.FloatParamType):
-        return (int, float)
-    if isinstance(option.type, Numbers):
-        return (int, float, str)
-    return (int, str) if option.name == "memory_limit" else (str,)
 
 
 _PATH = click.Path(path_type=Path)
@@ -189,21 +131,9 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_settings_options
 @cluster_options
 @run_options
-@click.option(
-    "--job",
-    "job_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    is_eager=True,
-    expose_value=False,
-    callback=_read_job,
-    help="YAML file with these options (and a cluster); see below.",
-)
 @click.option("--dry-run", is_flag=True, help="Tell rows, bytes, memory and flops of every stage, and stop.")
 @json_option
-@click.pass_context
-def corpus(
-    ctx: click.Context, job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool
-) -> None:
+def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool) -> None:
     """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
 
     \b
@@ -232,15 +162,9 @@ def corpus(
     python -m pipelines corpus --data ~/mnist --rows 1000000 --landmarks 4000 \\
         --transform moments --transform orientations --transform unit-norm \\
         --cluster local --run /scratch/strokes --resume
-    python -m pipelines corpus --job job.yaml
-
-    A job file has the options' names as keys, and relative paths start at it: cluster/job.yaml is an example.
     """
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
-    described = ctx.meta.get(_CLUSTER)
-    if described is not None and ctx.get_parameter_source("cluster") is not click.core.ParameterSource.COMMANDLINE:
-        where = replace(where, cluster=described)
     directory = Path(run).absolute()  # workers may stand elsewhere
     if dry_run:
         page.show_plan(planned(job, directory), as_json=as_json)

@@ -29,10 +29,10 @@ from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import choose_executor
-from bigkernel.estimators.evaluation import judge, told
+from bigkernel.estimators.evaluation import judge, limit_classes
 from bigkernel.events.job import Figures, Note, Step, emit
+from bigkernel.html import measured, size
 from bigkernel.kernels.landmarks import uniform
-from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
 from pipelines.corpus.material import Material, first_rows, gather, truth
@@ -111,7 +111,7 @@ def _view(job: Settings, material: Material, name: str, texts: Sequence[str], id
     plan = choice.model.plan(rows)
     _require_room(plan, rows)
     a_worker = plan.worker_bytes(settings().worker_base_bytes)
-    emit(Note(f"plan: {flops(plan.flops)}, {size(plan.bytes_read)} to read, a worker {size(a_worker)}"))
+    emit(Note(f"plan: {measured(plan.flops, 'FLOP')}, {size(plan.bytes_read)} to read, a worker {size(a_worker)}"))
     return View(name, maps, choice, plan)
 
 
@@ -119,7 +119,7 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
     """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
     job, material, model = outcome.job, outcome.material, view.choice.model
     rows = view.maps.transform(material.train)
-    seen, (known, true) = view.maps.transform(material.test), truth(material.test)
+    mapped, (known, true) = view.maps.transform(material.test), truth(material.test)
     ends = growing(first, len(rows), job.steps)
     counts = growing(max(10, outcome.landmarks // 16), outcome.landmarks, job.steps)
     done, expected = len(outcome.fits), len(ends) * len(job.views)
@@ -137,7 +137,7 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
             fewer = _fewer(job, view, rows.window(0, stop), count, last=stop == len(rows))
             if fewer is None:
                 continue
-            wrong = float(np.mean(_predicted(fewer, seen)[known] != true))
+            wrong = float(np.mean(_predicted(fewer, mapped)[known] != true))
             record = {"features": view.name, "rows": stop, "landmarks": count, "alpha": fewer.alpha_}
             error_se = 100 * float(np.sqrt(wrong * (1 - wrong) / len(true)))
             outcome.errors.append({**record, "error": 100 * wrong, "error_se": error_se})
@@ -164,7 +164,7 @@ def _finish(outcome: Outcome, run: Path) -> None:
     emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": outcome.job.seed}))
     save_model(view.pipeline, outcome.model, overwrite=True)
     outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=False)
-    emit(Figures("score", told(outcome.verdict)))
+    emit(Figures("score", limit_classes(outcome.verdict)))
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
@@ -183,16 +183,16 @@ def growing(first: int, last: int, count: int) -> list[int]:
 
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
     """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
-    seen = rows
+    mapped = rows
     for _, step in transform_steps(texts, corpus, job.seed):
-        seen = step.widest(seen) if step.learns else clone(step).fit(seen).transform(seen)
-    return seen
+        mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
+    return mapped
 
 
 def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
     """The plan of a fit to rows as the last view looks at them; `corpus` as of `widest`."""
-    seen = widest(job, rows, corpus, list(job.views.values())[-1])
-    plan: Plan = model_of(job, job.width_for(rows.x.shape[1]), job.penalty).plan(seen)
+    mapped = widest(job, rows, corpus, list(job.views.values())[-1])
+    plan: Plan = model_of(job, job.width_for(rows.x.shape[1]), job.penalty).plan(mapped)
     return plan
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.config import settings
-from bigkernel.monitor.format import MISSING, duration, size
+from bigkernel.html import MISSING, duration, size
 from bigkernel.monitor.terminal.figures import show
 from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
 from pipelines.corpus.job import Outcome, View, steps_of

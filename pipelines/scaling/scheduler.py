@@ -136,18 +136,18 @@ def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterato
             process.join()
 
 
-def _scheduler(told: Connection) -> None:
+def _scheduler(pipe: Connection) -> None:
     """A scheduler on loopback."""
 
     async def serve() -> None:
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
-            told.send(scheduler.address)
-            await _closed(told)
+            pipe.send(scheduler.address)
+            await _closed(pipe)
 
     _run(serve())
 
 
-def _workers(told: Connection, address: str, count: int) -> None:
+def _workers(pipe: Connection, address: str, count: int) -> None:
     """Workers in one process, which share its interpreter."""
 
     async def serve() -> None:
@@ -156,8 +156,8 @@ def _workers(told: Connection, address: str, count: int) -> None:
             await asyncio.gather(*made)
             for worker in made:  # all of them to all would be more open files than a process may have
                 worker.rpc.limit = CONNECTIONS
-            told.send("ready")
-            await _closed(told)
+            pipe.send("ready")
+            await _closed(pipe)
             await asyncio.gather(*(worker.close() for worker in made))
 
     _run(serve())
@@ -170,14 +170,14 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         asyncio.run(serving)
 
 
-async def _closed(told: Connection) -> None:
+async def _closed(pipe: Connection) -> None:
     """Until the other end of the pipe is closed."""
-    await asyncio.to_thread(_wait, told)
+    await asyncio.to_thread(_wait, pipe)
 
 
-def _wait(told: Connection) -> None:
+def _wait(pipe: Connection) -> None:
     try:
-        told.recv()
+        pipe.recv()
     except (EOFError, OSError):
         return
 

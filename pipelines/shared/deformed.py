@@ -52,8 +52,8 @@ def deformed(images: Array, block: int, seed: int, variation: Variation) -> Arra
     matrices = inverse_maps(
         variation.size * size, variation.aspect * aspect, variation.rotation * rotation, variation.shear * shear
     )
-    moved = np.stack([down, across], axis=1) * variation.shift * scale
-    places = places_of(matrices, moved, h, w)
+    shifts = np.stack([down, across], axis=1) * variation.shift * scale
+    places = places_of(matrices, shifts, h, w)
     if variation.elastic:
         noise = rng.standard_normal((BLOCK_ROWS, 2, h, w), np.float32)
         places += variation.elastic * scale * smooth(noise, SMOOTHNESS * scale)[:b]
@@ -78,11 +78,11 @@ def inverse_maps(size: Array, aspect: Array, degrees: Array, shear: Array) -> Ar
     return np.stack([of_down, of_across], axis=1)
 
 
-def places_of(matrices: Array, moved: Array, h: int, w: int) -> Array:
+def places_of(matrices: Array, shifts: Array, h: int, w: int) -> Array:
     """Places (b, 2, h, w) in the originals, of every pixel of the copies; both are mapped about their middles."""
     middle = np.array([(h - 1) / 2, (w - 1) / 2])
     grid = np.stack(np.meshgrid(np.arange(h), np.arange(w), indexing="ij")).reshape(2, -1)
-    from_middle = grid - middle[:, None] - moved[:, :, None]
+    from_middle = grid - middle[:, None] - shifts[:, :, None]
     places: Array = matrices @ from_middle + middle[:, None]
     return places.reshape(-1, 2, h, w)
 

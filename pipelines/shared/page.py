@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bigkernel.data.visible import visible
-from bigkernel.monitor.format import MISSING as MISSING
+from bigkernel.html import MISSING as MISSING
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

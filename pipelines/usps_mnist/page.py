@@ -65,8 +65,8 @@ def introduction(report: Report, source: Array, labels: Array, target: Array, ta
     rng = np.random.RandomState(seed)
     sheets = []
     for rows, y in ((source, labels), (target, target_labels)):
-        drawn = [np.resize(rng.permutation(np.flatnonzero(y == label)), 3) for label in np.unique(labels)]
-        sheets.append(images(rows[np.stack(drawn, axis=1)]))
+        examples = [np.resize(rng.permutation(np.flatnonzero(y == label)), 3) for label in np.unique(labels)]
+        sheets.append(images(rows[np.stack(examples, axis=1)]))
     report.figure(
         "digits",
         pictures.contact_sheet,

@@ -197,9 +197,9 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     X, y = read(data)
     group = groups(X)
     counts = sorted(set(landmarks))
-    drawn = random_splits(len(X), repeats, seed)
+    ids_of_splits = random_splits(len(X), repeats, seed)
     cut = partial(standardised, X, y)
-    splits = [cut(*ids) for ids in drawn]
+    splits = [cut(*ids) for ids in ids_of_splits]
     together = [cut(*ids) for ids in grouped_splits(group, repeats, seed)]
     require_count(min(len(one.y) for one in (*splits, *together)), max(*counts, HONEST_LANDMARKS))
     subtitle = f"{len(X):,} wines, {X.shape[1]} attributes, quality from 0 to 10; {REFERENCE}, redone"

@@ -10,9 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from page_reader import read
 
 from bigkernel import load_model, open_corpus
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from bigkernel.engine.rows import as_rows
-from bigkernel.estimators import evaluation
+from bigkernel.estimators.evaluation import limit_classes
 from bigkernel.monitor.report import gather
 
 SIDE, N = 4, 300
@@ -80,45 +78,10 @@ def test_a_fit_is_judged_on_held_out_rows_and_shows_the_worst_of_them(here, run)
     assert len(shown["worst"]["images"]["data"]) == 40
 
 
-def test_without_held_out_rows_a_run_is_judged_on_training_rows_and_says_so(here, run):
-    result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r", "--json")
-    score = score_of("r")
-    assert score["of"] == "training"
-    assert json.loads(result.stdout)["training_sample_rows"] == score["rows"] == 200
-    margin, guess, y = margins("a.model", "train.corpus")
-    assert score["error_percent"] == pytest.approx(100 * np.mean(guess != y))
-    assert_allclose(score["worst"]["margin"], np.sort(margin)[:40], rtol=1e-4, atol=1e-6)
-
-
-def test_without_a_run_and_held_out_rows_nothing_is_judged(here, run):
-    printed = json.loads(run("fit", "train.corpus", "a.model", *FIT, "--json").stdout)
-    assert not [name for name in printed if name.startswith(("held_out", "training_sample"))]
-
-
-def test_a_sample_of_training_rows_is_evenly_spaced_and_has_labels(here, monkeypatch, run):
-    monkeypatch.setattr(evaluation, "SAMPLE_ROWS", 50)
-    y = LABELS[:200].copy()
-    y[::2] = -1
-    np.savez("half.npz", x=PIXELS[:200], y=y)
-    run("ingest", "half.npz", "half.corpus", "--chunk-rows", 30)
-    run("fit", "half.corpus", "a.model", *FIT, "--run", "r")
-    ids = evaluation._sample(load_model("a.model")[-1], as_rows(open_corpus("half.corpus")))
-    assert len(ids) == 50
-    assert (ids % 2 == 1).all()
-    assert set(np.diff(ids)) <= {2, 4, 6}
-    assert score_of("r")["rows"] == 50
-    assert set(score_of("r")["worst"]["row"]) <= set(ids.tolist())
-
-
-def test_bad_rows_are_no_sample(here, run):
-    x = PIXELS[:200].reshape(200, -1).astype(np.float32)
-    x[[3, 50]] = np.nan
-    info = CorpusInfo("bad", classes=(0, 1, 2))
-    columns = {"y": np.dtype(np.int64)}
-    with CorpusWriter("bad.corpus", n_features=16, dtype=x.dtype, columns=columns, info=info, chunk_rows=30) as writer:
-        writer.append(x=x, y=LABELS[:200])
-    run("fit", "bad.corpus", "a.model", *FIT, "--run", "r", "--on-bad-rows", "skip")
-    assert score_of("r")["rows"] == 198
+def test_without_held_out_rows_nothing_is_judged(here, run):
+    printed = json.loads(run("fit", "train.corpus", "a.model", *FIT, "--run", "r", "--json").stdout)
+    assert not [name for name in printed if name.startswith(("held_out", "training_rows"))]
+    assert "score" not in gather("r")["jobs"][0]["figures"]
 
 
 def test_classes_with_names_are_told_by_their_names(here, run):
@@ -128,7 +91,7 @@ def test_classes_with_names_are_told_by_their_names(here, run):
         for row, label in zip(PIXELS.reshape(N, -1), LABELS, strict=True):
             file.write(",".join([*map(str, row), names[label]]) + "\n")
     run("ingest", "named.csv", "named.corpus", "--target", "kind", "--chunk-rows", 30)
-    run("fit", "named.corpus", "a.model", *FIT, "--run", "r")
+    run("fit", "named.corpus", "a.model", *FIT, "--run", "r", "--score", "named.corpus")
     score = score_of("r")
     assert score["classes"] == names.tolist()
     assert score["worst"]["true"] == names[LABELS[score["worst"]["row"]]].tolist()
@@ -136,13 +99,13 @@ def test_classes_with_names_are_told_by_their_names(here, run):
 
 
 def test_a_regression_is_judged_with_its_residuals(here, run):
-    fit = ["fit", "numbers.corpus", "a.model", "--task", "regress", "--landmarks", 50, "--transform", "standardize"]
+    fit = ["fit", "numbers.corpus", "a.model", "--landmarks", 50, "--transform", "standardize"]
     printed = json.loads(run(*fit, "--run", "r", "--score", "numbers.corpus", "--json").stdout)
     score = score_of("r")
     assert score["of"] == "training"  # it is the corpus of the fit
     y = open_corpus("numbers.corpus").column("y")
     errors = y - np.asarray(load_model("a.model").predict(open_corpus("numbers.corpus")))
-    assert printed["training_sample_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
+    assert printed["training_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
     assert sum(score["residuals"]) == N
     edges = np.linspace(-4, 4, 41) * score["residual_unit"]
     edges[[0, -1]] = -np.inf, np.inf
@@ -170,17 +133,6 @@ def test_a_corpus_that_cannot_judge_is_refused_with_a_reason(corpus, message, he
     assert (here / "a.model").exists() == (corpus == "numbers.corpus")  # features are looked at before the fit
 
 
-def test_a_judgement_that_nobody_asked_for_ends_no_fit(here, monkeypatch, run):
-    def fail(*_):
-        raise OSError("gone")
-
-    monkeypatch.setattr(evaluation, "_sample", fail)
-    result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
-    assert "not judged on training rows: OSError: gone" in result.stderr
-    assert (here / "a.model").exists()
-    assert gather("r")["run"]["state"] == "finished"
-
-
 def test_a_score_with_a_run_is_kept_and_resumed(here, run):
     run("fit", "train.corpus", "a.model", *FIT)
     first = json.loads(run("score", "a.model", "test.corpus", "--run", "r", "--json").stdout)
@@ -195,12 +147,12 @@ def test_a_score_with_a_run_is_kept_and_resumed(here, run):
 def test_more_classes_than_a_matrix_shows_are_told_by_their_commonest_confusions():
     counts = np.diag(np.full(100, 5))
     counts[3, 9], counts[7, 1] = 4, 2
-    told = evaluation.told({"classes": list(range(100)), "confusion": counts.tolist(), "rows": 506})
+    told = limit_classes({"classes": list(range(100)), "confusion": counts.tolist(), "rows": 506})
     assert told["confused"] == [["3", "9", 4], ["7", "1", 2]]
     assert "confusion" not in told
     assert len(told["classes"]) == 64
     small = {"classes": [0, 1], "confusion": [[1, 0], [0, 1]]}
-    assert evaluation.told(small) is small
+    assert limit_classes(small) is small
 
 
 def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_where_asked(here, run, monkeypatch):

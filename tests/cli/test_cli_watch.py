@@ -21,8 +21,8 @@ from drivers import HELD, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
-from bigkernel.cli import follow as watching
 from bigkernel.cli import main
+from bigkernel.cli import runs as watching
 from bigkernel.data import run_lock
 from bigkernel.data.run_directory import command_of, survey, write_sealed
 from bigkernel.engine.context import executing
@@ -217,7 +217,7 @@ def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(
     assert [job["state"] for job in found["jobs"]] == ["lost"]
     lines = invoke(left, code=6).stdout.splitlines()
     # the lock was touched 200 s ago, the last message is of a second ago; the simulation leaves no receipts
-    assert re.fullmatch(r"the driver \(process 4242 on node1\) died \ds ago; nothing is kept yet", lines[-2])
+    assert re.fullmatch(r"the driver \(process 4242 on node1\) died [\d.]+ m?s ago; nothing is kept yet", lines[-2])
     assert lines[-1] == "to go on: bigkernel fit c m --run job.run --resume"
 
 
@@ -310,7 +310,7 @@ def test_a_state_that_nobody_knows_is_no_success(half):
     write(half, ended(how="fnished"))
     assert invoke(half, "--once", code=1).stdout.startswith("failed ")
     unknown = {"jobs": [{"id": "a", "state": "\x1b[2J"}]}
-    assert watching.follow(SimpleNamespace(look=lambda: unknown), lambda state: None, 0.1) == 1
+    assert watching.follow(lambda: unknown, lambda state: None, 0.1) == 1
 
 
 @pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("interrupted", 75)])
@@ -419,7 +419,7 @@ def test_a_scheduler_that_has_seen_no_job_says_how_to_start_one():
 
 def test_a_scheduler_without_books_is_refused_with_what_to_do():
     with pytest.raises(ConfigError, match="no job of bigkernel has run on this scheduler; start one with --cluster"):
-        watching.Scheduler(Client(None), "tcp://a:1").look()
+        watching.ask_scheduler(Client(None), "tcp://a:1")
 
 
 def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refused(tmp_path, cluster, client):
@@ -456,13 +456,13 @@ class Client:
 @pytest.mark.parametrize("error", [OSError("in <closed>"), TimeoutError(), RuntimeError("the loop is closed")])
 def test_a_scheduler_that_is_lost_is_a_stall(error):
     with pytest.raises(Stalled, match="the scheduler does not answer"):
-        watching.Scheduler(Client(error), "tcp://a:1").look()
+        watching.ask_scheduler(Client(error), "tcp://a:1")
 
 
 @pytest.mark.parametrize("answer", [ImportError("no bigkernel"), AttributeError("state_of"), {"version": 99}])
 def test_a_scheduler_with_another_bigkernel_is_refused(answer):
     with pytest.raises(ConfigError, match="bigkernel"):
-        watching.Scheduler(Client(answer), "tcp://a:1").look()
+        watching.ask_scheduler(Client(answer), "tcp://a:1")
 
 
 # ---------------------------------------------------------------- what is shown

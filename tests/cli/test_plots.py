@@ -6,22 +6,15 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import confusion_matrix
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 from bigkernel import (
     KernelRidge,
-    KernelRidgeClassifier,
     Ridge,
-    Standardizer,
     SweepSearchCV,
-    plot_confusion,
     plot_search,
-    write_corpus,
 )
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
 from bigkernel.kernels.functions import Gaussian
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
@@ -29,7 +22,6 @@ rng = np.random.default_rng(11)
 N = 240
 X = rng.normal(size=(N, 2))
 y = X[:, 0] ** 2 + 0.1 * rng.normal(size=N)
-LABELS = np.array(["$a$", "b_c", "d"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
 GRID = {"gamma": [0.03, 0.3, 3.0], "alpha": [1e-3, 0.1, 10.0, 1e3]}
 
 
@@ -41,17 +33,6 @@ def ax():
 @pytest.fixture(scope="module")
 def search():
     return SweepSearchCV(KernelRidge("rbf", n_landmarks=20, random_state=0), GRID, cv=3).fit(X, y)
-
-
-@pytest.fixture(scope="module")
-def classifier():
-    model = make_pipeline(Standardizer(), KernelRidgeClassifier("rbf", alpha=0.1, n_landmarks=30, random_state=0))
-    return model.fit(X, LABELS)
-
-
-def texts(ax):
-    ax.figure.canvas.draw()
-    return [label.get_text() for label in ax.get_xticklabels()]
 
 
 def test_a_map_of_a_search_holds_its_scores_with_a_star_at_the_best(search, ax):
@@ -88,47 +69,21 @@ def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
         plot_search(found, score="mse", ax=ax)
 
 
-@pytest.mark.parametrize("kind", ["array", "corpus"])
-def test_confusion_is_that_of_scikit_learn_and_labels_are_letters(classifier, ax, kind, tmp_path):
-    rows = (X, LABELS) if kind == "array" else (write_corpus(tmp_path / "c", X, LABELS),)
-    plot_confusion(classifier, *rows, ax=ax)
-    counts = confusion_matrix(LABELS, classifier.predict(X))
-    np.testing.assert_allclose(ax.images[0].get_array(), counts / counts.sum(axis=1, keepdims=True))
-    assert {text.get_text() for text in ax.texts} == {str(count) for count in counts.ravel() if count}
-    assert texts(ax) == ["$a$", "b_c", "d"]
-    assert not any(label.get_parse_math() for label in ax.get_xticklabels())
-    with pytest.raises(ConfigError, match="expected a classifier of bigkernel, found Ridge"):
-        plot_confusion(Ridge().fit(X, y), X, y, ax=ax)
-
-
-def test_without_axes_new_ones_are_those_of_pyplot(classifier):
+def test_without_axes_new_ones_are_those_of_pyplot(search):
     with mpl.rc_context({"backend": "agg"}):
         from matplotlib import pyplot
 
-        made = plot_confusion(classifier, X, LABELS)
+        made = plot_search(search)
         assert made.figure in map(pyplot.figure, pyplot.get_fignums())
         pyplot.close(made.figure)
 
 
-def test_without_matplotlib_the_extra_is_named(classifier, monkeypatch):
+def test_without_matplotlib_the_extra_is_named(search, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[plots\]"'):
-        plot_confusion(classifier, X, LABELS)
+        plot_search(search)
 
 
-def test_rows_without_labels_confuse_nothing(classifier, ax, tmp_path):
-    with pytest.raises(DataError, match="labels, and there are none"):
-        plot_confusion(classifier, write_corpus(tmp_path / "c", X), ax=ax)
-
-
-FITTED = LogisticRegression().fit(X, LABELS)
-REFUSED = {
-    "a grid search": (lambda: plot_search(GridSearchCV(Ridge(), GRID)), "search: .* SweepSearchCV, found GridSearchCV"),
-    "scikit-learn's": (lambda: plot_confusion(FITTED, X, LABELS), "model: .*of bigkernel, found LogisticRegression"),
-}
-
-
-@pytest.mark.parametrize("draw, said", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_drawn_is_said_in_words(draw, said):
-    with pytest.raises(ConfigError, match=said):
-        draw()
+def test_another_search_is_refused_in_words():
+    with pytest.raises(ConfigError, match=r"search: .* SweepSearchCV, found GridSearchCV"):
+        plot_search(GridSearchCV(Ridge(), GRID))

@@ -16,7 +16,7 @@ import yaml
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster.cluster_file import ListOf, check_mapping, cluster_of, read_file, read_mapping
+from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.engine.process import OneBlasThread, Undisturbed, blas_threads
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.plugin import Monitor
@@ -202,7 +202,7 @@ REFUSED = {
 SSH = "bigkernel:\n  cluster:\n    kind: ssh\n    hosts: [node1, node2]\n"
 SLURM = 'bigkernel:\n  cluster:\n    kind: slurm\n    walltime: "01:00:00"\n'
 REFUSED |= {
-    "no hosts": (SSH.replace("[node1, node2]", "[]"), r"cluster\.hosts: expected from 1 to 1024 values, found 0"),
+    "no hosts": (SSH.replace("[node1, node2]", "[]"), r"cluster\.hosts: expected from 1 to 1024 hosts, found 0"),
     "hosts missing": (SSH.replace("    hosts: [node1, node2]\n", ""), r"cluster\.hosts: missing"),
     "a host with a command": (SSH.replace("node2", "'node2; reboot'"), "hosts: expected names or addresses of hosts"),
     "a host that is an option": (SSH.replace("node2", "-oProxyCommand=sh"), "hosts: expected names or addresses"),
@@ -215,7 +215,6 @@ REFUSED |= {
     "walltime of a moment": (SLURM.replace("01:00:00", "00:00:30"), "walltime: expected at least a minute"),
     "a partition with a command": (SLURM + "    partition: work; reboot\n", "partition: expected a word without bl"),
     "a command in a path": (SLURM + "    python: /bin/$(reboot)\n", "python: expected a path without blanks or quotes"),
-    "a key twice": (SLURM + "    workers: 2\n    workers: 3\n", "line 6: workers is given twice"),
 }
 
 
@@ -281,53 +280,34 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
         pass
 
 
-KEYS = {
-    "corpus": (str,),
-    "alpha": (int, float),
-    "copy": (bool,),
-    "landmarks": {"count": (int,), "draws": {"seed": (int,)}},
-    "parts": ListOf({"path": (str,), "rows": (int,)}, most=2),
-    "ports": ListOf((int,), or_one=True),
-}
+SSH_KEYS = {"kind": "ssh", "hosts": ["a"], "tls": "keys"}
 UNFIT = {
-    "no mapping": ([1], "job.yaml: expected a mapping, found [1]"),
-    "unknown": ({"alfa": 1}, "job.yaml.alfa: unknown; the keys are alpha, copy, corpus, landmarks, parts, ports"),
-    "a key that is no text": ({1: 1}, "job.yaml.1: unknown"),
-    "text for a number": ({"alpha": "many"}, "job.yaml.alpha: expected int or float, found many"),
-    "truth for a number": ({"alpha": True}, "job.yaml.alpha: expected int or float, found True"),
-    "a number for truth": ({"copy": 1}, "job.yaml.copy: expected bool, found 1"),
-    "nothing": ({"corpus": None}, "job.yaml.corpus: expected str, found None"),
-    "not a number": ({"alpha": float("nan")}, "job.yaml.alpha: expected a finite number, found nan"),
-    "infinite": ({"alpha": float("inf")}, "job.yaml.alpha: expected a finite number, found inf"),
-    "nested": ({"landmarks": {"draws": {"seed": "x"}}}, "job.yaml.landmarks.draws.seed: expected int, found x"),
-    "unknown and nested": ({"landmarks": {"seed": 1}}, "job.yaml.landmarks.seed: unknown; the keys are count, draws"),
-    "a number for a mapping": ({"landmarks": 3}, "job.yaml.landmarks: expected a mapping, found 3"),
-    "in a list": ({"parts": [{"path": "a"}, {"rows": "b"}]}, "job.yaml.parts[1].rows: expected int, found b"),
-    "an empty list": ({"parts": []}, "job.yaml.parts: expected from 1 to 2 values, found 0"),
-    "a long list": ({"parts": [{}, {}, {}]}, "job.yaml.parts: expected from 1 to 2 values, found 3"),
-    "no list": ({"parts": {"path": "a"}}, "job.yaml.parts: expected a list, found {'path': 'a'}"),
-    "one of another type": ({"ports": "x"}, "job.yaml.ports: expected int, found x"),
+    "no mapping": ([1], "here: expected a mapping, found [1]"),
+    "unknown": ({"host": "a"}, "here.host: unknown; the keys are account, address, dashboard, directory, hosts, "),
+    "a key that is no text": ({1: 1}, "here.1: unknown"),
+    "text for a number": (SSH_KEYS | {"workers": "many"}, "here.workers: expected int, found many"),
+    "truth for a number": (SSH_KEYS | {"workers": True}, "here.workers: expected int, found True"),
+    "a number for truth": ({"kind": "address", "insecure": 1}, "here.insecure: expected bool, found 1"),
+    "nothing": (SSH_KEYS | {"directory": None}, "here.directory: expected str, found None"),
+    "an empty list": (SSH_KEYS | {"hosts": []}, "here.hosts: expected from 1 to 1024 hosts, found 0"),
+    "a long list": (SSH_KEYS | {"hosts": ["a"] * 1025}, "here.hosts: expected from 1 to 1024 hosts, found 1025"),
+    "no list": (SSH_KEYS | {"hosts": "a"}, "here.hosts: expected list, found a"),
+    "one of another type": (SSH_KEYS | {"hosts": [3]}, "here.hosts: expected names or addresses of hosts, found 3"),
 }
 
 
 @pytest.mark.parametrize("found, message", UNFIT.values(), ids=UNFIT)
-def test_what_does_not_fit_is_refused_by_the_path_of_its_key(found, message):
+def test_what_does_not_fit_is_refused_by_the_path_of_its_key(found, message, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        check_mapping(found, KEYS, "job.yaml")
+        cluster_of(found, "here", tmp_path)
     assert str(caught.value).startswith(message)
-
-
-def test_what_fits_comes_back_and_one_value_becomes_a_list_where_that_is_allowed():
-    found = {"alpha": 1, "landmarks": {"draws": {"seed": 3}}, "parts": [{"path": "a"}], "ports": 22}
-    assert check_mapping(found, KEYS, "job.yaml") == {**found, "ports": [22]}
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a: 1\nb: {c: 2, c: 3}\n", "cannot be read as YAML of a job: line 2: c is given twice"),
         ("a: &x 1\nb: *x\n", r"an alias \(\*name\)"),
-        ("a: !!python/name:os.system\n", "cannot be read as YAML of a job"),
+        ("a: !!python/name:os.system\n", "cannot be read as YAML of a cluster"),
         ("#" * 70_000, "more than 65536 characters"),
     ],
 )
@@ -335,13 +315,8 @@ def test_a_file_that_is_more_than_data_is_refused(tmp_path, text, message):
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        read_mapping(path, "a job")
+        read_file(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named_with_what_was_expected(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.yaml: expected a YAML file of a job, and there is none"):
-        read_mapping(tmp_path / "none.yaml", "a job")
 
 
 @pytest.mark.parametrize("name", ["local.yaml", "existing.yaml", "tls.yaml", "ssh.yaml", "slurm.yaml"])

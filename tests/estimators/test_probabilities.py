@@ -228,7 +228,8 @@ def test_commands_calibrate_and_tell_the_scores(run, make_corpus, tmp_path, monk
     make_corpus(X, name="c", y=Y, classes=(0, 1, 2))
     make_corpus(X, name="numbers", y=X[:, 0])
     fitted = run(
-        "fit", "c", "m", "--landmarks", 20, "--probability", "--class-weight", "balanced", "--run", "r", "--json"
+        *("fit", "c", "m", "--landmarks", 20, "--probability", "--class-weight", "balanced"),
+        *("--run", "r", "--score", "c", "--json"),
     )
     assert json.loads(fitted.stdout)["calibration_rows"] == N
     scored = json.loads(run("score", "m", "c", "--json").stdout)

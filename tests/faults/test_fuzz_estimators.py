@@ -269,7 +269,7 @@ PLACES = (
     "a\nb",
     "é" * 90,
 )
-COMMANDS = ("fit", "plan", "predict", "score", "info", "check", "report", "runs", "tune", "ingest")
+COMMANDS = ("fit", "plan", "predict", "score", "info", "check", "report", "tune", "ingest")
 CODES = {0, 2, 3, 4, 5, 7, 8, 9}
 
 

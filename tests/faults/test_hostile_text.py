@@ -150,7 +150,6 @@ def test_commands_on_files_with_such_names(run, named, tmp_path):
         ["check", named],
         ["score", model, named],
         ["predict", model, named, tmp_path / "p\x1b[1m"],
-        ["runs", job],
         ["report", job],
         ["watch", job, "--once"],
         ["watch", job],
@@ -171,7 +170,7 @@ def test_errors_of_commands(run, tmp_path, named):
         (["info", tmp_path / evil], 3),
         (["fit", named, named], 3),
         (["fit", tmp_path / evil, tmp_path / "m"], 3),
-        (["runs", tmp_path / evil], 3),
+        (["watch", tmp_path / evil], 3),
         ([evil], 2),
         (["fit", f"--{evil}"], 2),
         (["fit", named, "m", "--sigma", evil], 2),
@@ -207,7 +206,7 @@ def test_only_these_modules_write_to_a_terminal_or_a_log():
     """What is said passes through `visible`: nobody else has a logger, echoes, or prints plain text."""
     allowed = {
         "getLogger": {"data/visible.py"},
-        "echo": {"cli/options.py", "cli/follow.py"},  # the latter JSON alone, and `say` where it is a log
+        "echo": {"cli/options.py", "cli/runs.py"},  # the latter JSON alone, and `say` where it is a log
         "print": {"monitor/terminal/figures.py"},  # JSON alone
     }
     found: dict[str, set[str]] = {name: set() for name in allowed}

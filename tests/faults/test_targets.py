@@ -220,7 +220,7 @@ def test_a_driver_holds_its_target_until_it_ends(model, tmp_path):
         ("fit", "{corpus}", "m", *FIT, "--run", "{name}"),
         ("tune", "{corpus}", "--landmarks", 10, "--sigma", 1.0, "--out", "{name}"),
         ("ingest", "{rows}", "{name}"),
-        *((command, "{name}") for command in ("info", "check", "runs", "report")),
+        *((command, "{name}") for command in ("info", "check", "report")),
         ("watch", "{name}", "--once"),
     ],
     ids=lambda words: " ".join(map(str, words[:1])) if words[-1] != "{name}" else f"{words[0]} {words[-2]}",

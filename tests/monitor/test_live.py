@@ -8,7 +8,7 @@ import simulated
 from rich.console import Console, Group
 
 from bigkernel.events.board import Board
-from bigkernel.monitor.format import flops_rate, quantity, spell
+from bigkernel.html import duration, measured
 from bigkernel.monitor.terminal import live
 
 
@@ -51,10 +51,17 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_wrapped(width, segments,
 
 
 def test_the_line_of_a_large_sweep_has_its_figures_at_80_columns_and_fewer_where_it_is_narrow(sweep):
-    low, high = (spell(sweep["left_seconds"][end]) for end in ("low", "high"))
+    low, high = (duration(sweep["left_seconds"][end]) for end in ("low", "high"))
     rate = sweep["flops_per_second"]
-    rows = quantity(rate * sweep["rows"] / sweep["plan"]["flops"])
-    figures = ["1,000/2,000", f"{low}-{high} left", "16 lost", f"{rows} rows/s", flops_rate(rate), "100 busy"]
+    rows = f"{rate * sweep['rows'] / sweep['plan']['flops']:,.0f}"
+    figures = [
+        "1,000/2,000",
+        f"{low} to {high} left",
+        "16 lost",
+        f"{rows} rows/s",
+        measured(rate, "FLOP/s"),
+        "100 busy",
+    ]
     assert live.figures(sweep) == figures
     for width, most in ((160, 6), (80, 4), (40, 1)):
         (line,) = printed(live.sweep_bar(sweep, width), width=width).splitlines()
@@ -67,9 +74,9 @@ def test_the_bar_is_full_as_far_as_rows_are_done_or_under_way(sweep):
     line = printed(live.bar("x", 0.75, ["1/2"], 100), width=100)
     assert line.count("━") == pytest.approx(0.75 * 91, abs=2)
     share = (sweep["rows_done"] + sweep["rows_under_way"]) / sweep["rows"]
-    line = printed(live.sweep_bar(sweep, 200), width=200)
+    line = printed(live.sweep_bar(sweep, 300), width=300)
     assert 0.5 < share < 0.6
-    assert line.count("━") == pytest.approx(share * (200 - len(line.replace("━", "").split("╸")[0].strip())), rel=0.5)
+    assert line.count("━") == pytest.approx(share * (300 - len(line.replace("━", "").split("╸")[0].strip())), rel=0.5)
 
 
 def test_when_merges_are_all_that_is_left_they_are_counted_in_place_of_the_time():
@@ -124,7 +131,7 @@ def test_stages_have_their_share_and_resumed_segments_are_counted(half, sweep):
     text = text_of(half)
     assert "stages: gram 51 %, block 42 %, exp 3 %, read 2 %, convert 2 %" in text
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    assert f"{quantity(rows)} of 131M rows, 200 segments found in the run" in text
+    assert f"{rows:,} of 131,072,000 rows, 200 segments found in the run" in text
 
 
 def test_jobs_that_have_ended_are_a_line_each_and_no_job_is_said():
@@ -157,14 +164,14 @@ RUN = {
     "silent_seconds": 180.0,
 }
 GO_ON = "to go on: bigkernel fit 'a corpus' m --resume"
-DIED = "the driver (process 7 on node1) died 3m00s ago; 12 of 40 segments are kept"
+DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are kept"
 
 
 @pytest.mark.parametrize(
     "changes, words",
     [
         ({}, [DIED, GO_ON]),
-        ({"segments": 0}, ["the driver (process 7 on node1) died 3m00s ago; nothing is kept yet", GO_ON]),
+        ({"segments": 0}, ["the driver (process 7 on node1) died 3 min ago; nothing is kept yet", GO_ON]),
         ({"died": ""}, ["no driver is at work in job.run; 12 of 40 segments are kept", GO_ON]),
         ({"died": "", "state": "finished"}, []),
         (
@@ -179,7 +186,7 @@ DIED = "the driver (process 7 on node1) died 3m00s ago; 12 of 40 segments are ke
     ],
 )
 def test_a_run_says_what_is_kept_and_how_to_go_on_where_that_is_needed(changes, words):
-    assert list(live.run_words({**RUN, **changes})) == words
+    assert list(live.run_lines({**RUN, **changes})) == words
 
 
 def test_the_command_to_go_on_with_is_never_cut():

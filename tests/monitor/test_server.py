@@ -96,7 +96,6 @@ def test_the_routes_keep_the_prefix_of_the_dashboard(dashboard):
 def test_installing_again_adds_nothing():
     async def check(scheduler):
         before = len(scheduler.http_application.default_router.rules)
-        server.install(scheduler)
         await server.dask_setup(scheduler)
         assert len(scheduler.http_application.default_router.rules) == before
         assert (await get(scheduler, "/status")).body.count(b'href="bigkernel"') == 1

@@ -1,4 +1,4 @@
-"""The benches of sweeps, plan and monitoring: they run, compare what they say, and their tables fit a terminal."""
+"""The benches of sweeps and plan: they run, compare what they say, and their tables fit a terminal."""
 
 import json
 
@@ -10,7 +10,6 @@ from pipeline_runs import fits_eighty_columns
 
 from bigkernel import Gaussian, KernelRidgeClassifier
 from pipelines.bench import gram as bench_gram
-from pipelines.bench import monitor as bench_monitor
 from pipelines.bench import numbers as bench_numbers
 from pipelines.bench import plan as bench_plan
 from pipelines.bench import serve as bench_serve
@@ -97,15 +96,6 @@ def test_peaks_are_told_beside_what_was_announced(where):
         assert one["ratio"] == one["announced_bytes"] / one["peak_bytes"]
 
 
-@pytest.mark.slow
-def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
-    result = json.loads(run("monitor", *where, "--rows", 20_000, "--landmarks", 600, "--pairs", 2, "--json"))
-    watched, unwatched = result["watched"], result["unwatched"]
-    assert result["ratios"] == [a["seconds"] / b["seconds"] for a, b in zip(watched, unwatched, strict=True)]
-    assert all(one["journal_bytes"] > 0 and one["answers"] > 0 for one in watched)
-    assert all(one["journal_bytes"] == 0 and one["answers"] == 0 for one in unwatched)
-
-
 def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
     assert result["fits"] == 320
@@ -148,17 +138,3 @@ def test_the_table_of_pilots_fits_80_columns(capsys, monkeypatch, within, senten
     bench_plan.show({"fits": [fit], "within": within}, "60,000 × 784")
     lines = fits_eighty_columns(capsys.readouterr().out)
     assert lines[-1].startswith(sentence)
-
-
-def test_the_table_of_pairs_fits_80_columns_and_tells_the_median(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    ratios = [1.01, 1.03, 0.99, 1.015]
-    watched = [{"seconds": 6.0 * r, "ending_seconds": 0.21, "answers": 7, "journal_bytes": 5100} for r in ratios]
-    unwatched = [{"seconds": 6.0}] * 4
-    result = {
-        **{"watched": watched, "unwatched": unwatched, "ratios": ratios, "workers": 2},
-        **{"ratio_median": 1.0125, "ratio_quartiles": [0.995, 1.0125, 1.026], "below_limit": True},
-    }
-    bench_monitor.show(result, "fit of 100,000 × 784, m = 2,000, 2 workers")
-    lines = fits_eighty_columns(capsys.readouterr().out)
-    assert lines[-1] == "monitoring costs +1.2 % of a fit (quartiles -0.5 to +2.6 %): below 2 %"

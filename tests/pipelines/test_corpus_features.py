@@ -102,7 +102,7 @@ def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
     "words, message",
     [
         (("--transform", "strokes"), "'strokes' is not one of"),
-        (("--transform", "orientations:cell=4"), "has no parameter cell; expected blur, cells"),
+        (("--transform", "orientations:cell=4"), "Invalid parameter 'cell' for estimator"),
         (("--sigma", "0"), "expected numbers above 0"),
         (("--alpha", "-1,2"), "expected gcv or a number of at least 0"),
         (("--search-rows", "500"), "give several --sigma or --alpha"),
@@ -111,11 +111,3 @@ def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
 def test_what_is_wrong_is_named_by_its_option(tmp_path, words, message):
     code = 8 if {"--search-rows", "orientations:cell=4"} & set(words) else 2
     assert message in call("corpus", "--rows", "3000", *words, "--run", tmp_path / "r", "--json", code=code).stderr
-
-
-def test_a_job_file_may_name_one_transform_or_several(tmp_path):
-    for text in ("orientations", "[orientations, unit-norm]"):
-        file = tmp_path / "job.yaml"
-        file.write_text(f"bigkernel:\n  job: {{rows: 2500, transform: {text}, sigma: '0.5,0.7', plain: false}}\n")
-        told = results_of("corpus", "--job", file, "--run", tmp_path / "r", "--dry-run")
-        assert (told["views"], told["searched_rows"]) == (["features"], 2500)

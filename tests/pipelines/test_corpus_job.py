@@ -150,59 +150,6 @@ def test_a_dry_run_tells_and_makes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_file_is_the_options_and_the_command_line_counts_more(tmp_path):
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "bigkernel:\n  job: {rows: 2500, landmarks: 40, alpha: 0.1, steps: 1, run: run}\n"
-        "  cluster: {kind: local, workers: 1, memory-limit: 1GiB}\n"
-    )
-    results = results_of("corpus", "--job", file, "--landmarks", "30", "--cluster", "threads")
-    assert results["fits"][-1]["rows"] == 2500
-    assert len(load_model(tmp_path / "run" / "model")[-1].landmarks_) == 30
-    assert load_model(tmp_path / "run" / "model")[-1].alpha == 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_job_file_may_describe_its_cluster(tmp_path):
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "bigkernel:\n  job: {rows: 2500, landmarks: 40, steps: 1, run: run}\n"
-        "  cluster: {kind: local, workers: 1, memory-limit: 1GiB, dashboard: 0}\n"
-    )
-    results = results_of("corpus", "--job", file)
-    assert results["facts"]["workers"] == 1
-    call("corpus", "--job", file, "--run", tmp_path / "other", "--cluster", "threads", "--json")
-    assert bits(tmp_path / "run") == bits(tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("job: {rows: many}", "bigkernel.job.rows: expected int, found many"),
-        ("job: {rows: 7}", "bigkernel.job.rows: 7 is not in the range x>=100"),
-        ("job: {row: 700}", "bigkernel.job.row: unknown; the keys are"),
-        ("job: {alpha: best}", "bigkernel.job.alpha: expected gcv or a number"),
-        ("job: {solver: svm}", "bigkernel.job.solver: 'svm' is not one of"),
-        ("job: {resume: 1}", "bigkernel.job.resume: expected bool"),
-        ("job: {data: ~nobody-of-this-name/x}", "bigkernel.job.data: ~nobody-of-this-name/x: Could not determine home"),
-        ("job: {cluster: other/c.yaml}", "/other/c.yaml: expected 'local', an address"),
-        ("jobs: {}", "bigkernel.jobs: unknown"),
-        ("cluster: {kind: local, worker: 3}", "bigkernel.cluster.worker: unknown"),
-        ("cluster: local", "bigkernel.cluster: expected dict"),
-    ],
-)
-def test_what_is_wrong_in_a_job_file_is_named_by_its_key(tmp_path, text, message):
-    file = tmp_path / "job.yaml"
-    file.write_text(f"bigkernel:\n  {text}\n")
-    assert message in call("corpus", "--job", file, "--run", tmp_path / "r", code=8).stderr
-
-
-def test_the_example_of_a_job_file_is_sound(tmp_path):
-    example = Path(__file__).parents[2] / "cluster" / "job.yaml"
-    assert results_of("corpus", "--job", example, "--dry-run")["rows"] == 200_000
-
-
 def test_no_run_directory_and_no_corpora_are_said_before_anything_is_done(tmp_path):
     assert "--run DIR is missing" in call("corpus", code=2).stderr
     gone = call("corpus", "--data", tmp_path, "--run", tmp_path / "r", code=3)

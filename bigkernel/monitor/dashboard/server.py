@@ -29,7 +29,6 @@ from bigkernel.monitor.page import render, to_json
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
 STATE = "bigkernel/state.json"
 _log = log_of(__name__)
-_shown: weakref.WeakSet[Application] = weakref.WeakSet()
 _failed: weakref.WeakSet[Application] = weakref.WeakSet()
 
 
@@ -59,14 +58,11 @@ def show(dask_scheduler: Scheduler) -> None:
 
 
 def install(scheduler: Scheduler) -> None:
-    """Add the routes of a scheduler's jobs to its HTTP server; once, however often it is called."""
+    """Add the routes of a scheduler's jobs to its HTTP server."""
     application: Any = getattr(scheduler, "http_application", None)
     if application is None:
         _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
         return
-    if application in _shown:
-        return
-    _shown.add(application)
     dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
     if dashboard is not None:
         prefix = str(dashboard.prefix).rstrip("/")
@@ -74,8 +70,8 @@ def install(scheduler: Scheduler) -> None:
         patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
         paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
         prefix = next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
-    about = {"dask_server": scheduler}
-    application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, about), (f"{prefix}/{STATE}", State, about)])
+    given = {"dask_server": scheduler}
+    application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, given), (f"{prefix}/{STATE}", State, given)])
     _guard(application, prefix)
     if dashboard is not None:  # name the page in the menu of Dask's pages; that is no documented interface
         from distributed.dashboard.scheduler import template_variables

@@ -26,10 +26,10 @@ def render(state: Mapping[str, Any] | None = None) -> str:
     """Return the page, with a state inside or live."""
     script = "\n".join(_file(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    asked = "'self'" if state is None else "'none'"
+    allowed = "'self'" if state is None else "'none'"
     values = {
         "policy": f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        f"connect-src {asked}; base-uri 'none'; form-action 'none'",
+        f"connect-src {allowed}; base-uri 'none'; form-action 'none'",
         "style": _fill(_file("page.css"), {"light": properties(LIGHT), "dark": properties(DARK)}),
         "state": to_json(state).replace("<", "\\u003c"),  # so that no text in it ends the element
         "script": script,

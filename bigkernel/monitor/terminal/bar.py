@@ -40,42 +40,13 @@ _REFRESHES = 4  # of the bar, a second
 _log = log_of(__name__)
 
 
-class _Line:
-    """One line that is drawn a few times a second, whatever comes how often; one that fails ends it, once."""
+class _Display:
+    """Shows the sweeps of a block, one after the other, and what its driver does between them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
         self._failed = False
-
-    def show(self, line: Callable[[int], RenderableType]) -> None:
-        """Draw `line(width)` from now on; called in a thread of its own."""
-
-        def drawn() -> RenderableType:
-            try:
-                return "" if self._failed else line(self._console.width)
-            except Exception as error:
-                self._failed = True
-                _log.warning("the bar is not shown any more: %s: %s", type(error).__name__, error)
-                return ""
-
-        if self._live is None and not self._failed:
-            shown = Live(console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn)
-            shown.start(refresh=True)
-            self._live = shown
-
-    def close(self) -> None:
-        """Clear the line."""
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
-
-
-class _Display:
-    """Shows the sweeps of a block, one after the other, and what its driver does between them."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._line = console, _Line(console)
         self._lock = threading.Lock()  # the line is drawn by another thread
         self._sweep: Progress | None = None
         self._board, self._scope = Board(), Scope()
@@ -119,25 +90,41 @@ class _Display:
         if now - self._begun < _QUIET_SECONDS:
             return
         if self._console.is_terminal:
-            self._line.show(self._bar)
+            if self._live is None and not self._failed:
+                live = Live(
+                    console=self._console, transient=True, refresh_per_second=_REFRESHES, get_renderable=self._bar
+                )
+                live.start(refresh=True)
+                self._live = live
         elif now - self._printed > _LINE_SECONDS:
             self._printed = now
-            self._print(self._words(now))
+            self._print(self._sentence(now))
 
-    def _words(self, now: float) -> str:
+    def _sentence(self, now: float) -> str:
         if self._step is not None:
-            return f"{self._step.what}: {self._step.done:,} of {self._step.total:,}"
+            return lines.step_sentence(vars(self._step))
         return lines.sentence(self._sweep.snapshot(now)) if self._sweep is not None else ""
 
-    def _bar(self, width: int) -> RenderableType:
-        with self._lock:
-            if self._step is not None:
-                return lines.step_bar(vars(self._step), width)
-            return "" if self._sweep is None else lines.sweep_bar(self._sweep.snapshot(time.monotonic()), width)
+    def _bar(self) -> RenderableType:
+        """Draw the line, in a thread of its own; one that fails is the last, and is said once."""
+        try:
+            with self._lock:
+                step, sweep, width = self._step, self._sweep, self._console.width
+                if not self._failed and step is not None:
+                    return lines.step_bar(vars(step), width)
+                if not self._failed and sweep is not None:
+                    return lines.sweep_bar(sweep.snapshot(time.monotonic()), width)
+                return ""
+        except Exception as error:
+            self._failed = True
+            _log.warning("the bar is not shown any more: %s: %s", type(error).__name__, error)
+            return ""
 
     def close(self) -> None:
         """Clear the bar."""
-        self._line.close()
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
         self._step = None
 
 

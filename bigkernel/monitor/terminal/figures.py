@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigkernel import html
 from bigkernel.data.visible import visible
-from bigkernel.monitor.format import duration, flops, plainly, size
+from bigkernel.html import readable
 
 _GAP = 2  # letters between the two columns
 
@@ -50,21 +49,8 @@ def _lines(pieces: Sequence[str], room: int) -> str:
 
 def _pieces(name: str, value: Any) -> list[str]:
     """The parts of a figure for people: several of a mapping or a list, else one."""
-    if isinstance(value, Mapping) and "name" in value:  # a kernel
-        return [plainly(value)]
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and "name" not in value:
         return [f"{key}: {readable(name, item)}" for key, item in value.items()] or ["none"]
     if isinstance(value, list | tuple):
-        return [str(item) for item in value] or ["none"]
+        return [readable(name, item) for item in value] or ["none"]
     return [readable(name, value)]
-
-
-def readable(name: str, value: Any) -> str:
-    """A figure for people, with the unit that its name ends in."""
-    if isinstance(value, Mapping | list | tuple):
-        return ", ".join(_pieces(name, value))
-    if "bytes" in name and isinstance(value, int) and not isinstance(value, bool):
-        return size(value)
-    if isinstance(value, float) and "seconds" in name:
-        return duration(value)
-    return flops(value) if name == "flops" else html.readable("", value)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bigkernel.data.visible import visible
-from bigkernel.monitor.format import flops_rate, left_of, percent, quantity, size, spell
+from bigkernel.html import duration, measured, percent, size
 from bigkernel.monitor.palette import DARK, LIGHT
 
 Data = Mapping[str, Any]
@@ -54,13 +54,18 @@ def figures(sweep: Data) -> list[str]:
     rows = rate / max(1e-9, sweep["plan"]["flops"]) * sweep["rows"]
     parts = [
         f"{done(sweep):,}/{len(sweep['stops']):,}",
-        merging if ended else left_of(left["low"], left["high"]) if left else "",
+        merging if ended else _left(left) if left else "",
         *(f"{count:,} {what}" for count, what in counts if count),
-        f"{quantity(rows)} rows/s" if rate > 0 else "",
-        flops_rate(rate) if rate > 0 else "",
+        f"{rows:,.0f} rows/s" if rate > 0 else "",
+        measured(rate, "FLOP/s") if rate > 0 else "",
         f"{busy:,} busy" if busy else "",
     ]
     return [part for part in parts if part]
+
+
+def _left(seconds: Data) -> str:
+    low, high = duration(seconds["low"]), duration(seconds["high"])
+    return f"{low} left" if low == high else f"{low} to {high} left"
 
 
 def fitted(parts: Sequence[str], room: int) -> str:
@@ -79,15 +84,20 @@ def sentence(sweep: Data) -> str:
     return ", ".join([f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest])
 
 
+def step_sentence(step: Data) -> str:
+    """Say for a log how far a driver is between sweeps."""
+    return f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}"
+
+
 def ended_job(job: Data) -> Text:
     """Say how a job has ended."""
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
-    words = f" {at} after {spell(job['elapsed_seconds'])}: {visible(job['title'])}"
+    text = f" {at} after {duration(job['elapsed_seconds'])}: {visible(job['title'])}"
     error = f": {visible(job['error'])}" if job["error"] else ""
-    return Text.assemble((visible(job["state"]), _COLOURS.get(job["state"], "")), words, error)
+    return Text.assemble((visible(job["state"]), _COLOURS.get(job["state"], "")), text, error)
 
 
-def run_words(run: Data) -> Iterator[str]:
+def run_lines(run: Data) -> Iterator[str]:
     """Describe what a run directory holds beyond its journal, and how to go on."""
     kept = "nothing is kept yet"
     if run["segments"]:
@@ -97,7 +107,7 @@ def run_words(run: Data) -> Iterator[str]:
             yield f"{visible(run['holder'])} is at work, without a journal; {kept}"
         return
     if run["died"]:
-        yield f"the driver ({visible(run['died'])}) died {spell(run['silent_seconds'])} ago; {kept}"
+        yield f"the driver ({visible(run['died'])}) died {duration(run['silent_seconds'])} ago; {kept}"
     elif run["state"] != "finished":
         yield f"no driver is at work in {visible(run['path'])}; {kept}"
     elif not run["known"]:
@@ -182,7 +192,7 @@ def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
     found = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
-    yield Text(f"{quantity(rows)} of {quantity(sweep['rows'])} rows{found}")
+    yield Text(f"{rows:,} of {sweep['rows']:,} rows{found}")
     yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
     total = sum(seconds for _, seconds in stages)
@@ -196,11 +206,11 @@ def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     """Draw a running job: its sweeps, what its driver does, and what happened last."""
     yield Text(visible(job["title"]), style="bold")
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
-    about = [f"running for {spell(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
-    yield Text(", ".join(filter(None, about)), style="dim")
+    facts = [f"running for {duration(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
+    yield Text(", ".join(filter(None, facts)), style="dim")
     for sweep in [sweep for sweep in job["sweeps"] if sweep["ended"] is not None][-_SWEEPS:]:
-        words = sweep["error"] or f"{sweep['rows']:,} rows in {spell(sweep['elapsed_seconds'])}"
-        yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(words)}")
+        text = sweep["error"] or f"{sweep['rows']:,} rows in {duration(sweep['elapsed_seconds'])}"
+        yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(text)}")
     for sweep in job["sweeps"]:
         if sweep["ended"] is None:
             yield from _sweep(sweep, workers, width)
@@ -226,5 +236,5 @@ def picture(state: Data, width: int) -> list[RenderableType]:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
     if "run" in state:
-        lines.extend(Text(line, overflow="fold") for line in run_words(state["run"]))  # a command is never cut
+        lines.extend(Text(line, overflow="fold") for line in run_lines(state["run"]))  # a command is never cut
     return lines

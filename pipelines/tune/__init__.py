@@ -1,1 +1,0 @@
-"""Bandwidth and penalty by cross-validation."""
