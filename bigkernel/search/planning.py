@@ -9,19 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.domains import CellTargets
-from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
@@ -38,8 +38,6 @@ from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep
 from bigkernel.statistics.moments import Targets
-
-RandomState = int | np.integer[Any] | np.random.RandomState | None
 
 
 @dataclass(eq=False)
@@ -59,14 +57,14 @@ class Prepared:
 class Given:
     """What a search is given to fit: rows, targets, and columns of them."""
 
-    X: Any
-    y: Any = None
-    groups: Any = None
-    sample_weight: Any = None
-    sample_domain: Any = None
+    X: RowsLike
+    y: ColumnLike = None
+    groups: ColumnLike = None
+    sample_weight: ColumnLike = None
+    sample_domain: ColumnLike = None
 
 
-def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Candidate]:
+def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]) -> list[Candidate]:
     """Make candidates with these parameters.
 
     Raises
@@ -101,7 +99,7 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
     return found
 
 
-def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scoring: Scoring) -> list[Prepared]:
+def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, scoring: Scoring) -> list[Prepared]:
     """Make the work of all candidates, those with the same transforms together.
 
     Raises
@@ -143,7 +141,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
 
 def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     """Group candidates by transforms, kind of model and weights of classes."""
-    groups: dict[Any, list[Candidate]] = {}
+    groups: dict[object, list[Candidate]] = {}
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays whole, and every digit of them
@@ -153,7 +151,7 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     return list(groups.values())
 
 
-def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStarted, ...]]:
+def _through(steps: Pipeline | None, given: Given) -> tuple[RowsLike, tuple[SweepStarted, ...]]:
     """The rows as transforms that are fitted here leave them, and the sweeps that this took."""
     if steps is None:
         return given.X, ()
@@ -165,7 +163,7 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStar
     return inner, tuple(event for event in seen if isinstance(event, SweepStarted))
 
 
-def _partitions(cv: Any, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:
+def _partitions(cv: object, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:
     """The folds of the labelled rows; of lazy rows, labels are read only where the folds need them."""
     labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
     labelled = None if labels is None else targets.labelled(labels, 0)
@@ -213,7 +211,7 @@ def _require_gcv(members: list[Candidate]) -> None:
         )
 
 
-def _described(step: Any) -> Any:
+def _described(step: object) -> object:
     """A step of a pipeline as text that is the same for equal steps."""
     if isinstance(step, str) or not hasattr(step, "get_params"):
         return step
@@ -302,7 +300,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
         lead = group[0].basis = group[0].columns.choose(rows)
-        bases: dict[object, Any] = {}
+        bases: dict[object, Columns] = {}
         direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
         whitening = {_columns_of(one.columns): one.method.whiten for one in direct}
         for candidate in group:
@@ -327,11 +325,9 @@ def _draw_of(columns: BasisChoice) -> tuple[object, ...]:
     return given, columns.count, _seed(columns.random_state)
 
 
-def _seed(random_state: RandomState) -> object:
+def _seed(random_state: object) -> object:
     """Equal for candidates that would draw the same landmarks."""
-    return (
-        random_state if isinstance(random_state, int | np.integer) else repr(random_state and random_state.get_state())
-    )
+    return repr(random_state.get_state()) if isinstance(random_state, np.random.RandomState) else random_state
 
 
 def _key(kernel: Kernel) -> object:

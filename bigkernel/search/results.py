@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard, cast
 
 import numpy as np
 from scipy.stats import rankdata
@@ -21,13 +21,16 @@ from bigkernel.solvers.residuals import ENOUGH, PROMISE
 _TIE = 8 * float(np.finfo(np.float64).eps)  # means that differ by less are equal: their sums were rounded otherwise
 
 
+Results = dict[str, Array]
+
+
 def cv_table(
     everyone: Sequence[Candidate],
     tested: Mapping[tuple[int, int], Tested],
     seconds: Mapping[int, float],
     scoring: Scoring,
     splits: int,
-) -> dict[str, Any]:
+) -> Results:
     """`cv_results_`.
 
     Parameters
@@ -42,7 +45,7 @@ def cv_table(
         A score that is not finite.
     """
     k = len(everyone)
-    results: dict[str, Any] = {
+    results: Results = {
         "mean_fit_time": np.array([seconds[i] / splits for i in range(k)]),
         "std_fit_time": np.zeros(k),
         "mean_score_time": np.zeros(k),
@@ -57,7 +60,7 @@ def cv_table(
         for candidate in there:
             column[candidate.index] = candidate.params[name]
         results[f"param_{name}"] = column
-    results["params"] = [candidate.params for candidate in everyone]
+    results["params"] = cast(Array, [candidate.params for candidate in everyone])  # a list, as scikit-learn has it
     by_split = [[tested[i, j] for j in range(splits)] for i in range(k)]
     results["prediction_error"] = np.array([[one.error for one in row] for row in by_split]).max(axis=1)
     ends = [[one.ended for one in row] for row in by_split]
@@ -94,15 +97,14 @@ def _ranks(mean: Array, ended: Array) -> Array:
     return ranks
 
 
-def doubtful(results: Mapping[str, Any]) -> Array:
+def doubtful(results: Mapping[str, Array]) -> Array:
     """Candidates that may be judged wrongly, (k,) bool, as `cv_results_` tells."""
-    off: Array = results["prediction_error"] > ENOUGH
     if "converged" in results:  # an error within what tol asks is none
-        off = ~results["converged"]
-    return off
+        return ~results["converged"]
+    return np.asarray(results["prediction_error"] > ENOUGH)
 
 
-def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
+def choose(results: Mapping[str, Array], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
     """The number of the best candidate, or of the simplest one within a standard error of it.
 
     Of candidates that rounding alone tells apart the simplest one is taken too.
@@ -118,7 +120,7 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
 def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     """Large for simple models: by α, then by few components, then by the width of the kernel."""
     kernel = getattr(candidate.basis, "kernel", None)
-    params: Mapping[str, Any] = {} if kernel is None else kernel.get_params()
+    params = {} if kernel is None else kernel.get_params()
     width = params.get("sigma", params.get("length_scale", 0.0))
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
@@ -127,7 +129,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
 
 
 def warn_of_errors(
-    results: Mapping[str, Any], everyone: Sequence[Candidate], tested: Mapping[tuple[int, int], Tested]
+    results: Mapping[str, Array], everyone: Sequence[Candidate], tested: Mapping[tuple[int, int], Tested]
 ) -> None:
     """Warn of candidates that may be judged wrongly, and of those whose descents have not ended."""
     errors, off = results["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
@@ -183,7 +185,7 @@ class Edge:
         )
 
 
-def coordinates(params: Mapping[str, Any]) -> dict[Axis, float]:
+def coordinates(params: Mapping[str, object]) -> dict[Axis, float]:
     """The numbers of a candidate by axis."""
     found: dict[Axis, float] = {}
     for name, value in params.items():
@@ -195,7 +197,7 @@ def coordinates(params: Mapping[str, Any]) -> dict[Axis, float]:
     return found
 
 
-def edges(grid: Sequence[Mapping[str, Any]], best: int) -> list[Edge]:
+def edges(grid: Sequence[Mapping[str, object]], best: int) -> list[Edge]:
     """Find the ends at which the best candidate lies."""
     found = []
     for (name, inner), values in _axes(grid, best).items():
@@ -210,23 +212,23 @@ def edges(grid: Sequence[Mapping[str, Any]], best: int) -> list[Edge]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
 
 
-def _alike(grid: Sequence[Mapping[str, Any]], best: int) -> list[Mapping[str, Any]]:
+def _alike(grid: Sequence[Mapping[str, object]], best: int) -> list[Mapping[str, object]]:
     """The candidates that differ from the best one in numbers alone."""
     wanted = _rest(grid[best])
     return [params for params in grid if _rest(params) == wanted]
 
 
-def _axes(grid: Sequence[Mapping[str, Any]], best: int) -> dict[Axis, list[float]]:
+def _axes(grid: Sequence[Mapping[str, object]], best: int) -> dict[Axis, list[float]]:
     """The values of each axis, rising."""
     places = [coordinates(params) for params in _alike(grid, best)]
     return {axis: sorted({place[axis] for place in places}) for axis in coordinates(grid[best])}
 
 
-def _rest(params: Mapping[str, Any]) -> tuple[Any, ...]:
+def _rest(params: Mapping[str, object]) -> tuple[object, ...]:
     """What a candidate is beside its coordinates, to be compared."""
     axes, found = coordinates(params), []
     for name, value in params.items():

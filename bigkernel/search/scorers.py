@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -18,7 +17,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.search.scoring import Scoring
+from bigkernel.search.scoring import Scorer, Scoring
 from bigkernel.statistics.moments import Targets
 
 
@@ -31,7 +30,7 @@ class _HeldOut(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def _met(self, X: Any) -> Array:
+    def _met(self, X: Array | None) -> Array:
         count = len(self.values) if X is None else X.shape[0]
         if count != len(self.values):
             raise ConfigError(
@@ -46,11 +45,11 @@ class _HeldOutClassifier(ClassifierMixin, _HeldOut):
         super().__init__(values)
         self.classes_ = classes_
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Array | None) -> Array:
         found: Array = self.classes_[self._met(X).argmax(axis=1)]
         return found
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Array | None) -> Array:
         values = self._met(X)
         return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values
 
@@ -60,12 +59,12 @@ class _HeldOutRegressor(RegressorMixin, _HeldOut):
         super().__init__(values)
         self.flat = flat
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Array | None) -> Array:
         values = self._met(X)
         return values[:, 0] if self.flat else values
 
 
-def _held_out(inputs: Inputs, values: Array) -> Any:
+def _held_out(inputs: Inputs, values: Array) -> BaseEstimator:
     """The model that a scorer is shown."""
     if inputs.classes is None:
         return _HeldOutRegressor(values, bool(inputs.flat))
@@ -147,8 +146,8 @@ class TestedRows:
         model = _held_out(self.inputs, values)
         return {label: self._scored(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
 
-    def _scored(self, scoring: Scoring, label: str, scorer: Any, model: Any) -> float:
-        weights: Mapping[str, Any] = {}
+    def _scored(self, scoring: Scoring, label: str, scorer: Scorer, model: BaseEstimator) -> float:
+        weights: Mapping[str, Array] = {}
         if self.weight is not None and "sample_weight" in signature(scorer).parameters:
             weights = {"sample_weight": self.weight}
         # scorers of scikit-learn hand rows on to the model and look at none

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
     from bigkernel.solvers.residuals import Errors
+
+
+class Scorer(Protocol):
+    """A score of an estimator on rows, larger is better, as scikit-learn calls it."""
+
+    def __call__(self, estimator: BaseEstimator, X: RowsLike, y: ColumnLike, **weights: Array) -> float:
+        """Return the score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +75,7 @@ class FoldSolutions:
     hidden : whether rounding hides directions that float64 might show
     """
 
-    tested: list[Any]
+    tested: list[Tested]
     errors: list[Errors | None]
     weights: Array
     intercepts: Array
@@ -76,7 +84,8 @@ class FoldSolutions:
     @classmethod
     def of(cls, count: int, width: int, c: int) -> FoldSolutions:
         """Nothing yet, of `count` candidates."""
-        return cls([None] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
+        untested = Tested(0.0, 0.0, np.zeros(c), np.zeros(c), np.zeros(c))
+        return cls([untested] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
 
 
 def _r2(tested: Tested) -> float:
@@ -138,7 +147,7 @@ class Scoring:
     """
 
     names: Mapping[str, str]
-    scorers: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    scorers: Mapping[str, Scorer] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
@@ -165,7 +174,7 @@ class Scoring:
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: Any, *, classifier: bool) -> Scoring:
+def chosen(scoring: object, *, classifier: bool) -> Scoring:
     """Find the wanted scores: with the label "score" where there is one, by their names where there are several.
 
     Raises
@@ -198,14 +207,14 @@ def chosen(scoring: Any, *, classifier: bool) -> Scoring:
     return Scoring(names, scorers)
 
 
-def _scorer(given: Any, *, classifier: bool) -> Callable[..., float]:
+def _scorer(given: object, *, classifier: bool) -> Scorer:
     """A scorer of scikit-learn by name, or a function, that goes with held-out values of f."""
     from sklearn.metrics import get_scorer  # the command line asks for names of scores
 
     if not isinstance(given, str) and not callable(given):
         raise ConfigError(f"scoring: expected the name of a score or a function (estimator, X, y), found {given!r}")
     try:
-        scorer: Any = get_scorer(given) if isinstance(given, str) else given
+        scorer: Scorer = get_scorer(given) if isinstance(given, str) else given
     except ValueError as error:
         raise ConfigError(
             f"scoring: {given!r} is none of {', '.join(SCORES)}, and none of scikit-learn's scorers"
@@ -219,4 +228,4 @@ def _scorer(given: Any, *, classifier: bool) -> Callable[..., float]:
         )
     if "predict" not in methods and not classifier:
         raise ConfigError(f"scoring: {given!r} is a score of classes, and the estimator predicts numbers")
-    return scorer  # type: ignore[no-any-return]
+    return scorer

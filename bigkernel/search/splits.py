@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import cast
 
 import numpy as np
 from sklearn.model_selection import (
@@ -63,7 +63,7 @@ class Partition:
         ]
 
 
-def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
+def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
     """Partitions that together make every split of `cv`.
 
     Parameters
@@ -95,9 +95,9 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
     if hasattr(cv, "split") and not isinstance(cv, type):
         return _drawn(cv, rows, labelled, classifier=classifier)
     if isinstance(cv, Iterable) and not isinstance(cv, type):
-        given: Any = cv if hasattr(cv, "dtype") else list(cv)
-        if hasattr(given, "dtype") or (given and isinstance(given[0], Integral)):
-            column = np.asarray(given)
+        given = list(cv)
+        if hasattr(cv, "dtype") or (given and isinstance(given[0], Integral)):
+            column = np.asarray(cv if hasattr(cv, "dtype") else given)
             if column.ndim == 1 and column.dtype.kind in "iu":
                 return [_column(rows, column)]
         else:
@@ -139,7 +139,7 @@ def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool
             raise DataError(
                 f"cv: {count} folds of whole groups, but the labelled rows have {len(np.unique(chosen))} groups"
             )
-        splitter: Any = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
+        splitter = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
         return _drawn(splitter, rows, labelled, classifier=classifier)
     return _drawn(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
 
@@ -148,7 +148,7 @@ def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: b
     grouped = "group" in rows.columns
     if not rows.in_memory:
         return [Partition(HeldOut(share, seed, "group" if grouped else "row"), (0,))]
-    kind: Any = GroupShuffleSplit if grouped else StratifiedShuffleSplit if classifier else ShuffleSplit
+    kind = GroupShuffleSplit if grouped else StratifiedShuffleSplit if classifier else ShuffleSplit
     return _drawn(kind(1, test_size=share, random_state=seed), rows, labelled, classifier=classifier)
 
 
@@ -180,10 +180,10 @@ def _column(rows: Rows, fold: Array) -> Partition:
     return Partition(ColumnFolds(len(names)), tuple(range(len(names))), codes)
 
 
-def _pair(number: int, pair: Any, n: int) -> tuple[Array, Array]:
+def _pair(number: int, pair: object, n: int) -> tuple[Array, Array]:
     """Row ids of a given split: to train on, to test on."""
     try:
-        train, test = (_ids(number, np.asarray(ids), n) for ids in pair)
+        train, test = (_ids(number, np.asarray(ids), n) for ids in cast(Iterable[object], pair))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cv: split {number} is not a pair of row ids to train on and to test on") from error
     for ids in (train, test):
@@ -203,7 +203,7 @@ def _ids(number: int, ids: Array, n: int) -> Array:
     return np.flatnonzero(ids)
 
 
-def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
+def _drawn(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
     """Partitions of a splitter or of given (train, test) pairs: over the labelled rows."""
     n = len(rows)
     ids = np.arange(n) if labelled is None else np.flatnonzero(labelled)
@@ -215,7 +215,7 @@ def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> 
             raise DataError(f"cv: {error}") from error
         pairs = [(ids[train], ids[test]) for train, test in pairs]
     else:
-        pairs = [_pair(number, pair, n) for number, pair in enumerate(cv)]
+        pairs = [_pair(number, pair, n) for number, pair in enumerate(cast(Iterable[object], cv))]
     if not pairs:
         raise DataError("cv: it makes no split")
     all_ids = np.zeros(n, bool)

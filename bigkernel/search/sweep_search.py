@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, Self
+from typing import Self, cast
 
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
-from sklearn.utils import estimator_html_repr
+from sklearn.utils import Tags, estimator_html_repr
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdge, ConfigError
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
@@ -31,7 +32,7 @@ from bigkernel.search.sweeps import Candidate
 _BEST = 10  # candidates that a notebook shows
 
 
-def _gives_probabilities(search: Any) -> bool:
+def _gives_probabilities(search: BaseEstimator) -> bool:
     """True where the best model, and before a fit the estimator, gives probabilities."""
     return hasattr(getattr(search, "best_estimator_", search.estimator), "predict_proba")
 
@@ -39,42 +40,42 @@ def _gives_probabilities(search: Any) -> bool:
 class BestModel:
     """Mixin of a search, whose best model it asks: `estimator`, and once it is fitted `best_estimator_`."""
 
-    estimator: Any
-    best_estimator_: Any
+    estimator: BaseEstimator
+    best_estimator_: BaseEstimator
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: RowsLike) -> Array:
         """Predictions of the best model."""
         check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
+        return cast(Array, self.best_estimator_.predict(X))
 
     @available_if(lambda self: hasattr(self.estimator, "decision_function"))
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: RowsLike) -> Array:
         """Values of f of the best model."""
         check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.decision_function(X)
+        return cast(Array, self.best_estimator_.decision_function(X))
 
     @available_if(_gives_probabilities)
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: RowsLike) -> Array:
         """Probabilities of the classes, (n, c), of the best model."""
         check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_proba(X)
+        return cast(Array, self.best_estimator_.predict_proba(X))
 
     @available_if(_gives_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: RowsLike) -> Array:
         """The logarithms of `predict_proba`."""
         check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_log_proba(X)
+        return cast(Array, self.best_estimator_.predict_log_proba(X))
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: RowsLike, y: ColumnLike = None) -> float:
         """The best model's own score: accuracy or R²."""
         check_is_fitted(self, "best_estimator_")
         result: float = self.best_estimator_.score(X, y)
         return result
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": html_of_search(self)}
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         sub = self.estimator.__sklearn_tags__()
         tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
@@ -85,7 +86,7 @@ class BestModel:
         return tags
 
 
-def html_of_search(search: Any) -> str:
+def html_of_search(search: BaseEstimator) -> str:
     """Return the best candidates of a search, and scikit-learn's picture of the estimator."""
     diagram = str(estimator_html_repr(search)) if get_config()["display"] == "diagram" else ""
     results = getattr(search, "cv_results_", None)
@@ -175,11 +176,11 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     def __init__(
         self,
-        estimator: Any,
-        param_grid: Any,
+        estimator: BaseEstimator,
+        param_grid: object,
         *,
-        cv: Any = 5,
-        scoring: Any = None,
+        cv: object = 5,
+        scoring: object = None,
         refit: bool | str = True,
         one_standard_error: bool = False,
         random_state: int = 0,
@@ -195,7 +196,13 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def plan(
-        self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
+        self,
+        X: RowsLike,
+        y: ColumnLike = None,
+        *,
+        groups: ColumnLike = None,
+        sample_weight: ColumnLike = None,
+        sample_domain: ColumnLike = None,
     ) -> SearchPlan:
         """Return the plan of `fit`, without running it; transforms that learn are fitted, and landmarks drawn."""
         return self._plan(self._prepare(Given(X, y, groups, sample_weight, sample_domain)))
@@ -238,7 +245,13 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------------
 
     def fit(
-        self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
+        self,
+        X: RowsLike,
+        y: ColumnLike = None,
+        *,
+        groups: ColumnLike = None,
+        sample_weight: ColumnLike = None,
+        sample_domain: ColumnLike = None,
     ) -> Self:
         """Judge every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
 
@@ -300,7 +313,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
                 "refit=False, and fit best_params_ to rows whose target has no labels"
             )
 
-    def _describe(self, prepared: Prepared, X: Any) -> None:
+    def _describe(self, prepared: Prepared, X: RowsLike) -> None:
         """Set the attributes of the rows and scores."""
         self.multimetric_ = "score" not in self._scoring.names
         names, inputs = dict(self._scoring.names), prepared.work.data.inputs
@@ -316,12 +329,12 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.best_index_, self.best_params_ = best, everyone[best].params
         self.best_score_ = float(results[f"mean_test_{label}"][best])
         first = choose(results, label, everyone, one_standard_error=False)
-        self.edges_ = edges(results["params"], first)
+        self.edges_ = edges([candidate.params for candidate in everyone], first)
         if self.edges_:
             told = "; ".join(map(str, self.edges_))
             warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdge, stacklevel=4)
 
-    def _best(self, prepared: list[Prepared]) -> Any:
+    def _best(self, prepared: list[Prepared]) -> BaseEstimator:
         """Fit the best candidate to all rows."""
         found = ((one, member) for one in prepared for member in one.members)
         one, candidate = next(pair for pair in found if pair[1].index == self.best_index_)

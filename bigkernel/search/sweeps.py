@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from distributed import Client
+from sklearn.base import BaseEstimator
 from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
@@ -72,7 +73,7 @@ class Candidate:
 
     index: int
     params: Mapping[str, object]
-    model: Any
+    model: BaseEstimator
     last: RowsEstimator
     method: Method
     columns: BasisChoice | RowChoice
@@ -354,11 +355,10 @@ def _shift(candidate: Candidate) -> Array:
 
 def _about(statistic: MomentStatistic, place: int) -> Array | None:
     """What the moments of a kernel are about, (p,); None: those of rows themselves, which stay about their point."""
-    features: Any = statistic.features
+    features = statistic.features
     if isinstance(features, IdentityMap):
         return None
-    about: Array | None = features.about(place) if isinstance(features, LandmarkFamily) else features.shift
-    return about
+    return features.about(place)
 
 
 def _require_folds(problem: Problem, partition: Partition, statistic: MomentStatistic) -> None:
