@@ -67,9 +67,11 @@ class _Pulses:
         The beginning of a segment is told at once, where workers are few.
         """
         self.rows = min(self.stop, self.rows + rows)
+        if self.on_pulse is None:
+            return
         pause, now = float(getattr(self.on_pulse, "pause_seconds", PULSE_SECONDS)), time.monotonic()
         at_once = not self.rows and pause <= PULSE_SECONDS
-        if self.on_pulse is None or not (at_once or now >= getattr(_thread, "next_time", 0.0)):
+        if not at_once and now < getattr(_thread, "next_time", 0.0):
             return
         _thread.next_time = now + pause
         try:
