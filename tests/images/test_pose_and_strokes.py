@@ -77,8 +77,7 @@ def test_normalised_images_are_what_the_oracle_says(rng, shape, dtype):
 
 @every_dtype
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"cells": 5, "power": 1.0}, {"cells": 11, "directions": 4}, {"cells": 3, "blur": 1.7, "power": 0.3}],
+    "options", [{}, {"cells": 5, "power": 1.0}, {"cells": 11, "directions": 4}, {"cells": 3, "blur": 1.7, "power": 0.3}]
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_oriented_strokes_are_what_the_oracle_says(rng, shape, options, dtype):

@@ -106,6 +106,7 @@ def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
     assert all(one["journal_bytes"] == 0 and one["answers"] == 0 for one in unwatched)
 
 
+@pytest.mark.slow
 def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
     assert result["fits"] == 320

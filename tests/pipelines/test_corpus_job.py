@@ -109,6 +109,7 @@ def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
 
 
+@pytest.mark.slow
 def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_count(done, tmp_path):
     run, _ = done
     train, test = open_corpus(run / "train.corpus"), run / "originals" / "test.corpus"
@@ -123,6 +124,7 @@ def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_cou
     assert results["errors"][-1]["error_40"] < 20
 
 
+@pytest.mark.slow
 def test_classes_with_names_and_rows_without_labels_are_counted_as_they_are(done, tmp_path):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
@@ -160,20 +162,6 @@ def test_a_job_file_is_the_options_and_the_command_line_counts_more(tmp_path):
     assert results["fits"][-1]["rows"] == 2500
     assert len(load_model(tmp_path / "run" / "model")[-1].landmarks_) == 30
     assert load_model(tmp_path / "run" / "model")[-1].alpha == 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_job_file_may_describe_its_cluster(tmp_path):
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "bigkernel:\n  job: {rows: 2500, landmarks: 40, steps: 1, run: run}\n"
-        "  cluster: {kind: local, workers: 1, memory-limit: 1GiB, dashboard: 0}\n"
-    )
-    results = results_of("corpus", "--job", file)
-    assert results["facts"]["workers"] == 1
-    call("corpus", "--job", file, "--run", tmp_path / "other", "--cluster", "threads", "--json")
-    assert bits(tmp_path / "run") == bits(tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def test_the_heat_map_has_each_error_in_its_place(monkeypatch):
     assert drawn["texts"] == [["0.2", "2.0", "20.0"], ["0.5", "5.0", "50.0"]]
 
 
+@pytest.mark.slow
 def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path):
     results = results_of("tune", *SMALL, "--data", tmp_path / "none", "--out", tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
@@ -118,6 +119,7 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path):
     assert "as --data has no MNIST" in page
 
 
+@pytest.mark.slow
 def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path):
     first = run("--data", tmp_path / "none", "--out", tmp_path)
     assert "6 candidates on 5 folds took 2 sweeps" in first.stdout
@@ -133,6 +135,7 @@ def write_idx(path, values):
         file.write(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
 
 
+@pytest.mark.slow
 def test_nothing_is_chosen_by_the_test_digits(tmp_path):
     images, labels = np.rint(load_digits().images * 15).astype(np.uint8), load_digits().target.astype(np.uint8)
     write_idx(tmp_path / "train-images-idx3-ubyte.gz", images[:600])

@@ -17,11 +17,10 @@ import pytest
 from drivers import published, wait_until
 from machines import CUT, fit, free_port
 
-from bigkernel import connect, load_model
+from bigkernel import connect, load_model, write_corpus
 from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.launchers import _imported
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
 
@@ -157,17 +156,9 @@ def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_give
 ):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(20_000, 16)).astype(np.float32)
-    with CorpusWriter(
-        tmp_path / "long",
-        n_features=16,
-        dtype=X.dtype,
-        columns={"y": np.dtype(np.float64)},
-        info=CorpusInfo("long"),
-        chunk_rows=1000,
-    ) as writer:
-        writer.append(x=X, y=np.sin(X[:, 0].astype(np.float64)))
+    corpus = write_corpus(tmp_path / "long", X, np.sin(X[:, 0].astype(np.float64)), chunk_rows=1000)
     with dask.config.set({**CUT, "bigkernel.min-segments": 20}):
-        same = fit(open_corpus(tmp_path / "long"), "serial")
+        same = fit(corpus, "serial")
     job = submit(tmp_path / "long", 20)
     wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), what="two segments")
     assert steps(job), log(tmp_path, slurm)
