@@ -34,7 +34,7 @@ sys.dont_write_bytecode = False
 dask.config.set({"distributed.deploy.lost-worker-timeout": "3650d"})
 settings.register_profile("bigkernel", deadline=None, max_examples=15)
 settings.register_profile(
-    "full", deadline=None, max_examples=100, derandomize=True
+    "full", deadline=None, max_examples=60, derandomize=True
 )  # pytest --hypothesis-profile=full, as in .ci/run
 settings.load_profile("bigkernel")
 

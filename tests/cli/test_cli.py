@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import re
 import shutil
 import struct
 import subprocess
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
-from forging import forge, parts_of, put
+from forging import forge, put
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import r2_score
 
@@ -394,16 +393,6 @@ def test_info_of_a_tampered_model_says_what_is_wrong_or_shows_it(run, work, key,
     assert result.exit_code in (0, 7), repr(result.exception)
 
 
-def test_a_damaged_array_of_a_model_is_rejected(run, work):
-    header, _, data = parts_of(work / "digits.model")
-    (name,) = (name for name in header if name.endswith("solution.coef"))
-    content = bytearray((work / "digits.model").read_bytes())
-    content[len(content) - len(data) + header[name]["data_offsets"][0]] ^= 1
-    (work / "digits.model").write_bytes(content)
-    for command in (["predict", "digits.model", "digits.corpus", "new"], ["check", "digits.model"]):
-        assert "solution.coef" in run(*command, code=7).stderr
-
-
 def test_overwrite_replaces_what_the_command_itself_makes(run, work):
     run("fit", "digits.corpus", "digits.model", "--overwrite", "--landmarks", 10)
     assert len(load_model("digits.model").landmarks_) == 10
@@ -476,11 +465,11 @@ def test_a_plan_that_no_worker_can_hold_is_refused_before_it_runs(run, work, clu
 # ---------------------------------------------------------------- as a process of its own
 
 
-def process(*arguments, **environment):
+def process(*arguments):
     """The installed command, in a process of its own."""
     installed = shutil.which("bigkernel", path=Path(sys.executable).parent)
     settings = {f"DASK_BIGKERNEL__{key.upper().replace('-', '_')}": str(value) for key, value in STEPS.items()}
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80", **settings, **environment}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80", **settings}
     command = [installed] if installed else [sys.executable, "-m", "bigkernel"]
     return subprocess.run(
         [*command, *arguments], capture_output=True, text=True, timeout=120, check=False, env=variables
@@ -495,6 +484,7 @@ def test_a_process_prints_json_on_standard_output_alone(work):
     assert_array_equal(load_model("new.model")[-1].dual_coef_, load_model("digits.model")[-1].dual_coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_process_with_local_workers_ends_clean(work):
     result = process(
@@ -506,12 +496,9 @@ def test_a_process_with_local_workers_ends_clean(work):
     assert_array_equal(load_model("new.model")[-1].dual_coef_, load_model("digits.model")[-1].dual_coef_)
 
 
-def test_a_process_that_finds_no_scheduler_says_so_in_time(work):
+def test_a_command_that_finds_no_scheduler_says_so_in_time(run, work):
     before = files(work)
-    result = process(
-        *["fit", "digits.corpus", "new.model", "--cluster", "tcp://127.0.0.1:1"], DASK_BIGKERNEL__STALL_SECONDS="2"
-    )
-    assert result.returncode == 6
-    assert re.search("Stalled: tcp://127.0.0.1:1: no scheduler answered within 2 s", result.stderr)
-    assert "Traceback" not in result.stderr
+    with dask.config.set({"bigkernel.stall-seconds": 1}):
+        result = run("fit", "digits.corpus", "new.model", "--cluster", "tcp://127.0.0.1:1", code=6)
+    assert "Stalled: tcp://127.0.0.1:1: no scheduler answered within 1 s" in " ".join(result.stderr.split())
     assert files(work) == before

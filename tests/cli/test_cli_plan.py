@@ -5,30 +5,25 @@ import json
 import numpy as np
 import pytest
 
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter
+from bigkernel import write_corpus
 
 N, D = 12_000, 12
-pytestmark = pytest.mark.usefixtures("here")
 
 
-def write(path, y, classes=()):
-    x = np.random.default_rng(0).integers(0, 255, (N, D), dtype=np.uint8)
-    info = CorpusInfo("c", classes=classes)
-    with CorpusWriter(path, n_features=D, dtype=x.dtype, columns={"y": y.dtype}, info=info, chunk_rows=500) as writer:
-        writer.append(x=x, y=y)
+X = np.random.default_rng(0).integers(0, 255, (N, D), dtype=np.uint8)
 
 
 @pytest.fixture
-def corpus():
+def corpus(here):
     """A corpus of three classes."""
-    write("c", np.arange(N) % 3, (0, 1, 2))
+    write_corpus("c", X, np.arange(N) % 3, chunk_rows=500)
     return "c"
 
 
 @pytest.fixture
-def numbers():
+def numbers(here):
     """A corpus of numbers."""
-    write("n", np.arange(N) * 0.5)
+    write_corpus("n", X, np.arange(N) * 0.5, chunk_rows=500)
     return "n"
 
 

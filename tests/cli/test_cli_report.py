@@ -2,14 +2,17 @@
 
 import base64
 import json
+import shutil
 import webbrowser
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from page_reader import read
 
 from bigkernel import load_model, open_corpus
+from bigkernel.cli import main
 from bigkernel.estimators.evaluation import limit_classes
 from bigkernel.monitor.report import gather
 
@@ -24,16 +27,27 @@ FIT = ["--landmarks", "40", "--sigma", "0.7", "--transform", "unit-norm", "--alp
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Corpora of pictures to learn and to test, and of numbers."""
+    root, flat = tmp_path_factory.mktemp("made"), PIXELS.reshape(N, -1)
+    numbers = flat[:, 0] * 0.1 + CHANCE.normal(size=N)
+    for name, x, y in (
+        ("train", PIXELS[:200], LABELS[:200]),
+        ("test", PIXELS[200:], LABELS[200:]),
+        ("numbers", flat, numbers),
+    ):
+        np.savez(root / f"{name}.npz", x=x, y=y)
+        words = ["ingest", root / f"{name}.npz", root / f"{name}.corpus", "--chunk-rows", 30]
+        assert CliRunner().invoke(main, list(map(str, words))).exit_code == 0
+    return root
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch, run):
-    """A working directory with corpora of pictures to learn and to test, and of numbers."""
+def here(made, tmp_path, monkeypatch):
+    """A working directory with these corpora."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for name, part in (("train", slice(0, 200)), ("test", slice(200, N))):
-        np.savez(f"{name}.npz", x=PIXELS[part], y=LABELS[part])
-        run("ingest", f"{name}.npz", f"{name}.corpus", "--chunk-rows", 30)
-    flat = PIXELS.reshape(N, -1)
-    np.savez("numbers.npz", x=flat, y=flat[:, 0] * 0.1 + CHANCE.normal(size=N))
-    run("ingest", "numbers.npz", "numbers.corpus", "--chunk-rows", 30)
     return tmp_path
 
 

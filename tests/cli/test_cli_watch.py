@@ -283,16 +283,18 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
-def test_no_line_of_a_journal_ends_the_watching(half, line):
-    with open(half / journal.NAME, "a") as file:
-        file.write(line + "\n")
-    with run_lock.locked(half):
-        invoke(half, "--once")
-        before = state(half)["jobs"][0]["sweeps"][0]
-        assert (before["state"], before["segments"]["failed"]) == ("running", 0)
-        write(half, [(STARTED, time.time())])
-        assert state(half)["jobs"][0]["id"] == "later", "the lines after it are read"
+def test_no_line_of_a_journal_ends_the_watching(tmp_path):
+    for name, line in LINES.items():
+        run = tmp_path / name
+        write(run, half_way(HERE))
+        with open(run / journal.NAME, "a") as file:
+            file.write(line + "\n")
+        with run_lock.locked(run):
+            invoke(run, "--once")
+            before = state(run)["jobs"][0]["sweeps"][0]
+            assert (before["state"], before["segments"]["failed"]) == ("running", 0), name
+            write(run, [(STARTED, time.time())])
+            assert state(run)["jobs"][0]["id"] == "later", f"{name}: the lines after it are read"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])

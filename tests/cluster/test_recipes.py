@@ -47,7 +47,6 @@ PODS = {
     "daskjob": DASK_JOB["job"]["spec"],
     "shell": SHELL,
 }
-DRIVERS = ("job", "daskjob", "shell")
 # as the operator labels its pods, and as the other two say
 LABELS = {
     "scheduler": {"dask.org/cluster-name": "bigkernel", "dask.org/component": "scheduler"},

@@ -6,7 +6,6 @@ import fnmatch
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from dask.utils import parse_bytes
 from drivers import sums_of, wait_until
+from machines import free_port
 
 import bigkernel
 from bigkernel.cluster.certificates import make_certificates
@@ -99,24 +99,13 @@ def test_two_workers_keep_within_their_memory_and_the_driver_has_time_to_end():
 # -- the commands, run -----------------------------------------------------------------------------------------------
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 class Here:
     """Services of the compose file as processes of this machine: their words and variables, other places and ports."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         listened = ("8786", "8787", "8788", "8790", "8791")
-        self.ports = dict(zip(listened, map(str, free_ports(len(listened))), strict=True))
+        self.ports = dict(zip(listened, (str(free_port()) for _ in listened), strict=True))
 
     def told(self, word: str) -> str:
         for port, other in self.ports.items():

@@ -73,18 +73,6 @@ def test_the_unit_of_weights_changes_no_verdict(unit):
     assert np.linalg.norm(predicted[1] - predicted[0]) < PROMISE * np.linalg.norm(predicted[0])
 
 
-def test_shuffled_rows_and_other_chunks_give_the_same_predictions(make_corpus):
-    X, y = TABLES[10]
-    order = rng.permutation(N)
-    landmarks, found = X[:M].astype(np.float32), []
-    for rows, chunk_rows in ((np.arange(N), 400), (order, 400), (np.arange(N), 97)):
-        corpus = make_corpus(X[rows].astype(np.float32), name=f"c{len(found)}", y=y[rows], chunk_rows=chunk_rows)
-        model = KernelRidge(Gaussian(3.0), alpha=0.01, landmarks=landmarks)
-        assert judged(model, corpus, None)[0] <= PROMISE
-        found.append(model.predict(X.astype(np.float32)))
-    assert max(distance(one, found[0]) for one in found) <= PROMISE
-
-
 def test_classes_partial_fits_refits_and_files_keep_the_witness(tmp_path):
     X, y = TABLES[10]
     labels = (y > y.mean()).astype(int)

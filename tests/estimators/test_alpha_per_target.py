@@ -96,12 +96,10 @@ def test_penalties_that_are_none(settings, error, said):
 
 
 @pytest.mark.parametrize("model", [KernelRidge(Gaussian(1.2)), Ridge()], ids=["kernel", "linear"])
-@pytest.mark.parametrize(
-    "alpha", [True, [[1], [1, 2]], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]], ids=str
-)
-def test_what_no_penalty_is_made_of(model, alpha):
-    with pytest.raises(ConfigError, match="alpha: expected a number, or one for each target"):
-        model.set_params(alpha=alpha).fit(X, Y)
+def test_what_no_penalty_is_made_of(model):
+    for alpha in (True, [[1], [1, 2]], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]):
+        with pytest.raises(ConfigError, match="alpha: expected a number, or one for each target"):
+            model.set_params(alpha=alpha).fit(X, Y)
 
 
 def test_deviations_are_of_one_penalty():

@@ -6,19 +6,10 @@ from itertools import count
 import dask
 import numpy as np
 import pytest
-from drivers import SEGMENTS, Driver
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from bigkernel import (
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    executing,
-    load_model,
-    open_corpus,
-    save_model,
-)
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
 from bigkernel.estimators import ridge
@@ -167,19 +158,6 @@ def test_executors_give_the_same_bits(small_steps):
     assert_array_equal(*fits)
 
 
-FIT = """
-import sys
-import numpy as np
-from bigkernel import Gaussian, KernelRidge, connect, executing, open_corpus
-
-if __name__ == "__main__":
-    corpus, run, resume = sys.argv[1:]
-    with connect("local", workers=2, dashboard=0) as client, executing(client, run=run, resume=resume == "resume"):
-        model = KernelRidge(Gaussian(1.2), alpha=0.1, n_landmarks=80, random_state=0, solver="cg", tol=1e-4)
-        np.save(run + ".npy", model.fit(open_corpus(corpus)).dual_coef_)
-"""
-
-
 def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_steps, tmp_path, monkeypatch):
     undisturbed, update, chunks = model(tol=1e-3).fit(X, Y), ProductStatistic.update, count(1)
 
@@ -196,27 +174,6 @@ def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_st
         resumed = model(tol=1e-3).fit(X, Y)
     assert resumed.sweep_["resumed_segments"] > 0
     assert_array_equal(resumed.dual_coef_, undisturbed.dual_coef_)
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_driver_and_workers_killed_inside_a_step_are_gone_on_with_to_the_same_bits(make_corpus, tmp_path):
-    corpus, script, run = make_corpus(X, y=Y[:, 0], chunk_rows=100), tmp_path / "fit.py", tmp_path / "run"
-    script.write_text(FIT)
-
-    def drive(resume):
-        arguments = [str(corpus.path), str(run), resume]
-        code = f"import runpy, sys\nsys.argv[1:] = {arguments!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
-        return Driver(code, tmp_path)
-
-    killed, inside = drive(""), run / "cg-2" / "receipts"
-    killed.until(lambda: len(list(inside.glob("0-*.json"))) >= 2, "two segments of the second step")
-    killed.end()
-    again = drive("resume")
-    with dask.config.set({"bigkernel.min-segments": SEGMENTS}), executing("threads"):
-        undisturbed = model(tol=1e-4).fit(open_corpus(corpus.path)).dual_coef_
-    assert again.wait() == 0, again.errors()
-    assert_array_equal(np.load(tmp_path / "run.npy"), undisturbed)
 
 
 def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path):

@@ -56,9 +56,7 @@ def test_they_multiply_the_weights_of_the_labelled_rows(name, given, factors):
     assert np.abs(plain - wanted).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "given", ["balanced", dict(zip(NAMES, BALANCED.tolist(), strict=True))], ids=["balanced", "dict"]
-)
+@pytest.mark.parametrize("given", ["balanced", BY_NAME], ids=["balanced", "dict"])
 def test_lazy_rows_and_corpora_with_names_weigh_alike(make_corpus, small_steps, given):
     wanted = KernelRidgeClassifier(**GIVEN).fit(X, TEXT, WEIGHT * BALANCED[CODES]).decision_function(X)
     model = KernelRidgeClassifier(class_weight=given, **GIVEN)
@@ -92,7 +90,9 @@ def test_a_search_weighs_the_classes_of_all_candidates(solver):
     assert_array_equal(found.best_estimator_.predict(X), wanted.best_estimator_.predict(X))
 
 
-@pytest.mark.parametrize("solver, weight", [("direct", None), ("direct", WEIGHT), ("cg", WEIGHT)])
+@pytest.mark.parametrize(
+    "solver, weight", [("direct", None), ("direct", WEIGHT), pytest.param("cg", WEIGHT, marks=pytest.mark.slow)]
+)
 def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solver, weight):
     grid, cv = {"class_weight": [None, TABLE, "balanced"], "alpha": [0.1, 10.0]}, KFold(3)
     model = KernelRidgeClassifier(solver=solver, tol=1e-9, max_iter=60, **GIVEN)

@@ -5,7 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
@@ -69,9 +69,18 @@ SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
 WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus",
                 "corpus 1", "rows"]  # fmt: skip
 KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
-# one for each kind of sweep, or of sweeps
-JOBS = ["krr drawn", "calibrated", "logistic", "graph", "xnv classes", "dica", "jda", "artl", "ridge"]
+# one for each kind of sweep, or of sweeps; some of them quick
+JOBS = ["krr drawn", "calibrated", "logistic", "artl"]
+JOBS += [pytest.param(name, marks=pytest.mark.slow) for name in ("graph", "xnv classes", "dica", "jda", "ridge")]
 every_method = pytest.mark.parametrize("name", METHODS)
+# each method with two kinds of input and each kind with several methods; all others are slow
+PAIRS = [
+    pytest.param(
+        name, *kind, id=f"{name}-{kind[0]}-{kind[1] is not None}", marks=[pytest.mark.slow] * ((i - j) % 6 != 0)
+    )
+    for i, name in enumerate(METHODS)
+    for j, kind in enumerate(KINDS)
+]
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -125,10 +134,7 @@ def build(tmp_path, make_corpus):
     return make
 
 
-@pytest.mark.parametrize(
-    "kind, weight", KINDS, ids=lambda given: given if isinstance(given, str) else given is not None
-)
-@every_method
+@pytest.mark.parametrize("name, kind, weight", PAIRS)
 def test_every_kind_of_input_gives_the_model_of_numpy(build, name, kind, weight):
     rows, *columns = build(kind, METHODS[name][1], weight)
     model, wanted = fit(name, rows, *columns), fit(name, weight=weight)
@@ -139,7 +145,6 @@ def test_every_kind_of_input_gives_the_model_of_numpy(build, name, kind, weight)
 
 
 @given(st.sampled_from(STREAMED), st.integers(1, 100), st.integers(1024, 4000), st.booleans())
-@settings(max_examples=40)
 def test_any_chunking_gives_the_same_model(name, block_rows, chunk_bytes, lazy):
     rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
     with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):

@@ -312,29 +312,9 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
     assert_allclose(model.training_mse_, fresh.training_mse_, rtol=1e-5)
 
 
-def test_three_parts_keep_the_landmarks_drawn_first():
-    parts = KernelRidge(**FAST, n_landmarks=M)
-    for part in np.array_split(np.arange(N), 3):
-        parts.partial_fit(X[part], Y[part])
-    drawn = KernelRidge(**FAST, n_landmarks=M).fit(X[:40], Y[:40]).landmarks_
-    assert_array_equal(parts.landmarks_, drawn)
-    whole = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=drawn).fit(X, Y)
-    assert_allclose(parts.predict(NEW), whole.predict(NEW), atol=1e-10)
-
-
 def test_fit_after_partial_fit_begins_again():
     model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X[:60], y[:60])
     assert_array_equal(model.fit(X, y).predict(NEW), KernelRidge(**FAST, n_landmarks=M).fit(X, y).predict(NEW))
-
-
-def test_classes_name_the_labels_that_the_first_rows_lack():
-    order = np.argsort(LABELS, kind="stable")  # the first part has class 0 alone
-    parts = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z)
-    for i, part in enumerate(np.array_split(order, 3)):
-        parts.partial_fit(X[part], LABELS[part], **({"classes": [0, 1, 2]} if not i else {}))
-    whole = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z).fit(X, LABELS)
-    assert_array_equal(parts.classes_, [0, 1, 2])
-    assert_allclose(parts.decision_function(NEW), whole.decision_function(NEW), atol=1e-10)
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])

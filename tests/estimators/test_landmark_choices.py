@@ -146,7 +146,7 @@ FEW = {
 }
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["rows", "Dask"])
+@pytest.mark.parametrize("lazy", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "Dask"])
 @pytest.mark.parametrize("kind, settings", FEW.values(), ids=FEW)
 def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_says_so(kind, settings, lazy):
     few, labels = X[:30], np.where(np.arange(30) < 20, np.arange(30) % 2, -1)

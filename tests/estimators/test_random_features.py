@@ -235,7 +235,7 @@ def test_the_report_names_the_features_and_needs_no_landmarks():
 
 
 @either
-@pytest.mark.parametrize("solver", ["direct", "cg"])
+@pytest.mark.parametrize("solver", ["direct", pytest.param("cg", marks=pytest.mark.slow)])
 def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice, solver):
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks=choice, random_state=3, solver=solver, tol=1e-9, max_iter=80)
     grid = {"kernel": [KERNEL, Gaussian(3.0)], "alpha": [0.1, 1.0], "fit_intercept": [True, False]}

@@ -8,8 +8,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import reference
-import zarr
 from kernel_cases import POSITIVE, legitimate
+from kinds import LAZY, of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -37,7 +37,6 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.data import run_directory
-from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators import checks
 
@@ -112,14 +111,6 @@ def test_the_exact_form_is_the_process_of_scikit_learn_with_weights_as_inverse_n
     assert_allclose(std**2, wanted_std**2 + ALPHA, rtol=1e-7)  # theirs is of the function, ours of an observation
 
 
-@every_form
-@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-12, 0.3, 1e6])
-def test_a_deviation_is_never_below_that_of_the_noise(alpha, form):
-    for fit_intercept in (False, True):
-        model = KernelRidge(Gaussian(1.4), alpha=alpha, fit_intercept=fit_intercept, **form).fit(X, y)
-        assert (model.predict(np.vstack([X, NEW, Z]), return_std=True)[1] >= np.sqrt(alpha)).all()
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @every_kernel
 @legitimate
@@ -154,23 +145,12 @@ def build(tmp_path, make_corpus):
     """Rows as one of the kinds that are read lazily."""
 
     def make(kind, rows=NEW):
-        if kind == "zarr":
-            return zarr.create_array(tmp_path / kind, chunks=(10, D), data=rows)
-        return {
-            "dask": lambda: da.from_array(rows, chunks=(10, D)),
-            "dask columns": lambda: da.from_array(rows, chunks=(9, 3)),
-            "dask uneven": lambda: da.from_array(rows, chunks=((1, 20, len(rows) - 21), D)),
-            "corpus": lambda: make_corpus(rows, chunk_rows=10),
-            "rows": lambda: as_rows(da.from_array(rows, chunks=10)),
-        }[kind]()
+        return of_kind(kind, da.from_array(rows) if kind == "rows" else rows, make_corpus, tmp_path)
 
     return make
 
 
-every_lazy = pytest.mark.parametrize("kind", ["dask", "dask columns", "dask uneven", "zarr", "corpus", "rows"])
-
-
-@every_lazy
+@pytest.mark.parametrize("kind", LAZY)
 @every_form
 @pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
 def test_lazy_rows_give_a_lazy_pair_that_is_the_pair_of_numpy(build, kind, form, target):

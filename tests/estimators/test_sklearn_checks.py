@@ -137,6 +137,7 @@ def expected_failures_of_adapted(estimator):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed")

@@ -169,41 +169,10 @@ def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_l
     assert_allclose(model.predict(NEW), dense_linear(form, s, 0.0, labelled), atol=1e-8)
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
-def test_repeated_landmarks_have_as_many_eigenfunctions_as_they_are_different():
-    again = Z[np.arange(2 * M) % M]
-    for eigenfunctions in ("all", "landmarks"):
-        model = SSSL(Gaussian(SIGMA), 500, ALPHA, landmarks=again, eigenfunctions=eigenfunctions).fit(X, PARTLY)
-        block, core = reference.gaussian(X, again, SIGMA), reference.gaussian(again, again, SIGMA)
-        if eigenfunctions == "all":
-            dense = reference.sssl_all(block, core, LABELLED, Y[LABELLED], M, ALPHA)
-        else:
-            dense = reference.sssl_landmarks(core, block[LABELLED].T, Y[LABELLED], M, ALPHA)
-        assert model.n_components_ == M
-        assert_allclose(model.predict(NEW), reference.gaussian(NEW, again, SIGMA) @ dense, atol=1e-8)
-
-
 @pytest.mark.parametrize("n_components", [0, -1, 2.5])
 def test_a_number_of_components_that_is_none_is_refused(n_components):
     with pytest.raises(ValueError, match="n_components"):
         SSSL(n_components=n_components).fit(X, PARTLY)
-
-
-@every_form
-def test_a_class_with_one_labelled_row_is_a_class(settings, points, oracle):
-    codes = np.where(LABELLED, LABELS % 2, -1)
-    codes[np.argmin(LABELLED)] = 7
-    labelled = codes != -1
-    hot = (codes[labelled, None] == [0, 1, 7]) * 1.0
-    model = SSSLClassifier(**GIVEN, **settings).fit(X, codes)
-    if settings.get("eigenfunctions") == "landmarks":
-        coef = reference.sssl_landmarks(CORE, B[labelled].T, hot, S, ALPHA)
-    elif settings:
-        coef = reference.sssl_all(B, CORE, labelled, hot, S, ALPHA, settings.get("manifold", 0) * GRAPH)
-    else:
-        coef = reference.sssl_exact(K, labelled, hot, S, ALPHA)
-    assert_array_equal(model.classes_, [0, 1, 7])
-    assert_allclose(model.decision_function(NEW), reference.gaussian(NEW, points, SIGMA) @ coef, atol=1e-8)
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
@@ -214,14 +183,6 @@ def test_weights_count_rows(form):
     assert_allclose(
         weighted.predict(NEW), SSSL(**GIVEN, **form).fit(X[repeated], PARTLY[repeated]).predict(NEW), atol=1e-7
     )
-
-
-def test_unlabelled_rows_shape_the_model_through_all_eigenfunctions_only():
-    fewer = {"X": X[LABELLED], "y": PARTLY[LABELLED]}
-    for eigenfunctions, same in (("landmarks", True), ("all", False)):
-        settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
-        with_them = SSSL(**settings).fit(X, PARTLY).predict(NEW)
-        assert np.allclose(with_them, SSSL(**settings).fit(**fewer).predict(NEW), atol=1e-9) == same
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])

@@ -90,7 +90,7 @@ def first_told(name, sigma, alpha):
 
 
 @of_methods
-@pytest.mark.parametrize("sigma", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("sigma", [1.0, pytest.param(2.0, marks=pytest.mark.slow), 5.0])
 def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
     for alpha in (1e-6, 1.0):
         model, warned = fitted(name, sigma, alpha)

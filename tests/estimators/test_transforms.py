@@ -27,8 +27,8 @@ from bigkernel import (
     UnitNormalizer,
     load_model,
     save_model,
+    write_corpus,
 )
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
@@ -325,10 +325,7 @@ def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
 
 @of_images
 def test_a_corpus_says_the_shape_of_its_images(ours, tmp_path):
-    info, columns = CorpusInfo("images", image_shape=SHAPE), {"y": LABELS.dtype}
-    with CorpusWriter(tmp_path / "c", n_features=54, dtype=IMAGES.dtype, columns=columns, info=info) as writer:
-        writer.append(x=IMAGES, y=LABELS)
-    model = ours().fit(open_corpus(tmp_path / "c"))
+    model = ours().fit(write_corpus(tmp_path / "c", IMAGES, LABELS, image_shape=SHAPE))
     assert (model.image_height_, model.image_width_) == SHAPE
     assert_array_equal(model.transform(IMAGES), ours(SHAPE).fit(IMAGES).transform(IMAGES))
 

@@ -6,7 +6,7 @@ import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier
+from bigkernel import XNV, Gaussian, Polynomial, XNVClassifier
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 
 rng = np.random.default_rng(20130624)
@@ -50,11 +50,6 @@ def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
     assert_array_equal(model.classes_, [0, 1, 2])
     assert_allclose(model.decision_function(NEW), dense(HOT), atol=1e-8)
     assert_array_equal(model.predict(NEW), dense(HOT).argmax(axis=1))
-
-
-def test_unlabelled_rows_shape_the_model():
-    few = XNV(**GIVEN).fit(X[LABELLED], Y[LABELLED])
-    assert np.abs(few.predict(NEW) - dense(Y[LABELLED])).max() > 1e-3
 
 
 def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
@@ -101,23 +96,6 @@ def test_the_trace_error_is_that_of_both_views():
     assert gaussian.fit_report()["trace_error"] == pytest.approx(wanted, abs=1e-8)
 
 
-def test_predictions_need_the_first_view_alone():
-    model = XNV(**GIVEN).fit(X, PARTLY)
-    block = reference.gaussian(NEW, Z[:M], SIGMA)
-    assert_allclose(model.predict(NEW), block @ model.dual_coef_ + model.intercept_, atol=1e-12)
-    assert model.landmarks_.shape == (2 * M, D)
-
-
-def test_refit_with_another_alpha_equals_a_fresh_fit():
-    model = XNV(**{**GIVEN, "alpha": 5.0}).fit(X, PARTLY)
-    model.set_params(alpha=ALPHA, fit_intercept=False)
-    assert model.alpha_ == 5.0
-    model.refit()
-    wanted = XNV(**GIVEN, fit_intercept=False).fit(X, PARTLY)
-    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-9)
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED], intercept=False), atol=1e-8)
-
-
 @pytest.mark.parametrize("drawn", [False, True], ids=["given", "drawn"])
 @pytest.mark.parametrize("count", [1, 5, M])
 def test_fewer_landmarks_a_view_are_what_a_fit_with_them_gives(count, drawn):
@@ -130,21 +108,6 @@ def test_fewer_landmarks_a_view_are_what_a_fit_with_them_gives(count, drawn):
 def test_more_landmarks_than_there_are_cannot_be_taken():
     with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
         XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)
-
-
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
-def test_few_noisy_labels_are_used_better_than_by_a_ridge_of_the_same_penalty_on_them_alone():
-    line = np.linspace(-3, 3, 600)[:, None]
-    truth, errors = np.sin(2 * line[:, 0]), {"xnv": [], "plain": []}
-    for seed in range(10):
-        draw = np.random.default_rng(seed)
-        y, few = np.full(600, np.nan), draw.permutation(600)[:25]
-        y[few] = truth[few] + 0.3 * draw.normal(size=25)
-        model = XNV(Gaussian(0.5), 1e-6, n_landmarks=20, random_state=seed).fit(line, y)
-        errors["xnv"].append(np.mean((model.predict(line) - truth) ** 2))
-        plain = KernelRidge(Gaussian(0.5), 25 * 1e-6).fit(line[few], y[few])
-        errors["plain"].append(np.mean((plain.predict(line) - truth) ** 2))
-    assert np.median(errors["xnv"]) < np.median(errors["plain"])
 
 
 def test_the_report_says_what_the_views_are():

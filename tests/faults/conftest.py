@@ -12,9 +12,9 @@ import pytest
 from drivers import SEGMENTS, SLOW, D, Driver, N
 from probes import Sums
 
-from bigkernel import sweep
+from bigkernel import sweep, write_corpus
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 
 
@@ -26,12 +26,7 @@ def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     y = rng.integers(0, 10, N)
     X = (centres[y] + rng.normal(size=(N, D))).astype(np.float32)
     path = tmp_path_factory.mktemp("faults") / "train.corpus"
-    info = CorpusInfo("faults", classes=tuple(range(10)))
-    with CorpusWriter(
-        path, n_features=D, dtype=X.dtype, columns={"y": y.dtype}, info=info, chunk_rows=N // (2 * SEGMENTS)
-    ) as writer:
-        writer.append(x=X, y=y)
-    return open_corpus(path)
+    return write_corpus(path, X, y, name="faults", chunk_rows=N // (2 * SEGMENTS))
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import dask.array as da
 import numpy as np
 import pytest
-import zarr
 from click.testing import CliRunner
+from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
@@ -43,7 +42,7 @@ NEW = rng.normal(size=(40, D))
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
-KINDS = ["numpy rows", "dask", "zarr", "corpus"]
+KINDS = ["numpy", "dask", "zarr", "corpus"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 NUMBERS = {
     "krr": lambda **draw: KernelRidge(Gaussian(1.5), alpha=0.1, **(draw or {"landmarks": Z})),
@@ -66,15 +65,8 @@ def build(tmp_path, make_corpus):
     """Rows with columns, from one of the kinds of input."""
 
     def make(kind, x, **columns):
-        if kind == "numpy rows":
-            return as_rows(x, **columns)
-        if kind == "dask":
-            return as_rows(da.from_array(x, chunks=(40, D)), **columns)
-        if kind == "zarr":
-            array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(16, D), overwrite=True)
-            array[...] = x
-            return as_rows(array, **columns)
-        return as_rows(make_corpus(x, **columns))
+        rows = of_kind(kind, x, make_corpus, tmp_path, **columns)
+        return as_rows(rows, **({} if kind == "corpus" else columns))
 
     return make
 
@@ -205,8 +197,7 @@ def test_a_search_over_rows_that_skip_is_that_of_rows_without_weight():
 # ---------------------------------------------------------------- landmarks
 
 
-@every_kind
-@pytest.mark.parametrize("m", [1, M, 80, len(GOOD)])
+@pytest.mark.parametrize("kind, m", list(zip(KINDS, [1, M, 80, len(GOOD)], strict=True)))
 def test_no_landmark_is_a_bad_row_and_a_seed_fixes_the_draw(build, kind, m):
     rows = build(kind, DIRTY, y=Y).skip_bad_rows()
     models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=s) for s in (0, 0, 1)]

@@ -106,52 +106,28 @@ CHANGES = {
 }
 
 
-@pytest.fixture
-def interrupted(fault_corpus, start, tmp_path):
-    """The run of a fit that was ended."""
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--seed", "1", "--sigma", "4", "--run", "run"]
-    driver = start(words, **HELD)
+def test_F28_a_changed_job_is_refused_with_the_field_and_both_values_and_one_of_another_penalty_gone_on_with(
+    fault_corpus, start, run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--seed", "1", "--sigma", "4", "--run", "run"]
+    driver = start(job, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
+    (state,) = survey(tmp_path / "run")  # while it is at work
+    assert (state.state, state.holder.split()[1]) == ("running", str(driver.process.pid))
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 75
-    return words
-
-
-def test_F28_a_changed_job_is_refused_with_the_field_and_both_values(interrupted, run, tmp_path, monkeypatch):
     before = published(tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
     with dask.config.set({"bigkernel.min-segments": SEGMENTS}):
+        told = run(*job, "--resume", code=5).stderr
+        assert re.search("block_rows was 16, now it is 2048", told)
         with dask.config.set({"bigkernel.block-rows": 16}):
             for change, said in CHANGES.values():
-                told = run(*interrupted, *change, "--resume", code=5).stderr
+                told = run(*job, *change, "--resume", code=5).stderr
                 assert re.search(rf"ResumeMismatch: \S+: the run on disk is another job: .*{said}", told)
-        told = run(*interrupted, "--resume", code=5).stderr
-        assert re.search("block_rows was 16, now it is 2048", told)
-    assert published(tmp_path / "run") == before
-
-
-def test_a_penalty_is_no_part_of_the_sweep_and_may_change(interrupted, start, tmp_path):
-    again = start([*interrupted, "--alpha", "3", "--resume", "--json"], **SLOW)
-    assert again.wait() == 0, again.errors()
-
-
-def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start, run, tmp_path):
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--run", "run"]
-    driver = start(words, **HELD)
-    driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
-    (state,) = survey(tmp_path / "run")
-    assert (state.state, state.holder.split()[1]) == ("running", str(driver.process.pid))
-    (tmp_path / "go").touch()
-    assert driver.wait() == 0
+            assert published(tmp_path / "run") == before
+            # a penalty is no part of the sweep
+            assert json.loads(run(*job, "--alpha", "3", "--resume", "--json").stdout)["resumed_segments"] == before
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.segments_done, state.rows_done) == ("finished", state.segments, state.rows)
-    run("check", tmp_path / "run")
-
-
-@pytest.mark.endurance
-def test_F8_commands_that_are_killed_at_their_publishes_are_gone_on_with_to_the_same_results(start, tmp_path):
-    asked = {"score": 4, "tune": 4}
-    driver = start(f"import killed_commands; killed_commands.main({str(tmp_path / 'jobs')!r}, {asked})")
-    assert driver.wait(230) == 0, driver.errors()
-    found = json.loads(driver.out.read_text().splitlines()[-1])
-    assert found == {name: [most, {}] for name, most in asked.items()}
+    run("check", "run")

@@ -1,7 +1,7 @@
 """Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F43).
 
-A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws more
-than 20,000 cases.
+A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws some
+5,000 cases.
 """
 
 from __future__ import annotations
@@ -34,24 +34,20 @@ from fuzz_judges import ENOUGH, INACCURATE, distance, kernel_least_squares, leas
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, executing, save_model, sweep
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, executing, save_model, sweep, write_corpus
 from bigkernel.cli import main
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError, Inaccurate
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
 
-FULL = settings().max_examples >= 100
-EACH = 1000 if FULL else 25  # cases of an estimator, of which there are 21
+EACH = 200 if settings().max_examples > 15 else 10  # cases of an estimator, of which there are 24
 REGRESSING = ("KernelRidge", "KernelRidge by conjugate gradients", "Ridge", "LinearRegression")
 LAZY = ("dask", "zarr", "rows", "corpus")
 SECONDS = 5.0  # of a processor, most that a case of a few rows may take
 
 fuzzed = settings(
-    deadline=None,
-    max_examples=EACH,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None, max_examples=EACH, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 
@@ -257,18 +253,7 @@ OPTIONS = (
     *("--alpha", "--sigma", "--landmarks", "--kernel", "--gamma", "--degree", "--components", "--transform", "--seed"),
     *("--dtype", "--solver", "--method", "--landmark-choice", "--cluster", "--on-bad-rows", "--nonsense"),
 )
-PLACES = (
-    "data.corpus",
-    "numbers.corpus",
-    "a.model",
-    "none",
-    "text",
-    "",
-    ".",
-    "data.corpus/x",
-    "a\nb",
-    "é" * 90,
-)
+PLACES = ("data.corpus", "numbers.corpus", "a.model", "none", "text", "", ".", "data.corpus/x", "a\nb", "é" * 90)
 COMMANDS = ("fit", "plan", "predict", "score", "info", "check", "report", "tune", "ingest")
 CODES = {0, 2, 3, 4, 5, 7, 8, 9}
 
@@ -279,12 +264,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("commands")
     rng = np.random.default_rng(3)
     X = rng.normal(size=(40, 3))
-    for name, y in (("data", np.arange(40) % 2), ("numbers", X[:, 0])):
-        info = CorpusInfo(name, classes=(0, 1) if name == "data" else ())
-        with CorpusWriter(
-            place / f"{name}.corpus", n_features=3, dtype="f8", columns={"y": y.dtype}, info=info
-        ) as writer:
-            writer.append(x=X, y=y)
+    write_corpus(place / "data.corpus", X, np.arange(40) % 2)
+    write_corpus(place / "numbers.corpus", X, X[:, 0])
     (place / "text").write_text("no numbers\n")
     save_model(KernelRidgeClassifier(n_landmarks=5, random_state=0).fit(X, np.arange(40) % 2), place / "a.model")
     return place
@@ -292,7 +273,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(
     deadline=None,
-    max_examples=EACH // 4,
+    max_examples=max(6, EACH // 4),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

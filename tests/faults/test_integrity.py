@@ -110,9 +110,9 @@ class LabelledSums:
 
 
 def test_one_flipped_bit_in_any_chunk_of_the_input_ends_the_sweep_and_is_named(corpus):
-    """F9: 100 of 100."""
+    """F9: 40 of 40."""
     chunks, unseen = chunks_of(Path(corpus.path)), []
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         file = chunks[rng.integers(len(chunks))]
         sound = file.read_bytes()
@@ -225,7 +225,8 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
     return said
 
 
-def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(corpus, interrupted, tmp_path):
+@pytest.mark.parametrize("flips", [40, pytest.param(100, marks=pytest.mark.slow)])
+def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interrupted, tmp_path, flips):
     """Files are hit in proportion to their size: chunks, zarr.json, manifests and receipts alike."""
     save_model(KernelRidgeClassifier(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
     expected = zarr_arrays.digest(swept(corpus).total)
@@ -238,7 +239,7 @@ def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(co
     )
     rng = np.random.default_rng(20)
     hit, wrong = {"corpus": 0, "model": 0, "run": 0}, []
-    for _ in range(100):
+    for _ in range(flips):
         kind, name = targets[rng.choice(len(targets), p=sizes / sizes.sum())]
         if kind == "run":
             shutil.copytree(interrupted, roots["run"])
@@ -258,7 +259,7 @@ def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(co
         if str(file) not in said and f"{roots[kind]}/{part}" not in said:
             wrong.append(f"{kind} {name} bit {bit}: {said or 'not seen'}")
     assert wrong == []
-    assert min(hit.values()) >= 10, hit
+    assert min(hit.values()) >= flips // 10, hit
 
 
 def test_a_manifest_of_another_group_does_not_fit(corpus, made, tmp_path):

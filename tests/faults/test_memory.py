@@ -150,7 +150,7 @@ CASES = {
     "scores": ((60_000, 40, "float32", 0, 20_000), scored),
     "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
 }
-FAST = ("semi-supervised", "scores")  # with moments, and without
+FAST = ("semi-supervised",)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def model_file(path, m, d, dtype):
     [
         pytest.param(50_000, 784, "float32", marks=pytest.mark.slow),
         pytest.param(50_000, 784, "float64", marks=pytest.mark.slow),
-        (30_000, 200, "float32"),
+        pytest.param(30_000, 200, "float32", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announced(m, d, dtype, make, tmp_path):
@@ -233,6 +233,7 @@ def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announc
     assert peaks["lazy"] <= limit
 
 
+@pytest.mark.slow
 def test_a_worker_whose_limit_is_the_announcement_finishes(make):
     rows = make(16_000, 784, "uint8", 10, 8000)
     model = KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0)
@@ -242,7 +243,7 @@ def test_a_worker_whose_limit_is_the_announcement_finishes(make):
     assert model.sweep_["peak_bytes"] <= announced
 
 
-@pytest.mark.parametrize("what", ["rows", "landmarks"])
+@pytest.mark.parametrize("what", ["rows", pytest.param("landmarks", marks=pytest.mark.slow)])
 def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advice_fits(make, what):
     base = settings().worker_base_bytes
     if what == "rows":

@@ -63,7 +63,7 @@ def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_
 def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows, client):
     events = []
     with observe(events.append):
-        sweep(rows, Sums(D, Sleep(0.4)), client=client)
+        sweep(rows, Sums(D, Sleep(0.25)), client=client)
     pulses = [event for event in events if isinstance(event, Pulse)]
     assert {pulse.node for pulse in pulses} <= {leaf(i) for i in range(SEGMENTS)}
     assert len({pulse.node for pulse in pulses if pulse.rows == 0}) >= SEGMENTS // 2
@@ -101,6 +101,7 @@ with Client({client.scheduler.address!r}) as client, executing(client, command=[
     assert job(client, "doomed")["state"] == "lost"
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypatch, caplog):
     import bigkernel.monitor.dashboard.server as server
 

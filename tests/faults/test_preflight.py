@@ -19,22 +19,20 @@ import pytest
 from distributed import Client
 from probes import Sums, Touch, local_cluster
 
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel import write_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
+slow = pytest.mark.slow
 N, D = 230, 4
 WORKER = "import sys; from distributed.cli.dask_worker import main; sys.argv[0] = 'dask worker'; main()"
 
 
 def corpus(path, seed=0):
-    X = np.random.default_rng(seed).normal(size=(N, D))
-    with CorpusWriter(path, n_features=D, dtype=X.dtype, columns={}, info=CorpusInfo("rows"), chunk_rows=25) as writer:
-        writer.append(x=X)
-    return open_corpus(path)
+    return write_corpus(path, np.random.default_rng(seed).normal(size=(N, D)), chunk_rows=25)
 
 
 @pytest.fixture
@@ -66,10 +64,7 @@ def joined(tmp_path):
             path = os.pathsep.join([*([str(modules)] if modules else []), *filter(None, sys.path)])
             with open(tmp_path / "worker.log", "w") as log:
                 process = subprocess.Popen(
-                    words,
-                    env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-                    stderr=log,
-                    cwd=tmp_path,
+                    words, env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}, stderr=log, cwd=tmp_path
                 )
             ends.append(process)
             wait_for_workers(client, 1, 90)
@@ -91,7 +86,7 @@ def test_F35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, r
     assert touch.starts() == []
 
 
-@pytest.mark.parametrize("package", ["numpy", "bigkernel", "zarr"])
+@pytest.mark.parametrize("package", ["numpy", *(pytest.param(each, marks=slow) for each in ("bigkernel", "zarr"))])
 def test_F35_a_worker_of_another_version_is_named_with_both(joined, rows, touch, tmp_path, package):
     modules = tmp_path / "modules"
     modules.mkdir()
@@ -117,7 +112,7 @@ def test_a_worker_that_sees_another_corpus_under_the_path_is_refused(joined, row
     assert touch.starts() == []
 
 
-@pytest.mark.parametrize("kind", ["another", "read-only"])
+@pytest.mark.parametrize("kind", [pytest.param("another", marks=slow), "read-only"])
 def test_a_run_directory_that_a_worker_cannot_share_is_refused(joined, rows, touch, tmp_path, kind):
     run = tmp_path / "run"
     run.mkdir()

@@ -233,7 +233,7 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     "signal_, code, where",
     [
         (signal.SIGKILL, -9, "threads"),
-        (signal.SIGINT, 75, "threads"),
+        pytest.param(signal.SIGINT, 75, "threads", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, -9, "local", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 75, "local", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),

@@ -29,7 +29,9 @@ def place(tmp_path):
         yield Path(memory) / "disk"
 
 
-@pytest.mark.parametrize("segments, states", [(1, 30), (2, 70), pytest.param(3, 150, marks=slow)])
+@pytest.mark.parametrize(
+    "segments, states", [(1, 30), *(pytest.param(*case, marks=slow) for case in ((2, 70), (3, 150)))]
+)
 def test_from_every_state_that_a_crash_leaves_a_resume_ends_in_the_same_sum(place, segments, states):
     with world(place, segments) as machine:
         assert explore(machine, power=False) >= states

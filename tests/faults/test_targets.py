@@ -82,10 +82,7 @@ def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
 def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     before = content(Path(corpus.path))
     inside = Path(corpus.path) / "job.run"
-    with (
-        pytest.raises(DataError, match=r"the run would lie inside .*, which is a zarr store"),
-        executing(run=inside),
-    ):
+    with pytest.raises(DataError, match=r"the run would lie inside .*, which is a zarr store"), executing(run=inside):
         pass
     for words in (
         ["fit", corpus.path, tmp_path / "m", "--run", inside, *FIT],

@@ -24,6 +24,7 @@ from bigkernel.statistics.moments import FeatureSums
 pytestmark = pytest.mark.usefixtures("small_steps")
 X = np.random.default_rng(8).normal(size=(200, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
+SEGMENTS = 40
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def corpus(make_corpus):
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """A job that was killed half way and gone on with after an hour, never to be changed."""
-    return make_run(tmp_path_factory.mktemp("killed") / "digits.run", segments=120)
+    return make_run(tmp_path_factory.mktemp("killed") / "digits.run", segments=SEGMENTS)
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_a_job_without_a_journal_is_at_work_whatever_became_of_the_one_before(st
         lines.append(json.dumps(end) + "\n")
     (copy / "journal.jsonl").write_text("".join(lines))
     (copy / "moments" / "receipts" / "0-3.json").unlink()
-    (copy / "moments" / "receipts" / f"{(120 - 1).bit_length()}-0.json").unlink()
+    (copy / "moments" / "receipts" / f"{(SEGMENTS - 1).bit_length()}-0.json").unlink()
     with locked(copy):
         assert gather(copy)["run"]["state"] == "running"
     found = gather(copy)
@@ -215,7 +216,7 @@ def test_a_damaged_journal_never_keeps_a_report_from_being_made(damage, copy):
     path = copy / "journal.jsonl"
     path.write_text(damage(path.read_text()))
     state = reported(copy)
-    assert state["run"]["segments_done"] == 120
+    assert state["run"]["segments_done"] == SEGMENTS
 
 
 def test_one_line_that_is_damaged_costs_that_line(copy, killed):
@@ -245,6 +246,7 @@ def test_damaged_files_are_named_or_left_out(name, content, copy):
     assert ("is damaged: its settings are not known" in gaps) == (name == "moments/manifest.json")
 
 
+@pytest.mark.slow
 def test_a_report_of_two_thousand_segments_takes_less_than_a_megabyte(tmp_path):
     page = write(make_run(tmp_path / "big", segments=2000, workers=100))
     assert 50_000 < page.stat().st_size < 1_000_000

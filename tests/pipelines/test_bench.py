@@ -96,6 +96,7 @@ def test_peaks_are_told_beside_what_was_announced(where):
         assert one["ratio"] == one["announced_bytes"] / one["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
     assert result["fits"] == 320

@@ -109,6 +109,7 @@ def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
 
 
+@pytest.mark.slow
 def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_count(done, tmp_path):
     run, _ = done
     train, test = open_corpus(run / "train.corpus"), run / "originals" / "test.corpus"
@@ -123,6 +124,7 @@ def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_cou
     assert results["errors"][-1]["error_40"] < 20
 
 
+@pytest.mark.slow
 def test_classes_with_names_and_rows_without_labels_are_counted_as_they_are(done, tmp_path):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")

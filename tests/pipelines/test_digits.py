@@ -1,7 +1,6 @@
 """The digits pipeline: its corpora are what they should be, test digits were held out, the table is right."""
 
 import csv
-import io
 import json
 import subprocess
 import sys
@@ -9,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipeline_runs import fits_eighty_columns, require_page, results_of
-from rich.console import Console
+from pipeline_runs import require_page, results_of
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import normalize
 
 from bigkernel import open_corpus
 from bigkernel.errors import DataError
-from pipelines.digits.page import COLUMNS
 from pipelines.shared.deformed import blocks, copies_of
 from pipelines.shared.digit_corpora import VARIATION, bundled, bundled_originals, choose_labelled, originals
 from pipelines.shared.page import Column, Page, Table
@@ -68,13 +65,6 @@ def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(
     assert np.mean(labels[likeness.argmax(axis=1)] == labels) > 0.9
 
 
-def test_originals_are_kept_where_they_are_whole(tmp_path):
-    made, again, other = (originals(tmp_path, seed, keep=True) for seed in (0, 0, 1))
-    assert [found.kept for found in (made, again, other)] == [False, True, False]
-    assert (len(other.train), len(other.test)) == (1200, 597)
-    assert other.train.info.image_shape == (8, 8)
-
-
 def test_labelled_rows_are_of_distinct_originals(rng):
     group = np.arange(300) % 30
     y = group % 3
@@ -94,17 +84,6 @@ def test_help_teaches_without_importing_a_pipeline():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "digits" in done.stdout
     assert done.stdout.strip().endswith("set()")
-
-
-def test_the_widest_table_fits_eighty_columns():
-    record = {"method": "KRR, same labels", "labels": 9_999_999, "rows": 9_999_999, "accuracy_percent": 10.0}
-    record |= {"error_percent": 90.0, "standard_error_percent": 10.0, "fit_seconds": 9999.9}
-    record |= {"gflops_per_second": 9999.0, "peak_bytes": 9.999e9}
-    out = io.StringIO()
-    Table(COLUMNS, [record]).print(Console(file=out, width=80))
-    lines = fits_eighty_columns(out.getvalue())
-    assert len(lines) == 3
-    assert "90.00 ± 10.00" in lines[2]
 
 
 def test_a_page_escapes_text_and_needs_no_network():

@@ -98,6 +98,7 @@ def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
     assert missing in call("domains", *options, code=3).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", METHODS)
 def test_every_method_recognises_generated_digits_of_the_other_set(sets, key):
     task = task_of(*sets, COPIES if METHODS[key].needs_styles else MOMENTS, 0)
@@ -167,6 +168,7 @@ def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(sets, monkeyp
     np.testing.assert_array_equal(np.bincount(kept), domains_pair.N_FOLDS - 1)
 
 
+@pytest.mark.slow
 def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
     some = {key: METHODS[key] for key in ("krr", "tca")}
     monkeypatch.setattr(domains_pair, "METHODS", some)
@@ -200,17 +202,6 @@ def test_the_verdict_compares_with_the_larger_of_two_standard_errors():
     assert found.holds
     assert not replace(found, answer_seconds=3.5).holds
     assert not replace(found, draws_error=26.0).holds
-
-
-def test_the_sentence_says_less_and_slower_where_that_is_so():
-    good = domains_page.Verdict("a → b", 45.0, 75.0, 0.5, 1.0, 4.0, 1.0)
-    text = domains_page.sentence(good, 400)
-    assert "30.0 points more than SSSL_N (75.0 and 45.0 %), 30.0 standard errors, and is 4.0 times as fast" in text
-    assert "answers" in text
-    bad = domains_page.sentence(replace(good, answer=40.0, answer_seconds=8.0), 400)
-    assert "5.0 points less" in bad
-    assert "2.0 times as slow" in bad
-    assert "does not answer" in bad
 
 
 def test_a_figure_that_no_draw_changes_has_no_error():
@@ -288,14 +279,7 @@ def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns
     assert {path.stem for path in tmp_path.glob("*.png")} == {"domains"}
 
 
-def test_the_sentence_about_rotated_digits_compares_draw_by_draw():
-    text = domains_rotated.sentence(
-        {"KRR": [50.0, 60.0], "SSSL": [51.0, 61.0], "UDICA+KRR": [48.0, 56.0], "DICA+KRR": [50.5, 62.5]}
-    )
-    assert "SSSL 1.0 points more," in text
-    assert "UDICA+KRR 3.0 points less (standard error 1.0)" in text
-
-
+@pytest.mark.slow
 def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp_path, capsys):
     corpus = digits_corpus(tmp_path, tmp_path, 1_200, quiet=True, chunk_rows=400)
     jobs = domain_sweeps.jobs(corpus, 16)

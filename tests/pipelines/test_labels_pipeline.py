@@ -117,6 +117,7 @@ def test_rows_of_usps_are_ink_and_a_class_with_too_few_rows_is_named(tmp_path):
         found.drawn(5, 40, np.random.RandomState(0))
 
 
+@pytest.mark.slow
 def test_the_command_leaves_tables_and_a_picture(tmp_path):
     call("labels", "--labels", "1,5", "--repeats", 2, "--out", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())

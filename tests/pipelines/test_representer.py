@@ -44,6 +44,7 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
     np.testing.assert_allclose(draws.std(axis=0), f_std, rtol=0.06)
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path):
     results = results_of("representer", "--out", tmp_path)
     assert results["difference"] < 1e-12

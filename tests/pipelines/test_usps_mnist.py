@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import reference
-from matplotlib.image import imread
 from pipeline_runs import call, fits_eighty_columns, require_page, results_of
 from scipy.io import savemat
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize
 
-from bigkernel import SweepSearchCV
-from pipelines.shared import pictures
 from pipelines.shared.experiments import Report
 from pipelines.usps_mnist import choice as usps_mnist_choice
 from pipelines.usps_mnist import command as usps_mnist
@@ -88,6 +85,7 @@ def test_the_pair_is_read_with_unit_rows_labels_from_zero_and_an_unlabelled_targ
     np.testing.assert_array_equal(small.labels, np.concatenate([labels - 1, np.full(N_TARGET, -1)]))
 
 
+@pytest.mark.slow
 def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real):
     X, y, Y = real.source, real.source_labels, np.eye(10)[real.source_labels]
     lr, rr, krr = (
@@ -116,6 +114,7 @@ def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real):
     assert target >= 45.0
 
 
+@pytest.mark.slow
 def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_m(real):
     draws = Draws(real, range(30, 33))
     setting = usps_mnist_fits.table_settings(400)[-1]
@@ -128,28 +127,6 @@ def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_
     labelled, Y = real.labels != -1, np.eye(10)[real.source_labels]
     coef = reference.sssl_all(B, rbf_kernel(Z, gamma=GAMMA), labelled, Y, setting.s, 0.4)
     assert accuracies(fits[0]) == percent(real, B[labelled] @ coef, B[~labelled] @ coef)
-
-
-@pytest.mark.parametrize("kind", [KMEANS, HALVES])
-@pytest.mark.parametrize("form", ["landmarks", "all"])
-def test_both_forms_of_sssl_m_and_sssl_n_are_those_of_the_oracle(small, kind, form):
-    draws, setting = Draws(small, [4]), Setting(form, kind, 41, s=23)
-    found = accuracies(draws.fit(setting, 4))
-    labelled, Y = small.labels != -1, np.eye(10)[small.source_labels]
-    Z = draws.landmarks(kind, 41, 4)[0]
-    assert isinstance(Z, np.ndarray)
-    assert Z.shape == (41, 256)
-    B, core = rbf_kernel(small.rows, Z, gamma=GAMMA), rbf_kernel(Z, gamma=GAMMA)
-    coef = (
-        reference.sssl_all(B, core, labelled, Y, 23, 0.4)
-        if form == "all"
-        else reference.sssl_landmarks(core, B[labelled].T, Y, 23, 0.4)
-    )
-    assert found == percent(small, B[labelled] @ coef, B[~labelled] @ coef)
-    K = rbf_kernel(small.rows, gamma=GAMMA)
-    coef = reference.sssl_exact(K, labelled, Y, 120, 0.4)
-    exact = accuracies(usps_mnist_fits.judge(small, lambda: usps_mnist_fits.sssl_exact(small)))
-    assert exact == percent(small, K[labelled] @ coef, K[~labelled] @ coef)
 
 
 def test_halves_are_centres_of_one_set_each(small):
@@ -203,40 +180,7 @@ def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_row
         assert one.accuracy == pytest.approx(100 * right / N_SOURCE)
 
 
-@pytest.mark.usefixtures("coarse")
-def test_cross_validation_of_sssl_keeps_held_out_rows_and_not_their_labels(small, monkeypatch):
-    told = []
-
-    class Watched(SweepSearchCV):
-        def fit(self, X, y=None, **options):
-            told.append((X, y, self.cv))
-            return super().fit(X, y, **options)
-
-    monkeypatch.setattr(usps_mnist_choice, "SweepSearchCV", Watched)
-    y, parts = small.source_labels, usps_mnist_choice.folds(small.source_labels, 0)
-    Z = usps_mnist_fits.choose_landmarks(small.source, small.target, KMEANS, 60, 0)
-    setting = Setting("all", KMEANS, 60)
-    found = usps_mnist_choice.cross_validate_sssl(small.source, y, small.target, parts, setting, Z, 0)
-    [(rows, labels, fold)] = told
-    np.testing.assert_array_equal(rows, small.rows)
-    np.testing.assert_array_equal(labels, np.concatenate([y, np.full(N_TARGET, -1)]))
-    np.testing.assert_array_equal(fold[N_SOURCE:], -1)
-    for number, (_, held_out) in enumerate(parts):
-        np.testing.assert_array_equal(np.flatnonzero(fold == number), np.sort(held_out))
-    alphas = usps_mnist_choice.SSSL_ALPHAS
-    assert [(one.s, one.sigma, one.alpha) for one in found] == [
-        (s, sigma, alpha) for s in (50, 60) for sigma in (0.5, 0.31) for alpha in alphas
-    ]
-    for one in found[::3]:
-        gamma, right = 1 / (2 * one.sigma**2), 0
-        B, core = rbf_kernel(small.rows, Z, gamma=gamma), rbf_kernel(Z, gamma=gamma)
-        for train, held_out in parts:
-            labelled = np.isin(np.arange(len(B)), train)
-            coef = reference.sssl_all(B, core, labelled, np.eye(10)[y[np.sort(train)]], one.s, one.alpha)
-            right += np.sum((B[held_out] @ coef).argmax(axis=1) == y[held_out])
-        assert one.accuracy == pytest.approx(100 * right / N_SOURCE)
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
 def test_what_is_chosen_does_not_depend_on_target_labels(small, tmp_path):
     poisoned = replace(small, target_labels=(small.target_labels + 1) % 10)
@@ -287,20 +231,6 @@ def test_images_have_their_brightest_pixel_at_255(small):
     np.testing.assert_allclose(images[1, 2].ravel() / 255, small.source[5] / small.source[5].max())
 
 
-def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns():
-    groups = {"one long name": np.full((2, 3, 8, 8), 255.0), "two": np.full((2, 3, 8, 8), 255.0)}
-    picture = imread(io.BytesIO(pictures.contact_sheet(groups, ["r", "s"])))[..., :3]
-    assert picture.shape[:2] == (round(200 * (0.25 + 2 * 5.6 / 6.25)), 1280)
-    # black squares of one width, with a wider gap between the groups
-    black = (picture[int(picture.shape[0] * 0.4)].max(axis=1) < 0.1).astype(int)
-    edges = np.flatnonzero(np.diff(black))
-    widths, gaps = np.diff(edges)[::2], np.diff(edges)[1::2]
-    assert len(widths) == 6
-    assert np.ptp(widths) <= 4
-    assert gaps.argmax() == 2
-    assert np.ptp(np.delete(gaps, 2)) <= 4
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
 def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path):
@@ -322,6 +252,7 @@ def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path):
     require_page(out, pictures=4)
 
 
+@pytest.mark.slow
 def test_without_json_every_line_fits_eighty_columns(small, tmp_path, capsys):
     report, draws = Report(tmp_path, "", ""), Draws(small, [0, 1])
     fits = usps_mnist.as_printed(report, draws, 40, 2, quiet=True)

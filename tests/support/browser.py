@@ -1,7 +1,6 @@
 """A headless Chromium for tests of pages, driven over the DevTools protocol with Tornado's websocket client."""
 
 import asyncio
-import base64
 import itertools
 import json
 import shutil
@@ -111,11 +110,6 @@ class Tab:
                     raise
             time.sleep(0.1)
         raise TimeoutError(f"not within {seconds} s: {expression}; the page complains of {self.problems}")
-
-    def screenshot(self, path):
-        """A PNG of what the window shows."""
-        data = self.call("Page.captureScreenshot", format="png")["data"]
-        Path(path).write_bytes(base64.b64decode(data))
 
     def close(self):
         """Close the page."""

@@ -14,8 +14,7 @@ import psutil
 from distributed import Client
 from probes import local_cluster, threads_kept
 
-from bigkernel import Gaussian, KernelRidge, executing, open_corpus
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter
+from bigkernel import Gaussian, KernelRidge, executing, write_corpus
 from bigkernel.data.run_directory import Run
 
 MARKS, PUBLISHES = 20, 5  # looks at the process; of a fit: its segments and their merges
@@ -59,11 +58,8 @@ def main(where, fits, kills):
     """Print, as JSON, how many fits were wrong, and what was held after every `every` fits."""
     dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
     X, run = np.random.default_rng(0).normal(size=(60, 8)), Path("run")
-    with CorpusWriter(
-        "corpus", n_features=8, dtype=X.dtype, columns={"y": X.dtype}, info=CorpusInfo("many"), chunk_rows=20
-    ) as writer:
-        writer.append(x=X, y=X[:, 0].copy())
-    corpus, wrong, every, marks = open_corpus("corpus"), 0, fits // MARKS, []
+    corpus = write_corpus("corpus", X, X[:, 0].copy(), chunk_rows=20)
+    wrong, every, marks = 0, fits // MARKS, []
     struck = {fits * part // kills: 1 + part % PUBLISHES for part in range(kills)}  # fit: publish
     with ExitStack() as stack:
         client = where

@@ -59,10 +59,7 @@ def _penalty(params):
 def peer(estimator, grid, X, y, *, cv, fit=None, **options):
     """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
-    with (
-        threadpool_limits(1),
-        mock.patch("bigkernel.engine.executor.threadpool_limits", return_value=nullcontext()),
-    ):
+    with threadpool_limits(1), mock.patch("bigkernel.engine.executor.threadpool_limits", return_value=nullcontext()):
         return search.fit(X, y, **(fit or {}))
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from machines import CUT, Daemon, fit
 
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel import write_corpus
+from bigkernel.data.corpus import Corpus
 
 N, D = 4_000, 16
 
@@ -27,11 +28,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """4,000 rows of 16 features with a target, 16 chunks."""
     rng = np.random.default_rng(22)
     X = rng.normal(size=(N, D)).astype(np.float32)
-    path = tmp_path_factory.mktemp("hosts") / "train.corpus"
-    columns, info = {"y": np.dtype(np.float64)}, CorpusInfo("hosts")
-    with CorpusWriter(path, n_features=D, dtype=X.dtype, columns=columns, info=info, chunk_rows=250) as writer:
-        writer.append(x=X, y=np.sin(X[:, 0].astype(np.float64)) + 0.1 * rng.normal(size=N))
-    return open_corpus(path)
+    y = np.sin(X[:, 0].astype(np.float64)) + 0.1 * rng.normal(size=N)
+    return write_corpus(tmp_path_factory.mktemp("hosts") / "train.corpus", X, y, chunk_rows=250)
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from drivers import published, wait_until
 from machines import CUT, fit, free_port
 
-from bigkernel import connect, load_model
+from bigkernel import connect, load_model, write_corpus
 from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.launchers import _imported
-from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
 
@@ -41,6 +41,8 @@ StateSaveLocation={place}/state
 SlurmdSpoolDir={place}/spool
 SlurmctldPidFile={place}/slurmctld.pid
 SlurmdPidFile={place}/slurmd.pid
+SlurmctldLogFile={place}/slurmctld.log
+SlurmdLogFile={place}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -133,8 +135,13 @@ def ended(job):
     )
 
 
-def log(tmp_path):
-    files = [tmp_path / "out", *sorted(tmp_path.glob("run.slurm/*.log"))]
+def steps(job):
+    """What slurmd has started for a job, which tells slurmctld the exit code of each step before it ends."""
+    return [p for p in psutil.process_iter(["cmdline"]) if f"slurmstepd: [{job}." in " ".join(p.info["cmdline"] or ())]
+
+
+def log(tmp_path, slurm):
+    files = [tmp_path / "out", *sorted(tmp_path.glob("run.slurm/*.log")), *sorted(slurm.glob("slurm*.log"))]
     return "\n".join(f"{path}: {path.read_text()[-3000:]}" for path in files if path.exists())
 
 
@@ -144,30 +151,27 @@ def digest(model):
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(submit, tmp_path):
+def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(
+    slurm, submit, tmp_path
+):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(20_000, 16)).astype(np.float32)
-    with CorpusWriter(
-        tmp_path / "long",
-        n_features=16,
-        dtype=X.dtype,
-        columns={"y": np.dtype(np.float64)},
-        info=CorpusInfo("long"),
-        chunk_rows=1000,
-    ) as writer:
-        writer.append(x=X, y=np.sin(X[:, 0].astype(np.float64)))
+    corpus = write_corpus(tmp_path / "long", X, np.sin(X[:, 0].astype(np.float64)), chunk_rows=1000)
     with dask.config.set({**CUT, "bigkernel.min-segments": 20}):
-        same = fit(open_corpus(tmp_path / "long"), "serial")
+        same = fit(corpus, "serial")
     job = submit(tmp_path / "long", 20)
     wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), what="two segments")
+    assert steps(job), log(tmp_path, slurm)
     ask("scontrol", "requeue", job)
     kept = published(tmp_path / "run")
     wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), what="the end of the first start")
     wait_until(lambda: _state() == "idle", what="the node")  # which hears last that the first start has ended
-    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits a while after a requeue
+    # an exit code of the first start that comes late would end the second, for which SLURM waits two minutes
+    wait_until(lambda: not steps(job), what="the processes of the first start")
+    ask("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_until(lambda: ended(job), 200, "the job")
     told = ask("scontrol", "show", "job", job)
-    assert "JobState=COMPLETED" in told, f"{told}\n{log(tmp_path)}"
+    assert "JobState=COMPLETED" in told, f"{told}\n{log(tmp_path, slurm)}"
     assert "Restarts=1" in told
     assert 2 <= kept < 20
     resumed = int((tmp_path / "out").read_text().rpartition('"resumed_segments": ')[2].split(",")[0])
