@@ -39,7 +39,7 @@ _log = log_of(__name__)
 def launched(file: ClusterFile) -> Iterator[Client]:
     """Start scheduler and workers for the length of a block; jobs of SLURM may wait in its queue meanwhile."""
     ssh = file.kind == "ssh"
-    _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
+    library = _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
     if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
         raise ConfigError(
             f"kind: {file.kind}: workers run on other machines, and whoever reaches a scheduler runs code on it; make "
@@ -53,7 +53,9 @@ def launched(file: ClusterFile) -> Iterator[Client]:
     with dask.config.set(wanted | own):
         try:
             if ssh:
-                runner, cluster = _begin(lambda: _hosts(file, port), jobs=0)
+                # a busy sshd drops some connections of many at once (MaxStartups)
+                dropped = (ConnectionResetError, library.ConnectionLost)
+                runner, cluster = _begin(lambda: _hosts(file, port), jobs=0, again=dropped)
             else:
                 runner, cluster = _begin(lambda: _queue(file, port, worker_lines(wanted)), jobs=file.workers or 1)
         except Exception as error:
@@ -100,20 +102,27 @@ def _encryption(file: ClusterFile) -> dict[str, Any]:
     return {f"distributed.comm.{name}": value for name, value in comm.items()}
 
 
-def _begin(make: Callable[[], Any], jobs: int) -> tuple[LoopRunner, Any]:
-    """Start a cluster, with so many jobs, on a loop of its own and in bounded time; jobs that end have successors."""
+def _begin(make: Callable[[], Any], jobs: int, again: tuple[type[Exception], ...] = ()) -> tuple[LoopRunner, Any]:
+    """Start a cluster, with so many jobs, on a loop of its own and in bounded time; jobs that end have successors.
 
-    async def start() -> Any:
+    What fails with an error of `again` is tried twice more.
+    """
+
+    async def start(attempts: int = 3) -> Any:
         cluster = make()
         for _ in range(jobs):
             cluster.worker_spec.update(cluster.new_worker_spec())
         try:
             await asyncio.wait_for(cluster, start_seconds())
-        except BaseException:
+        except BaseException as error:
             await _drop_unstarted(cluster)
             with suppress(Exception):
                 await asyncio.wait_for(cluster.close(), _END_SECONDS)
-            raise
+            if attempts == 1 or not isinstance(error.__cause__ or error, again):
+                raise
+            _log.warning("a host dropped a connection (%s); all are started again", error.__cause__ or error)
+            await asyncio.sleep(1)
+            return await start(attempts - 1)
         if jobs:
             PeriodicCallback(lambda: _submit_again(cluster), REPLACE_SECONDS * 1000).start()
         return cluster

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -140,6 +144,47 @@ with dask.config.set({{"bigkernel.stall-seconds": 1}}), connect({str(hosts.path)
         assert driver.process.poll() is None, driver.errors()
     finally:
         driver.end()
+    wait_until_gone(hosts.mark)
+
+
+def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
+    """A relay in front of the first host drops what it is given first, as sshd does beyond MaxStartups."""
+    with socket.create_server(("127.0.0.3", free_port())) as relay:
+        kept, dropped = hosts.config.read_text(), []
+        port, other = int(kept.partition("Port ")[2].split()[0]), relay.getsockname()[1]
+        hosts.config.write_text(f"Host 127.0.0.3\nPort {other}\n{kept}")
+        known = (hosts.home / "known").read_text()
+        first = known.splitlines()[0].partition(" ")[2]
+        (hosts.home / "known").write_text(f"{known}[127.0.0.3]:{other} {first}\n")
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    near, _ = relay.accept()
+                    if not dropped:
+                        dropped.append(near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)))
+                        near.close()
+                        continue
+                    far = socket.create_connection(("127.0.0.1", port))
+                    for pair in ((near, far), (far, near)):
+                        threading.Thread(target=copy, args=pair, daemon=True).start()
+
+        def copy(source, target):
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(data)
+            with suppress(OSError), target:
+                target.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            with connect(replace(hosts.file, hosts=("127.0.0.3", "127.0.0.2"))) as client:
+                wait_for_workers(client, 2, 90)
+        finally:
+            hosts.config.write_text(kept)
+            (hosts.home / "known").write_text(known)
+            relay.shutdown(socket.SHUT_RDWR)
+    assert dropped
     wait_until_gone(hosts.mark)
 
 
