@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
+    from sklearn.base import BaseEstimator
+
     from bigkernel.solvers.residuals import Errors
 
 
