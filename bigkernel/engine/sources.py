@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard
 
 import dask
 import numpy as np
@@ -381,7 +381,7 @@ def is_dask_frame(values: Any) -> bool:
     return partitioned and (is_dataframe_like(values) or is_series_like(values))
 
 
-def is_dask_array(values: Any) -> bool:
+def is_dask_array(values: object) -> TypeGuard[da.Array]:
     """Tell a Dask array; its module, with numba and more, loads where there is a collection of Dask, and not else."""
     if not dask.is_dask_collection(values):
         return False

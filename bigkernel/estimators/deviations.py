@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -55,8 +54,9 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
 
 
-def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
+def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
+    assert isinstance(fit.solution, RidgeSolution)
     evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
     if evidence is None or seen is None:
         return None

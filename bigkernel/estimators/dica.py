@@ -11,13 +11,12 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import LandmarkEstimator, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.domains import read_cells, require_weight
 from bigkernel.estimators.exact_rows import ExactRows
 from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
+from bigkernel.estimators.inputs import read_cells, require_weight
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -229,7 +228,7 @@ class DICA(LandmarkEstimator, RowTransformer):
         DataError
             Domains or labels that are missing or cannot be used, or only one domain.
         """
-        return self._fit(X, y, sample_weight, sample_domain)
+        return super().fit(X, y, sample_weight, sample_domain=sample_domain)
 
     def _method(self) -> DICAMethod:
         return DICAMethod(

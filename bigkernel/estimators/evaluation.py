@@ -1,4 +1,6 @@
-"""Figures of a model on rows with labels for the terminal, the journal and the report of a run.
+"""Figures of a fit, and of a model on rows with labels, for the terminal, the journal, notebooks and reports.
+
+Of a model on rows with labels:
 
 rows, seconds      how many were scored, and how long that took
 of, corpus         "held-out", "training" or "scored"; and which corpus
@@ -12,12 +14,13 @@ regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residu
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.arrays import Array
@@ -28,9 +31,12 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import is_lazy
+from bigkernel.html import columns, folded, table
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 
+Report = dict[str, object]
+R = TypeVar("R")  # rows of any kind
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 2**26  # of the sample, as doubles
 _SAMPLE_STEPS = 256  # chunks that a sample is read from, at most
@@ -38,7 +44,23 @@ _MOST_CONFUSED = 40
 MOST_CLASSES = 64  # of a confusion matrix that a job tells
 
 
-def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
+class FitReport(dict[str, object]):
+    """Figures of a fit by name; a dict, and nothing but numbers, text, lists and dicts in it."""
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures; nested ones are folded, and lists of alike ones are tables."""
+        plain, nested, tables = {}, "", ""
+        for name, value in self.items():
+            if isinstance(value, Mapping) and name != "kernel":
+                nested += folded(name, table(name, value)) if value else ""
+            elif isinstance(value, list) and value and all(isinstance(line, Mapping) for line in value):
+                tables += folded(name, columns(list(value[0]), [list(line.values()) for line in value]))
+            elif name != "estimator":
+                plain[name] = value
+        return table(str(self.get("estimator", "fit")), plain) + nested + tables
+
+
+def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
     """Return the last step of a model, and the rows as the steps before it hand them on.
 
     `ConfigError` where one of scikit-learn's would take rows that are not in memory.
@@ -54,7 +76,7 @@ def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
 
-def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
+def judge(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
     """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
     `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
@@ -64,7 +86,7 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     return {"of": of, **_figures(last, mapped, corpus, rows, None, pictures)}
 
 
-def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
+def judge_on_training(model: BaseEstimator, corpus: Corpus, rows: Rows, *, pictures: bool) -> Report:
     """Return those of a classifier on at most 10,000 evenly spaced labelled rows that it was fitted to.
 
     They are read into this process, from at most 256 evenly spaced chunks and no more than 64 MB, and scored in a
@@ -80,7 +102,9 @@ def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool)
     return {"of": "training", **Context().run(_figures, last, sample, corpus, rows, ids, pictures)}
 
 
-def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | None, pictures: bool) -> dict[str, Any]:
+def _figures(
+    last: BaseEstimator, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | None, pictures: bool
+) -> Report:
     """Score rows by one sweep; `ids`: those of them among the rows of the corpus, None: they are all."""
     start = time.perf_counter()
     totals = last.score_totals(scored, worst=MOST_IMAGES)
@@ -89,7 +113,7 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
         raise DataError(f"{corpus.path}: no labelled row to score")
-    figures = {"corpus": corpus.path, "rows": int(n), "seconds": seconds}
+    figures: Report = {"corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {
             **figures,
@@ -102,7 +126,7 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
     worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
     worst = worst if ids is None else ids[worst]
     count = len(worst)
-    listed: dict[str, Any] = {
+    listed: Report = {
         "row": worst.tolist(),
         "true": [classes[int(place)] for place in totals["truth"][:count]],
         "predicted": [classes[int(place)] for place in totals["guess"][:count]],
@@ -124,9 +148,10 @@ def _figures(last: Any, scored: Rows, corpus: Corpus, rows: Rows, ids: Array | N
     }
 
 
-def told(figures: dict[str, Any]) -> dict[str, Any]:
+def told(figures: Report) -> Report:
     """Return the figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
     classes = figures.get("classes", ())
+    assert isinstance(classes, Sequence)
     if len(classes) <= MOST_CLASSES:
         return figures
     wrong = np.array(figures["confusion"])
@@ -138,7 +163,7 @@ def told(figures: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "classes": [str(label) for label in classes[:MOST_CLASSES]], "confused": pairs}
 
 
-def _sample(last: Any, rows: Rows) -> Array:
+def _sample(last: BaseEstimator, rows: Rows) -> Array:
     """Draw row ids of labelled rows, evenly spaced, sorted."""
     bounds = np.asarray(rows.bounds(settings()))
     steps = np.unique(np.linspace(0, len(bounds) - 2, min(_SAMPLE_STEPS, len(bounds) - 1)).round().astype(np.int64))

@@ -8,22 +8,23 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.estimators.base import Classifier, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
 from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method, sum_up
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
+from bigkernel.estimators.kernel_basis import Basis, BasisChoice
 from bigkernel.estimators.precision import whitened
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
@@ -49,6 +50,7 @@ class _System:
     small : the moments in these coordinates
     alpha : of both columns together, where there are two classes
     words : by which the sweeps of a run are known
+    seconds : of each sweep
     """
 
     rows: Rows
@@ -58,7 +60,7 @@ class _System:
     small: Reduced
     alpha: float
     words: str
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def bound(self) -> Bound:
         """Of the Hessian."""
@@ -84,11 +86,11 @@ class _System:
 
     def evaluate(self, theta: Array) -> tuple[float, Array]:
         """The objective at Θ and its gradient, from a sweep."""
-        number = len(self.reports)
+        number = len(self.seconds)
         basis, (coef, intercept) = self.problem.basis, self.coefficients(theta)
         statistic = SoftmaxStatistic(basis.features(), self.targets, coef, intercept, f"{number} of {self.words}")
         swept = sweep(self.rows, statistic, what=f"logistic-{number}")
-        self.reports.append(swept.report())
+        self.seconds.append(swept.seconds)
         total, W = swept.total, theta[:-1]
         gradient = self.alpha * W - (self.whitening.reduce(total["U"]) - np.outer(self.small.mean, total["e"]))
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
@@ -120,7 +122,7 @@ class LogisticMethod(Method):
             "(scoring='neg_log_loss') first, and then alpha"
         )
 
-    def fit(self, data: Training, columns: Any, basis: Any) -> IterativeFit:
+    def fit(self, data: Training, columns: BasisChoice, basis: Basis) -> IterativeFit:
         """See `Method`."""
         basis, whitening, certificates = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         assert whitening is not None
@@ -142,8 +144,8 @@ class LogisticMethod(Method):
         solution = LogisticSolution(
             coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
         )
-        seconds = report["seconds"] + sum(one["seconds"] for one in system.reports)
-        swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.reports), "excess_by_step": shares}
+        seconds = report["seconds"] + sum(system.seconds)
+        swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.seconds), "excess_by_step": shares}
         return IterativeFit(
             inputs=data.inputs,
             basis=basis,
@@ -176,7 +178,7 @@ class LogisticMethod(Method):
             )
         return shares, end
 
-    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+    def plan(self, data: Training, columns: BasisChoice, basis: Basis) -> Plan:
         """See `Method`; with the steps that are to be expected."""
         coef = np.broadcast_to(0.0, (basis.width, data.targets.width))
         more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), data.targets, coef, coef[0], "plan"))
@@ -235,7 +237,7 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="neither")],
@@ -250,15 +252,15 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
         alpha: float = 1.0,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 100,
-        class_weight: dict[Any, float] | str | None = None,
-        random_state: Any = None,
+        class_weight: dict[object, float] | str | None = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -267,5 +269,5 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
 
     _columns = every_row_choice
 
-    def _require_moments(self, advice: str) -> Any:
+    def _require_moments(self, advice: str) -> NoReturn:
         raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import MomentFit, Problem, RowBasis, Solution, ViewSolution
@@ -25,7 +25,6 @@ from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.landmark_choice import CHOICES
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates

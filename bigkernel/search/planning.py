@@ -21,8 +21,8 @@ from bigkernel.engine.sources import ClassWeightSource
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
-from bigkernel.estimators.domains import CellTargets
 from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.inputs import CellTargets
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.precision import whitened
