@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import dask
 import numpy as np
 import zarr
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -50,7 +50,6 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.inputs import (
-    check_class_weight,
     class_targets,
     input_rows,
     is_lazy,
@@ -89,11 +88,6 @@ def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> Non
             setattr(estimator, name, value)
 
 
-def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
-    """Return what an estimator sums and solves, and how it chooses its columns."""
-    return estimator._method(), estimator._columns()
-
-
 def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit | None = None) -> None:
     """Know the features of a fit as if scikit-learn's validation had seen them, and take the fit where one is given."""
     estimator.n_features_in_ = inputs.n_features
@@ -113,14 +107,28 @@ def kept(fit: object, make: Callable[[], Predictor]) -> Predictor:
     return _KEPT.setdefault(fit, make()) if found is None else found
 
 
-def _keeps_statistics(estimator: RowsEstimator) -> bool:
-    """Return whether a fit keeps what `partial_fit` adds to."""
-    return not estimator.exact and getattr(estimator, "solver", None) != "cg"
-
-
 def _predicts(estimator: BaseEstimator) -> bool:
     """Return whether an estimator predicts: a transformer does not."""
     return not hasattr(estimator, "transform")
+
+
+def _adds_rows(estimator: RowsEstimator) -> bool:
+    """Return whether a fit keeps what `partial_fit` adds to; raise where it could not calibrate again."""
+    if getattr(estimator, "probability", False):
+        try:
+            refuse_calibrated(estimator._method(), "partial_fit")
+        except ConfigError as error:
+            raise AttributeError(str(error)) from None
+    return estimator._keeps_sums and not estimator._columns().exact and getattr(estimator, "solver", None) != "cg"
+
+
+def _gives_probabilities(estimator: RowsEstimator) -> bool:
+    """Return whether a fit makes them; else raise an `AttributeError` that says how."""
+    if not getattr(estimator, "probability", True):
+        raise AttributeError(
+            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
+        )
+    return True
 
 
 class RowsEstimator(BaseEstimator):
@@ -151,31 +159,24 @@ class RowsEstimator(BaseEstimator):
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         """Return validated rows with their domains, what they are fitted to, and their names."""
-        if _predicts(self):
-            return read_training(self, X, y, sample_weight, sample_domain)
-        # a transformer looks at no target, unless it reads its rows itself
-        return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
+        if hasattr(self, "transform"):  # which looks at no target, unless it reads its rows itself
+            return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
+        return read_training(self, X, y, sample_weight, sample_domain)
 
     def read_search(
         self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike, groups: ColumnLike
     ) -> Training:
         """Return what a search is fitted to, with the domains and groups that folds may ask for."""
-        data = read_training(self, X, y, sample_weight)
-        return replace(data, rows=as_rows(data.rows, domain=sample_domain, group=groups))
+        data = self._read_fit(X, y, sample_domain, sample_weight)
+        return replace(data, rows=as_rows(data.rows, group=groups))
 
     # -- parameters ----------------------------------------------------------------------------------------------------
-
-    @property
-    def exact(self) -> bool:
-        """True where a fit needs all rows in memory at once."""
-        return self._columns().exact
 
     def check_parameters(self) -> None:
         """Raise where a parameter is none that a fit can use."""
         self._validate_params()
         alpha = getattr(self, "alpha", 0.0)
         require_alpha(0.0 if isinstance(alpha, str) else alpha)
-        check_class_weight(getattr(self, "class_weight", None))
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
@@ -321,7 +322,7 @@ class RowsEstimator(BaseEstimator):
         rows = input_rows(self, X, reset=False)
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: a score needs labels, and there are none")
-        if is_classifier(self):
+        if isinstance(self, ClassifierMixin):
             rows, targets = class_targets(self, rows, None if y is None else np.asarray(y), self.classes_)
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
@@ -356,7 +357,7 @@ class RowsEstimator(BaseEstimator):
         fit = self._require("predict")
 
         def make() -> Predictor:
-            classes = self.classes_ if is_classifier(self) else None
+            classes = self.classes_ if isinstance(self, ClassifierMixin) else None
             logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
             return replace(Predictor.of(self._features(), *self._coefficients(), classes), logits=logits)
 
@@ -449,7 +450,7 @@ class RowsEstimator(BaseEstimator):
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base of the regressors; left of what they are fitted by."""
 
-    @available_if(_keeps_statistics)
+    @available_if(_adds_rows)
     def partial_fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
         return self._partial_fit(X, y, None, sample_weight)
@@ -463,25 +464,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
         return float(RegressorMixin.score(self, X, y, sample_weight))
-
-
-def _adds_rows(estimator: RowsEstimator) -> bool:
-    """Return whether a fit keeps what `partial_fit` adds to; raise where it could not calibrate again."""
-    if getattr(estimator, "probability", False):
-        try:
-            refuse_calibrated(estimator._method(), "partial_fit")
-        except ConfigError as error:
-            raise AttributeError(str(error)) from None
-    return estimator._keeps_sums and _keeps_statistics(estimator)
-
-
-def _gives_probabilities(estimator: RowsEstimator) -> bool:
-    """Return whether a fit makes them; else raise an `AttributeError` that says how."""
-    if not getattr(estimator, "probability", True):
-        raise AttributeError(
-            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
-        )
-    return True
 
 
 class Classifier(ClassifierMixin, RowsEstimator):
@@ -715,6 +697,7 @@ class LandmarkEstimator(RowsEstimator):
         check_is_fitted(self)
         fit = self._require("fit")
         basis = fit.basis
+        assert not isinstance(basis, RowBasis)
         report = self._report(
             fit,
             kernel=basis.kernel.described(),

@@ -13,10 +13,9 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.exact_rows import ExactRows
 from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.inputs import read_cells, require_weight
+from bigkernel.estimators.inputs import ExactRows, read_cells, require_weight
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components

@@ -21,11 +21,12 @@ from typing import TypeGuard
 import dask
 import numpy as np
 import zarr
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
+    _check_n_features,
     _check_sample_weight,
     check_array,
     check_consistent_length,
@@ -39,11 +40,12 @@ from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import ClassWeightSource, feature_names, is_dask_array, is_dask_frame, unwrapped
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.checks import require_targets
+from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.split_sides import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
-from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
 
@@ -69,21 +71,15 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     if not is_lazy(X):
         return as_rows(validate_input(estimator, X, reset=reset)[0])
     rows, names = as_rows(X), feature_names(X)
-    if reset:
-        estimator.n_features_in_ = rows.shape[1]
-    if reset or names is not None:
-        try:
+    try:
+        if reset or names is not None:
             _check_feature_names(estimator, names, reset=reset)  # None forgets those of a fit before
-        except (ValueError, TypeError) as error:  # TypeError: names of several types
-            raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
+        _check_n_features(estimator, rows, reset=reset)
+    except (ValueError, TypeError) as error:  # TypeError: names of several types
+        raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
     if reset and not (len(rows) and rows.stored_width):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: {what}; at least one is needed")
-    if rows.shape[1] != estimator.n_features_in_:
-        raise DataError(
-            f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input"
-        )
     return rows
 
 
@@ -168,7 +164,7 @@ def read_training(
         sample_weight = validated_weight(sample_weight, len(rows))
     y = y if y is None or is_lazy(y) else np.asarray(y)
     domain = domain_column(sample_domain)
-    if is_classifier(estimator):
+    if isinstance(estimator, ClassifierMixin):
         labels = find_classes(estimator, rows, y, classes) if known is None else known.classes
         assert labels is not None
         if (
@@ -200,7 +196,7 @@ def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
 
 
 def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: bool) -> tuple[Array, Array]:
-    if is_classifier(estimator):
+    if isinstance(estimator, ClassifierMixin):
         rows, labels = validate_input(estimator, X, y, reset=reset)
         check_classification_targets(labels)
         return rows, labels
@@ -359,15 +355,14 @@ def read_cells(
 
 
 def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, Targets, Array]:
-    """Rows with the column y, the targets that tell which label is which, and the sorted labels."""
+    """Return rows with the column y, the targets that tell which label is which, and the sorted labels."""
     classes = None
     if y is not None and not is_lazy(y):
         try:
             given = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite="allow-nan", input_name="y")
-            if given.dtype.kind == "O" and given.ndim == 1:
-                return _object_labels(estimator, rows, given)
             given = column_or_1d(given, warn=True)
             check_consistent_length(given, np.empty(len(rows)))
+            given = _plain_labels(given) if given.dtype.kind == "O" else given
             y = np.where(np.isnan(given), -1, given) if given.dtype.kind == "f" else given
             check_classification_targets(y)
         except DataError:
@@ -382,26 +377,21 @@ def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, 
     return *class_targets(estimator, rows, y, labels), labels
 
 
-def _object_labels(estimator: BaseEstimator, rows: Rows, y: Array) -> tuple[Rows, Targets, Array]:
-    """`_labels` of an array of objects: numbers, or text, with None, NaN, −1 or "-1" where there is no label."""
-    check_consistent_length(y, np.empty(len(rows)))
+def _plain_labels(y: Array) -> Array:
+    """Return an array of objects as numbers or as text, −1 or "-1" where it has None, NaN, −1 or "-1"."""
     missing = np.array([label is None or label in (-1, "-1") or label != label for label in y], bool)
     text = np.array([isinstance(label, str) for label in y], bool)
     number = np.array([isinstance(label, Real) for label in y], bool)
     if (missing | number).all():
-        return _labels(estimator, rows, np.where(missing, -1, y).astype(np.float64))
+        return np.where(missing, -1, y).astype(np.float64)
     if not (missing | text).all():
         row = int(np.argmin(missing | text))
         raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
-    labels, codes = np.unique(y[~missing].astype(str), return_inverse=True)
-    _require_classes(estimator, labels)
-    column = np.full(len(y), -1)
-    column[~missing] = codes
-    return as_rows(rows, column), Targets(len(labels), np.arange(len(labels))), labels
+    return np.where(missing, "-1", y).astype(str)
 
 
 def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows, Array, Array | None]:
-    """Rows with the column domain, the domains (G,), and the same or None where labels tell them."""
+    """Return rows with the column domain, the domains (G,), and the same or None where labels tell them."""
     if "domain" in rows.columns:
         domains = distinct(rows, "domain")
         return rows, domains, domains
@@ -467,16 +457,89 @@ def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
         yield chunk
 
 
+# -- rows of the exact form --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExactRows:
+    """The k rows that are fitted to, all in memory.
+
+    Attributes
+    ----------
+    name : of the rows, for messages
+    chunk : all n rows with their columns
+    keep : (k,) positions of the rows that are fitted to
+    X : (k, d) float64
+    weight : (k,) or None
+    skipped : bad rows that were left out
+    """
+
+    name: str
+    chunk: Chunk
+    keep: Array
+    X: Array
+    weight: Array | None
+    skipped: int
+
+    def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
+        """Return the kernel with every parameter a number, and K (k, k)."""
+        kernel = kernel.resolve(self.X, self.weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            K = kernel(self.X)
+        if not np.isfinite(K).all():
+            raise DataError(f"{kernel.name} kernel: its values leave the range of float64; scale the rows")
+        return kernel, K
+
+    def labels(self, targets: Targets) -> tuple[Array, Array]:
+        """Return targets (l, c) of the labelled rows, and which of the k rows these are (k,) bool.
+
+        Raises
+        ------
+        DataError
+            There is none, or none with a weight.
+        """
+        assert self.chunk.y is not None
+        y = self.chunk.y[self.keep]
+        labelled = targets.labelled(self.chunk.y, 0)[self.keep]
+        if not labelled.any():
+            raise DataError("y: no labelled row")
+        Y = np.empty((int(labelled.sum()), targets.width))
+        targets.encode(y[labelled], Y)
+        with np.errstate(over="ignore"):
+            require_squares("y", (Y**2).sum(axis=0), Y)
+        if self.weight is not None and not self.weight[labelled].any():
+            raise DataError("y: no labelled row with a weight above zero")
+        return Y, labelled
+
+
+def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
+    """Read the sound rows for the exact form of an estimator; those with a label alone where `labelled` tells them.
+
+    Raises
+    ------
+    PlanTooLarge
+        More rows than an n×n matrix may have.
+    DataError
+        A row with NaN or infinity (unless such rows are skipped), or no other row.
+    """
+    n = len(rows)
+    require_exact(estimator, n)
+    given = rows.read(0, n)
+    sound = ~given.faults()
+    chunk, skipped = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
+    if labelled is not None:
+        assert chunk.y is not None
+        sound &= labelled.labelled(chunk.y, 0)
+    keep = np.flatnonzero(sound)
+    X = chunk.load(keep, rows.shape[1], np.float64)
+    require_some(rows, skipped)
+    weight = None
+    if "weight" in rows.columns and chunk.weight is not None:
+        weight = require_weights(np.asarray(chunk.weight, np.float64), 0)[keep]
+    return ExactRows(rows.name, chunk, keep, X, weight, skipped)
+
+
 # -- weights by class --------------------------------------------------------------------------------------------------
-
-
-def check_class_weight(given: object) -> None:
-    """Raise `ConfigError` where a dict gives a class no finite number of at least 0."""
-    for label, factor in given.items() if isinstance(given, dict) else ():
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
-            raise ConfigError(
-                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
-            )
 
 
 def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
@@ -489,11 +552,15 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
     assert names is not None
     position = np.arange(len(labels)) if targets.position is None else targets.position
     if isinstance(given, dict):
-        factors = _given(given, names)[position]
+        factors = _given(given, names)
     else:
-        factors = _balanced(np.bincount(position, class_weights(rows, labels), len(names)))[position]
+        weights = np.bincount(position, class_weights(rows, labels), len(names))
+        there = weights > 0
+        factors = np.ones(len(names))
+        factors[there] = weights.sum() / (there.sum() * weights[there])
     y, weight = rows.columns["y"], rows.columns.get("weight")
-    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors, repr(given))})
+    weighed = ClassWeightSource(y, weight, labels, factors[position], repr(given))
+    return replace(rows, columns={**rows.columns, "weight": weighed})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:
@@ -509,21 +576,23 @@ def class_weights(rows: Rows, labels: Array) -> Array:
     return found
 
 
-def _balanced(weights: Array) -> Array:
-    there = weights > 0
-    factors: Array = np.ones(len(weights))
-    factors[there] = weights.sum() / (there.sum() * weights[there])
-    return factors
-
-
-def _given(wanted: Mapping[object, float], names: Array) -> Array:
+def _given(wanted: Mapping[object, object], names: Array) -> Array:
     """Return the factors of a dict; 1 where it names no class.
 
     Raises
     ------
+    ConfigError
+        A factor is no finite number of at least 0.
     DataError
         It names a class that is not there, and leaves out one that is.
     """
+    factors: dict[object, float] = {}
+    for label, factor in wanted.items():
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
+            raise ConfigError(
+                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
+            )
+        factors[label] = float(factor)
     known = [name.item() for name in names]
     strange = [label for label in wanted if label not in known]
     missing = [label for label in known if label not in wanted]
@@ -531,4 +600,4 @@ def _given(wanted: Mapping[object, float], names: Array) -> Array:
         raise DataError(
             f"class_weight: {strange[0]!r} is none of the classes {known}, and {missing[0]!r} has no weight"
         )
-    return np.array([float(wanted.get(label, 1.0)) for label in known])
+    return np.array([factors.get(label, 1.0) for label in known])

@@ -60,12 +60,14 @@ class LinearMethod(Method):
 
     def require_range(self, problem: Problem) -> None:
         """See `Method`."""
-        sums = problem.statistics
-        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
+        sums, basis = problem.statistics, problem.basis
+        assert isinstance(basis, RowBasis)
+        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], basis.shift, float(sums["n"][0]))
         require_sums(sums)
 
     def solve(self, problem: Problem, reduced: None, certificates: Certificates) -> LinearSolution:
         """See `Method`."""
+        assert isinstance(problem.basis, RowBasis)
         shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
         if problem.triangle is None:
             moments = (problem if flag else problem.of_targets()).moments

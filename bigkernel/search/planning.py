@@ -20,7 +20,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ClassWeightSource
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import RowsEstimator, method_of
+from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.inputs import CellTargets
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice
@@ -93,12 +93,13 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
         if not isinstance(last, RowsEstimator):
             raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
         last.check_parameters()
-        if last.exact:
+        columns = last._columns()
+        if columns.exact:
             raise ConfigError(
                 "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
-        (method, columns), weighting = method_of(last), getattr(last, "class_weight", None)
+        method, weighting = last._method(), getattr(last, "class_weight", None)
         penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
         found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
     return found
