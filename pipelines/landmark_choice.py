@@ -26,7 +26,7 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, mean_and_error, options, plus_minus, timed
 from pipelines.shared.page import Column, Table
 
-CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")
+CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky", "orthogonal-fourier")
 COUNTS = (25, 50, 100, 200, 400), (5, 10, 20, 40, 80)  # numbers of landmarks, of digits and of the mixture
 QUICK = (20, 60), (5, 20)
 SHARES = (0.9, 0.09, 0.009, 0.001)  # of the clusters of the mixture
@@ -161,8 +161,8 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
        of the rows.
     2. Fits KernelRidgeClassifier with every choice of landmarks and more and more of
        them, --repeats times each: uniform, balanced over domains, centres of k-means
-       (of all rows, and of every domain), ridge leverage scores, randomly pivoted
-       Cholesky; and with as many orthogonal random features.
+       (of all rows, and of every domain), randomly pivoted Cholesky; and with as many
+       orthogonal random features.
     3. Shows tr(K − K̂)/tr(K), the accuracy on other rows, and the seconds of a fit with
        its choice.
 

@@ -18,8 +18,7 @@ import bigkernel
 from bigkernel.cli import COMMANDS, main, model_options
 from bigkernel.cluster.dask_settings import configuration
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.kernel_basis import FOURIER
-from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.estimators.kernel_basis import CHOICES, FOURIER
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -60,7 +59,7 @@ def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
 def test_imports_from_modules_that_have_become_packages_go_on_to_work():
     from bigkernel.data.ingest import ingest
     from bigkernel.estimators import KernelRidge
-    from bigkernel.events.scope import observe
+    from bigkernel.events.job import observe
     from bigkernel.images import MomentNormalise
     from bigkernel.kernels import Gaussian
     from bigkernel.search import SweepSearchCV
@@ -68,7 +67,7 @@ def test_imports_from_modules_that_have_become_packages_go_on_to_work():
 
     found = (KernelRidge, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
     homes = ("estimators.ridge", "images.pose_and_strokes", "data.ingest")
-    homes += ("kernels.functions", "events.scope", "search.sweep_search", "statistics.moments")
+    homes += ("kernels.functions", "events.job", "search.sweep_search", "statistics.moments")
     assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
 
 

@@ -21,8 +21,7 @@ import click
 import bigkernel
 from bigkernel.cli.options import say
 from bigkernel.data.visible import visible
-from bigkernel.engine.collector import collect_rarely
-from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
+from bigkernel.engine.interrupts import INTERRUPTED, collect_rarely, leave, terminable
 from bigkernel.errors import BigKernelError
 
 # in the order of work: "module", "one line of help"

@@ -39,11 +39,9 @@ def info(path: str, as_json: bool) -> None:
         return
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
-    group, *_ = zarr_arrays.open_group(path, kind)
+    store = zarr_arrays.open_store(path, kind)
     figures: dict[str, Any] = {"kind": kind}
-    figures["arrays"] = [
-        f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)
-    ]
+    figures["arrays"] = [f"{name} {store.array(name).shape}" for name in sorted(store.manifest.arrays)]
     show(figures, as_json=as_json, title=path)
 
 
@@ -91,7 +89,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
     figures = {
         "kind": _NAMES.get(kind, kind),
         "sound": not damaged,
-        "protection": "a checksum in every chunk; metadata and the set of chunks are sealed",
+        "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
         "arrays": names,
         "chunks_read": parts,
         "damaged": [str(error) for error in damaged] if as_json else len(damaged),

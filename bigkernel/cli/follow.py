@@ -21,7 +21,7 @@ from bigkernel.cluster.cluster_file import read_file
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.board import VERSION
-from bigkernel.events.kinds import plain
+from bigkernel.events.job import plain
 from bigkernel.events.plugin import state_of
 from bigkernel.monitor.report import RunReader, State
 from bigkernel.monitor.terminal.live import done, ended_job, no_job, picture, run_words, sentence

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import json_option, overwrite_option, run_options
+from bigkernel.cli.options import json_option, overwrite_option
 from bigkernel.data.readers import FORMATS, Source, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
@@ -64,34 +64,30 @@ Examples:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the first source].")
-@run_options
 @overwrite_option
 @json_option
 def ingest(
     sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, split: tuple[str, ...],
-    split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, run: str | None,
-    resume: bool, overwrite: bool, as_json: bool, **reading: Any,
+    split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
+    as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
     """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
 
     Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
     the file and the row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
-    them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
+    them from 0.
     """
+    from bigkernel.data.atomic_write import require_target
     from bigkernel.data.ingest import ingest as ingest_sources
-    from bigkernel.data.targets import require_apart, require_target
     from bigkernel.data.write_corpus import Split
     from bigkernel.monitor.terminal.bar import bar
 
-    if resume and not run:
-        raise click.UsageError("--resume needs --run DIR")
     if len(labels) not in (0, len(sources)) and labels != ("none",):
         raise click.UsageError(f"--labels: {len(labels)} files for {len(sources)} sources; give one for each, or none")
     if split_by == "group" and not split:
         raise click.UsageError("--split-by needs --split NAME=SHARE")
     require_target(corpus, "the corpus")
-    require_apart({"run": run, "corpus": corpus})
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
     opened = _opened(sources, labels, reading)
@@ -106,8 +102,6 @@ def ingest(
             split=shares,
             chunk_rows=chunk_rows,
             progress=update,
-            run=run,
-            resume=resume,
         )
     figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
     figures |= _rows_of_shares(corpus, list(shares.shares) if shares else [])

@@ -8,10 +8,10 @@ import click
 
 from bigkernel.cli.options import Decorator, Numbers, together, transform_option
 
-# the names of `kernels.functions.KERNELS` and `SCALES`, `estimators.landmark_choice.CHOICES` and
-# `estimators.kernel_basis.FOURIER`, spelt here so that --help loads none of these
+# the names of `kernels.functions.KERNELS` and `SCALES`, and `estimators.kernel_basis.CHOICES` and
+# `FOURIER`, spelt here so that --help loads none of these
 KERNELS = ("gaussian", "laplacian", "matern", "linear", "polynomial", "sigmoid")
-LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky")
+LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
 WIDTHS = ("scale", "auto")
 _METHODS = {
@@ -58,8 +58,8 @@ _METHOD = together(
         "--landmark-choice",
         type=click.Choice([*LANDMARKS, *FOURIER]),
         metavar="CHOICE",
-        help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
-        "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
+        help="Who serves. Rows: uniform; balanced, as many from every domain; rpcholesky, by randomly "
+        "pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
         "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
     ),
     click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),

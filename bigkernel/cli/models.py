@@ -12,7 +12,8 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.terminal.figures import show
 
@@ -59,8 +60,7 @@ def fit(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import told
-    from bigkernel.events.kinds import Figures
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import save_model
 
     opened = open_corpus(corpus)
@@ -165,7 +165,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
     from sklearn.pipeline import Pipeline
 
-    from bigkernel.solvers.cg_cost import AUTO_LEAST
+    from bigkernel.solvers.conjugate_gradients import AUTO_LEAST
 
     last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     width = getattr(last, "n_landmarks", corpus.n_features) or 0
@@ -229,8 +229,7 @@ def score(
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import judge, told
-    from bigkernel.events.kinds import Figures
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"

@@ -178,8 +178,8 @@ def execution(
     An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
     `report`, where that is given.
     """
-    from bigkernel.engine.collector import collect_as_usual
     from bigkernel.engine.context import executing
+    from bigkernel.engine.interrupts import collect_as_usual
     from bigkernel.monitor.terminal.bar import progress
 
     if resume and not run:
@@ -220,7 +220,7 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
 
 def _kept(run: str) -> str:
     """Return what an interrupted run holds, for a message."""
-    from bigkernel.data.run_status import survey
+    from bigkernel.data.run_directory import survey
 
     try:
         states = survey(run)

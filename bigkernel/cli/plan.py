@@ -48,8 +48,8 @@ def plan(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.engine.driver_blas import driver_blas
     from bigkernel.engine.pilot import pilot
+    from bigkernel.engine.process import driver_blas
 
     opened = open_corpus(corpus)
     model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)

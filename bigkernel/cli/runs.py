@@ -21,7 +21,7 @@ from bigkernel.monitor.terminal.figures import show
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bigkernel.data.run_status import RunState
+    from bigkernel.data.run_directory import RunState
 
 
 @click.command()
@@ -36,7 +36,7 @@ def runs(directory: str, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bigkernel.data.run_status import command_of, survey
+    from bigkernel.data.run_directory import command_of, survey
 
     found = survey(directory)
     command = command_of(directory)

@@ -15,7 +15,8 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import grid_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor.terminal.figures import show
@@ -81,8 +82,7 @@ def tune(
     """
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.events.kinds import Figures
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Figures, emit
 
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
@@ -209,7 +209,7 @@ def _write_results(
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
-    from bigkernel.events.kinds import plain
+    from bigkernel.events.job import plain
     from bigkernel.models.persistence import save_model
 
     clear_orphans(target / "best.model")

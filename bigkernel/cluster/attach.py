@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from tornado.ioloop import IOLoop
 from bigkernel.cluster.certificates import security_of
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
-from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
 
 PATIENT = {
@@ -124,3 +124,11 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
             "may say `insecure: true`"
         )
     _log.warning("%s is on another machine, and the connection is not encrypted (insecure: true)", address)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell if only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # any other name may lead elsewhere

@@ -22,8 +22,7 @@ from bigkernel.cluster.cluster_file import KINDS, ClusterFile, read_file, requir
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, environment_kept, memory_limit, start_seconds
 from bigkernel.cluster.launchers import launched
 from bigkernel.config import settings
-from bigkernel.engine.context import processors
-from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
+from bigkernel.engine.process import OneBlasThread, Undisturbed, processors
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.sinks import install_monitor
 

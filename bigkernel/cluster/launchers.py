@@ -21,13 +21,12 @@ from distributed.utils import LoopRunner, sync
 from tornado.ioloop import PeriodicCallback
 
 import bigkernel
-from bigkernel.cluster.attach import attach
+from bigkernel.cluster.attach import attach, is_loopback
 from bigkernel.cluster.certificates import FILES, security_of
 from bigkernel.cluster.cluster_file import ClusterFile
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, memory_limit, start_seconds, worker_lines
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
-from bigkernel.engine.context import is_loopback
 from bigkernel.errors import BigKernelError, ConfigError, Stalled
 
 LOST_SECONDS = 30  # a job of SLURM whose worker is gone for this long has ended

@@ -1,31 +1,74 @@
-"""Stores are published atomically: whole, sealed, by one rename; or not at all, with an error that says why.
+"""Files are written atomically: whole, by one rename; or not at all, with an error that says why.
 
-A store is written in a hidden directory beside its place. With a token (`keep`) that directory outlives an error, so
-that an interrupted writer can take up the chunks that are in it.
+The targets of a job are refused before hours are spent: what will be written is looked at where it will lie. A target
+lies in no store (whose manifest would not hold any more) and no other target of the same job, and its file system
+takes writes and has room. `zarr_arrays.publishing` writes stores in a hidden directory beside their place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
 import shutil
-import time
+import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from bigkernel.data import seals
 from bigkernel.errors import DataError, PlanTooLarge
 
+_STORES = ("zarr.json", ".zgroup", ".zarray")  # files that tell a store
 # errors of writing that no second attempt mends; all others may pass
 LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
+
+
+def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
+    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there."""
+    for above in reversed(Path(os.path.realpath(path)).parents):
+        if any(os.path.isfile(above / name) for name in _STORES):
+            raise DataError(
+                f"{os.fspath(path)}: {what} would lie inside {above}, which is a zarr store; choose a place outside it"
+            )
+
+
+def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
+    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLarge if there is no room."""
+    require_outside_stores(path, what)
+    target, place = Path(os.path.abspath(path)), _nearest(os.path.dirname(os.path.abspath(path)))
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            longest = os.pathconf(place, "PC_NAME_MAX")
+    except OSError as error:
+        raise DataError(
+            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
+            "place"
+        ) from error
+    for part in scratch_path(target).relative_to(place).parts:
+        if len(os.fsencode(part)) > longest:
+            raise DataError(
+                f"{os.fspath(path)}: {what} cannot be written there: its name and those beside it while it is written "
+                f"take {len(os.fsencode(part))} bytes, and {longest} are the most there; choose a shorter name"
+            )
+    require_free(path, needed_bytes, what)
+
+
+def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it."""
+    found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
+    for (what, path, place), (other, there, around) in permutations(found, 2):
+        if place == around:
+            raise DataError(f"{path}: is the {what} and the {other}; give each a place of its own")
+        if around in place.parents:
+            raise DataError(f"{path}: the {what} would lie inside the {other} {there}; choose a place outside it")
 
 
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
@@ -45,13 +88,13 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes free for us on the file system that `path` is, or would be, on."""
-    return shutil.disk_usage(directory_above(path)).free
+    return shutil.disk_usage(_nearest(path)).free
 
 
-def directory_above(path: str | os.PathLike[str]) -> Path:
-    """Return the nearest directory that is there."""
+def _nearest(path: str | os.PathLike[str]) -> Path:
+    """Return what is there of a path, from its beginning."""
     place = Path(os.path.abspath(path))
-    while not os.path.isdir(place) and place != place.parent:
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
     return place
 
@@ -61,7 +104,7 @@ def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
     said = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         with contextlib.suppress(OSError):
-            there = os.statvfs(directory_above(path))
+            there = os.statvfs(_nearest(path))
             if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
                 return f"{said}: its file system has no inodes left for more files"
     return said
@@ -85,16 +128,6 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         ) from error
 
 
-@contextlib.contextmanager
-def writing_run(directory: str | os.PathLike[str], at: str | os.PathLike[str] = "") -> Iterator[None]:
-    """Turn errors of writing to a run directory, the file `at` of it, into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        said = reason_of(error, at or directory)
-        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {said}") from error
-
-
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
     """Return True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
     if not isinstance(error.filename, str):
@@ -112,44 +145,6 @@ def scratch_path(target: Path, token: str = "") -> Path:
 def token_of(run: str | os.PathLike[str]) -> str:
     """`keep` of `publishing` for the stores that are written under a run directory: by its absolute path."""
     return hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def publishing(
-    path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
-) -> Iterator[Path]:
-    """A directory beside `path` that is sealed and becomes `path` by one rename when the block ends without an error.
-
-    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
-    provided that it is a `kind` of ours: nothing else is ever removed.
-
-    `keep` is a token that names the directory; an error or an interruption then leaves it where it is. With `resume`
-    the chunks that an interrupted block of the same token left there are taken up; without it they are removed. Whoever
-    resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
-    """
-    target = Path(os.path.abspath(path))
-    if os.path.exists(target) and not overwrite:
-        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
-    if os.path.exists(target) and seals.kind_of(target) != kind:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
-    scratch = scratch_path(target, keep)
-    with writing(target):
-        if keep and resume:
-            for stale in [file for pattern in ("*.partial", seals.METADATA) for file in scratch.rglob(pattern)]:
-                stale.unlink()
-        elif keep:
-            shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True, exist_ok=bool(keep))
-        try:
-            with writing(target):  # says what is free before the directory is removed
-                yield scratch
-                seals.write(scratch)
-                _sync(scratch)
-                _replace(scratch, target)
-        except BaseException:
-            if not keep:
-                _remove(scratch)
-            raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -176,8 +171,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def clear_orphans(path: Path) -> None:
     """Remove what writers of a file or store that were killed have left beside it. Nobody else may be writing it."""
-    for orphan in path.parent.glob(f".{path.name}.*.partial"):
-        shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
+    for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if "." not in orphan.name[len(path.name) + 2 : -len(".partial")]:  # else it is of another, path.more
+            shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 
 def remove_at_once(place: Path) -> None:
@@ -200,16 +196,7 @@ def make_directories(directory: str | os.PathLike[str]) -> None:
         _sync_one(made.parent)
 
 
-def _remove(scratch: Path) -> None:
-    """Remove a directory to which a write that was interrupted in this process may add one file more."""
-    for _ in range(10):
-        shutil.rmtree(scratch, ignore_errors=True)
-        time.sleep(0.01)
-        if not scratch.exists():
-            return
-
-
-def _replace(scratch: Path, target: Path) -> None:
+def replace_place(scratch: Path, target: Path) -> None:
     """Put `scratch` in the place of `target`; what was there comes back if that fails."""
     if target.exists():
         doomed = scratch.with_suffix(".old")
@@ -225,7 +212,8 @@ def _replace(scratch: Path, target: Path) -> None:
     _sync_one(target.parent)
 
 
-def _sync(root: Path) -> None:
+def sync(root: Path) -> None:
+    """Bring all files and directories in a directory to the disk."""
     for directory, _, files in os.walk(root):
         for name in files:
             _sync_one(Path(directory, name))

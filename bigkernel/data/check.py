@@ -1,8 +1,8 @@
 """`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
 
-Everything is read through its checksums and compared with its seal (stores) or its receipts (runs): is a chunk there,
+Everything is read through its checksums and compared with its manifest (stores) or receipts (runs): is a chunk there,
 does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
-first `Looked` that carries one.
+first `CheckedChunk` that carries one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel.data import seals, zarr_arrays
+from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.run_directory import Receipt, Run, read_sealed, sweeps_below
-from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.data.run_directory import Run, read_sealed, sweeps_below
+from bigkernel.errors import BigKernelError, DataError
 
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -36,11 +36,11 @@ Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: w
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One chunk that was looked at."""
+class CheckedChunk:
+    """One chunk that was read."""
 
     array: str
-    done: int  # rows of the array looked at so far
+    done: int  # rows of the array read so far
     total: int
     damage: DataError | None = None  # the error that reading the chunk would raise; None: it is sound
 
@@ -52,49 +52,49 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         raise DataError(f"{path}: the path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
-    kind = seals.kind_of(root)
+    kind = zarr_arrays.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
-    if seals.is_sealed(root):
-        seals.verify(root)
+    if zarr_arrays.has_manifest(root):
+        zarr_arrays.read_manifest(root)
         raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
     if sweeps_below(root):
         return "run"
     raise DataError(f"{path}: {_EXPECTED}, found none of them")
 
 
-def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
-    """Look at every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
+def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:
+    """Check every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
 
     Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
-    that were sealed come with the chunk or array in question.
+    that were published come with the chunk or array in question.
     """
     root = Path(os.path.abspath(path))
     if kind == "run":
         for sweep in sweeps_below(root):
-            yield from _look_run(sweep, os.path.relpath(sweep, root))
+            yield from _check_run(sweep, os.path.relpath(sweep, root))
         return
     corpus = open_corpus(root) if kind == "corpus" else None
-    group, _, seal = zarr_arrays.open_group(root, kind)
+    store = zarr_arrays.open_store(root, kind)
     damaged = set()
-    for name in ("x", *corpus.columns) if corpus else zarr_arrays.array_names(group):
+    for name in ("x", *corpus.columns) if corpus else sorted(store.manifest.arrays):
         judge = _judge_of(corpus.info.classes) if corpus and name == "y" else _not_finite
-        for looked in look(zarr_arrays.open_array(group, name), name, judge):
-            if looked.damage:
+        for checked in check_chunks(store.array(name), name, judge):
+            if checked.damage:
                 damaged.add(name)
-            yield looked
-    for name, text in seals.changed_arrays(root, seal):
+            yield checked
+    for name, text in zarr_arrays.changed_arrays(root, store.manifest):
         if name not in damaged:
-            yield Looked(name, 1, 1, DataError(f"{root}/{name}: {text}"))
+            yield CheckedChunk(name, 1, 1, DataError(f"{root}/{name}: {text}"))
 
 
-def _look_run(root: Path, name: str) -> Iterator[Looked]:
+def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
     """Every array, receipt and partial of one run; a merged partial is not there, but what contains it is."""
     try:
         read_sealed(root / "manifest.json")
-        yield Looked(f"{name}/manifest.json", 1, 1)
+        yield CheckedChunk(f"{name}/manifest.json", 1, 1)
     except (OSError, ValueError) as error:
-        yield Looked(f"{name}/manifest.json", 1, 1, DataError(f"{root}/manifest.json: cannot be read: {error}"))
+        yield CheckedChunk(f"{name}/manifest.json", 1, 1, DataError(f"{root}/manifest.json: cannot be read: {error}"))
     run = Run(str(root))
     kept = [entry for entry in _entries(root / "arrays") if _DIGEST.fullmatch(entry.name)]
     for done, entry in enumerate(kept, 1):
@@ -105,89 +105,67 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
                 damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
         except BigKernelError as error:
             damage = DataError(str(error))
-        yield Looked(f"{name}/arrays", done, len(kept), damage)
-    files = [file for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
-    receipts: dict[str, Receipt] = {}
-    for file in files:
-        receipt = run.receipt(file.stem)
-        if receipt is None or receipt.node != file.stem:
-            yield Looked(f"{name}/receipts", 1, 1, DataError(f"{file}: is damaged; resuming computes its rows again"))
-        else:
-            receipts[file.stem] = receipt
+        yield CheckedChunk(f"{name}/arrays", done, len(kept), damage)
+    names = [file.stem for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
+    receipts = {node: receipt for node in names if (receipt := run.receipt(node))}
+    for node in sorted(set(names) - set(receipts)):
+        damage = DataError(f"{root}/receipts/{node}.json: is damaged; resuming computes its rows again")
+        yield CheckedChunk(f"{name}/receipts", 1, 1, damage)
     total = max((receipt.stop for receipt in receipts.values()), default=0)
     for node, receipt in sorted(receipts.items(), key=lambda item: item[1].start):
-        damage = None
-        if root.joinpath("partials", node).exists():
-            try:
-                run.partial(node, receipt.digest)
-            except DataError as error:
-                damage = error
-        elif not any(
-            other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
-            for other in receipts.values()
-        ):
-            damage = DataError(
-                f"{root}/partials/{node}: the partial result of rows {receipt.start}:{receipt.stop} is missing; "
-                "resuming computes it again"
+        damage, place = None, root / "partials" / node
+        try:
+            merged = any(
+                other.start <= receipt.start and receipt.stop <= other.stop and other.rows > receipt.rows
+                for other in receipts.values()
             )
-        yield Looked(f"{name}/partials", receipt.stop, total, damage)
+            if place.exists() or not merged:
+                run.partial(node, receipt.digest)
+        except DataError as error:
+            damage = error
+        yield CheckedChunk(f"{name}/partials", receipt.stop, total, damage)
 
 
 def _entries(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
 
 
-def look(array: zarr.Array, name: str, judge: Judge) -> Iterator[Looked]:
-    """Read every chunk of an array through its codecs, on all processors, and yield them in order of rows.
+def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[CheckedChunk]:
+    """Read every chunk of an array of ours through its codecs, on all processors, and yield them in order of rows.
 
     A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
     """
-    steps = array.chunks
-    grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
-    together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
-    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
+    n_rows, step = array.shape[0], array.chunks[0]
+    chunk_bytes = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize
+
+    def check_one(start: int) -> CheckedChunk:
+        stop = min(start + step, n_rows)
+        where, damage = f"{zarr_arrays.directory_of(array)}: rows {start}:{stop}", None
+        try:
+            zarr_arrays.require_chunks(array, start, stop)
+            if chunk_bytes > _CHUNK_BYTES:
+                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes; they are not read")
+            if wrong := judge(start, zarr_arrays.read(array, start, stop)):
+                raise DataError(f"{where} have {wrong}")
+        except DataError as error:  # an OSError passes: the store fails, the chunk may be sound
+            damage = error
+        return CheckedChunk(name, stop, n_rows, damage)
+
+    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, _AHEAD_BYTES // max(1, chunk_bytes)))
     pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
     try:
-        indices = product(*grid)
-        while some := list(islice(indices, 64 * readers)):  # few are ahead of who looks at what was found
-            yield from pool.map(lambda index: _look_at(array, name, index, judge), some)
+        starts = iter(range(0, n_rows, step))
+        while some := list(islice(starts, 64 * readers)):  # few are ahead of who takes them
+            yield from pool.map(check_one, some)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
-    """Look at one chunk, by its place in the grid of chunks; OSError: the store fails, the chunk may be sound."""
-    steps = array.chunks
-    place = tuple(
-        slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
-    )
-    start, stop = (place[0].start, place[0].stop) if place else (0, 1)
-    root, key = zarr_arrays.directory_of(array), array.metadata.encode_chunk_key(index)
-    where = f"{root}: chunk {key} (rows {start}:{stop})"
-    damage: DataError | None = None
-    if not (root / key).is_file():
-        damage = ChunkMissing(
-            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again"
-        )
-    elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
-        damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
-    else:
-        try:
-            wrong = judge(start, np.asarray(array[place]))
-        except Exception as error:  # whatever a codec says of bytes that it does not understand
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
-        else:
-            damage = DataError(f"{where} has {wrong}") if wrong else None
-    return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
-
-
 def _not_finite(start: int, values: NDArray[Any]) -> str:
     """Return what is wrong with values that must be finite."""
-    if values.dtype.kind not in "fc" or (sound := np.isfinite(values)).all():
+    if values.dtype.kind not in "fc" or (finite := np.isfinite(values)).all():
         return ""
-    rows = np.flatnonzero(~sound.reshape(len(sound), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
+    rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
     return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
 
 

@@ -28,8 +28,7 @@ from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.labels import Labels, named_labels
-from bigkernel.data.pixels import grey
-from bigkernel.data.targets import claimed, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 
 FORMAT = 2
@@ -73,8 +72,8 @@ class Corpus:
     columns : tuple of str
         Which of y, weight, domain and group are there.
     info : CorpusInfo
-    seal : str
-        What tells the content that was opened from any other.
+    digest : str
+        SHA-256 of the manifest, which tells the content that was opened from any other.
     """
 
     path: str
@@ -84,7 +83,7 @@ class Corpus:
     dtype: str
     columns: tuple[str, ...]
     info: CorpusInfo
-    seal: str = field(default="", compare=False, repr=False)
+    digest: str = field(default="", compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,8 +95,7 @@ class Corpus:
 
     def array(self, name: str) -> zarr.Array:
         """The zarr array of `x` or of a column."""
-        group, *_ = zarr_arrays.open_group(self.path, "corpus")
-        return zarr_arrays.open_array(group, name)
+        return zarr_arrays.open_store(self.path, "corpus").array(name)
 
     def column(self, name: str) -> Array:
         """A whole column, shape (n_rows,): 8 bytes a row at most."""
@@ -195,7 +193,7 @@ class Corpus:
         x = head.pop("x")
         if shape and shape[0] * shape[1] == x.shape[1] and len(x):
             labels = head.get("y", np.arange(len(x))).tolist()
-            return html.pictures(shape, [image.tobytes() for image in grey(x.reshape(-1, *shape))], labels)
+            return html.pictures(shape, [image.tobytes() for image in html.grey(x.reshape(-1, *shape))], labels)
         shown = x[:, :8].tolist()
         lines = [[i, *(values[i].item() for values in head.values()), *row] for i, row in enumerate(shown)]
         return html.columns(["row", *head, *(f"x[{j}]" for j in range(min(x.shape[1], 8)))], lines)
@@ -222,33 +220,32 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     Raises
     ------
     DataError
-        Nothing there, not a corpus, of another format, not complete, arrays that do not fit together, or another
-        store that took its place meanwhile.
+        Nothing there, not a corpus, of another format, not complete, or arrays that do not fit together.
     """
-    with zarr_arrays.opened(path, "corpus") as (group, attributes, seal):
-        known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
-        if known.get("format") != FORMAT:
-            raise DataError(
-                f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
-                "source again"
-            )
-        try:
-            known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
-        except ConfigError as error:
-            raise DataError(f"{path}: its attributes are damaged: {error}") from None
-        info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
-        if not info.complete:
-            raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
-        x = zarr_arrays.open_array(group, "x")
-        if x.ndim != 2:
-            raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
-        there, (n_rows, n_features) = zarr_arrays.array_names(group), x.shape
-        columns = tuple(name for name in COLUMNS if name in there)
-        for name in columns:
-            column = zarr_arrays.open_array(group, name)
-            if column.shape != (n_rows,):
-                raise DataError(f"{path}/{name}: expected shape ({n_rows},) to go with x, found {column.shape}")
-        return Corpus(os.path.abspath(path), n_rows, n_features, x.chunks[0], str(x.dtype), columns, info, seal.digest)
+    store = zarr_arrays.open_store(path, "corpus")
+    known = {key: value for key, value in store.attributes.items() if key in CorpusInfo.__dataclass_fields__}
+    if known.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
+            "source again"
+        )
+    try:
+        known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
+    except ConfigError as error:
+        raise DataError(f"{path}: its attributes are damaged: {error}") from None
+    info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
+    if not info.complete:
+        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+    x = store.array("x")
+    if x.ndim != 2:
+        raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+    columns = tuple(name for name in COLUMNS if name in store.manifest.arrays)
+    for name in columns:
+        if (shape := store.array(name).shape) != x.shape[:1]:
+            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {shape}")
+    n_rows, n_features = x.shape
+    dtype, digest = str(x.dtype), store.manifest.digest
+    return Corpus(str(store.root), n_rows, n_features, x.chunks[0], dtype, columns, info, digest)
 
 
 def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
@@ -301,12 +298,7 @@ class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
     It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
-    without an error; after an error nothing of it is left. Rows come in order through `append`. A chunk of rows is
-    written in every array before the next one, so that an interruption leaves leading chunks that are whole.
-
-    With `keep`, an error leaves the chunks where they are, and a writer of the same rows and token goes on with them
-    under `resume`: `append` is given all rows again and passes over those of the leading chunks that read back
-    (`kept_rows`).
+    without an error; after an error nothing of it is left. Rows come in order through `append`.
 
     Parameters
     ----------
@@ -316,7 +308,6 @@ class CorpusWriter:
     columns : mapping of column name to dtype; with `KEPT_LABELS` in the place of "y", `store_labels` makes it of them
     info : CorpusInfo (its `complete` is ours to set)
     chunk_rows : None: `chunk_rows_for`
-    keep, resume : see `atomic_write.publishing`
 
     Raises
     ------
@@ -336,8 +327,6 @@ class CorpusWriter:
         info: CorpusInfo,
         chunk_rows: int | None = None,
         overwrite: bool = False,
-        keep: str = "",
-        resume: bool = False,
     ) -> None:
         unknown = sorted(set(columns) - {*COLUMNS, KEPT_LABELS})
         if unknown:
@@ -355,26 +344,22 @@ class CorpusWriter:
                     f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
                     "none, or convert with astype"
                 )
-        self._overwrite, self._keep, self._resume = overwrite, keep, resume
+        self._overwrite = overwrite
         self._pending: list[dict[str, Any]] = []
         self._pending_rows = 0
         self._being_written: Future[None] | None = None
-        self._seen_rows = 0
-        self.n_rows = self.kept_rows = 0
+        self.n_rows = 0
 
     def __enter__(self) -> CorpusWriter:
-        require_target(self.target, "the corpus")
+        atomic_write.require_target(self.target, "the corpus")
         with ExitStack() as stack:
             stack.enter_context(claimed(self.target, "the corpus"))
             stack.enter_context(atomic_write.writing(self.target, passing=False))
-            publishing = atomic_write.publishing(
-                self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
-            )
+            atomic_write.clear_orphans(self.target)
+            publishing = zarr_arrays.publishing(self.target, kind="corpus", overwrite=self._overwrite)
             self.path = stack.enter_context(publishing)
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
             self._arrays = {name: self._create(name, (0, *tail), dtype) for name, (tail, dtype) in self._shapes.items()}
-            if self._resume:
-                self.n_rows = self.kept_rows = self._recover()
             # entered last: what it writes has ended before anything is published or removed
             self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
             self._stack = stack.pop_all()
@@ -401,10 +386,8 @@ class CorpusWriter:
             found = np.shape(rows.get(name, ()))
             if found != (count, *tail):
                 raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
-        passed = min(count, max(0, self.kept_rows - self._seen_rows))
-        self._seen_rows += count
-        self._pending.append({name: np.array(rows[name])[passed:] for name in self._shapes})
-        self._pending_rows += count - passed
+        self._pending.append({name: np.array(rows[name]) for name in self._shapes})
+        self._pending_rows += count
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
 
@@ -414,7 +397,6 @@ class CorpusWriter:
         with atomic_write.writing(self.target, passing=False):
             kept = self._arrays.pop(KEPT_LABELS)
             place = zarr_arrays.directory_of(kept)
-            shutil.rmtree(place.with_name("y"), ignore_errors=True)  # of an interrupted writer
             y = self._arrays["y"] = self._create("y", (self.n_rows,), labels.dtype)
             for start in range(0, self.n_rows, self.chunk_rows):
                 found = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
@@ -425,32 +407,9 @@ class CorpusWriter:
     def _create(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array:
         return zarr_arrays.create(self._group, name, shape=shape, chunks=(self.chunk_rows, *shape[1:]), dtype=dtype)
 
-    def _recover(self) -> int:
-        """Return the rows of the leading chunks that read back in every array; all later chunks are removed."""
-        counts = [sum(1 for _ in zarr_arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
-        self._resize(max(counts) * self.chunk_rows)
-        sound = 0
-        for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
-            try:
-                for array in self._arrays.values():
-                    zarr_arrays.require_chunks(array, sound, stop)
-                    zarr_arrays.read(array, sound, stop)
-            except DataError:
-                break
-            sound = stop
-        self._resize(sound)
-        return sound
-
-    def _resize(self, n_rows: int) -> None:
-        for array in self._arrays.values():
-            array.resize((n_rows, *array.shape[1:]))
-
     def _write_rest(self) -> None:
         self._flush(everything=True)
         self._await_writing()
-        if self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
-            self._resize(self._seen_rows)
-            self.n_rows = self.kept_rows = self._seen_rows
 
     def _flush(self, *, everything: bool) -> None:
         if not self._pending_rows:
@@ -461,17 +420,16 @@ class CorpusWriter:
         self._pending_rows -= whole
         self._await_writing()  # chunks are written in order, and few are held in memory
         first, self.n_rows = self.n_rows, self.n_rows + whole
-        part = {name: values[:whole] for name, values in rows.items()}
-        self._being_written = self._thread.submit(self._write, first, self.n_rows, part)
+        self._being_written = self._thread.submit(
+            self._write, first, {name: values[:whole] for name, values in rows.items()}
+        )
 
-    def _write(self, first: int, stop: int, rows: dict[str, Array]) -> None:
-        """Write rows first … stop, which begin with a chunk, in every array chunk by chunk."""
+    def _write(self, first: int, rows: dict[str, Array]) -> None:
+        """Write rows `first` and up, which begin with a chunk, in every array."""
         with atomic_write.writing(self.target, passing=False):
-            self._resize(stop)
-            for start in range(0, stop - first, self.chunk_rows):
-                for name, array in self._arrays.items():
-                    values = _fitting(rows[name][start : start + self.chunk_rows], array.dtype, name)
-                    zarr_arrays.write(array, first + start, values)
+            for name, array in self._arrays.items():
+                array.resize((first + len(rows[name]), *array.shape[1:]))
+                zarr_arrays.write(array, first, _fitting(rows[name], array.dtype, name))
 
     def _await_writing(self) -> None:
         """Raise what the writing of the last rows raised."""

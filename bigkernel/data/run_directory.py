@@ -27,61 +27,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data import seals, zarr_arrays
-from bigkernel.data.atomic_write import clear_orphans, make_directories, remove_at_once, write_json, writing_run
+from bigkernel.data import run_lock, zarr_arrays
+from bigkernel.data.atomic_write import (
+    clear_orphans,
+    make_directories,
+    remove_at_once,
+    require_outside_stores,
+    write_json,
+    writing,
+)
 from bigkernel.data.run_lock import Lock, locked
-from bigkernel.data.targets import require_outside_stores
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.html import columns, table
-from bigkernel.streaming.merge_tree import Accumulator, Merge
+from bigkernel.streaming.plan import Accumulator, Merge, Receipt
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
-_MOST_SECONDS = 1e11
-
-
-@dataclasses.dataclass(frozen=True)
-class Receipt:
-    """The record that a finished task leaves: who, what, how long."""
-
-    node: str  # of the merge tree, "0-3" for segment 3
-    start: int  # rows start … stop
-    stop: int
-    digest: str = ""  # SHA-256 of the partial; empty where it was not published
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # per stage; read: spent waiting for rows
-    elapsed: float = 0.0  # seconds in all
-    bytes_read: int = 0
-    worker: str = ""
-    peak_bytes: int = 0  # highest resident memory of the worker's process so far
-    skipped: int = 0  # rows left out because they were not finite
-    starts: int = 1  # how often a worker began it, where the run has counted
-    retries: tuple[str, ...] = ()  # why it was tried again, once for each time
-    resumed: bool = False  # found in the run, not computed again
-    ended: float = 0.0  # seconds since 1970 on the worker's clock
-
-    @property
-    def rows(self) -> int:
-        """Rows covered."""
-        return self.stop - self.start
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> Receipt:
-        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
-        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})
-        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
-        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
-        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
-        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
-            raise ValueError("expected whole numbers of rows and bytes")
-        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
-            raise ValueError("expected seconds")
-        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
-            raise ValueError("expected texts")
-        return receipt
+_MOST_SEGMENTS = 2**20  # whoever names more did not plan them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +100,12 @@ class Run:
                         f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
                         f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
                     )
-            self.sweep_up()
+            self.remove_partials()
             return
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
         clear_orphans(manifest)
-        with writing_run(self.path):
+        with writing(self.path, passing=False):
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
 
     def _job(self) -> dict[str, Any]:
@@ -158,7 +120,7 @@ class Run:
         job: dict[str, Any] = manifest["job"]
         return job
 
-    def sweep_up(self) -> None:
+    def remove_partials(self) -> None:
         """Remove what writers that died have left half-written, as far as the disk lets. Nobody else may be writing."""
         for directory in ("partials", "arrays", "receipts", "."):
             place = self.root.joinpath(directory)
@@ -273,7 +235,7 @@ class Run:
         place = self.root / "partials" / node
         try:
             if place.exists():
-                seals.verify(place)
+                zarr_arrays.read_manifest(place)
         except DataError:
             self.discard(node)
 
@@ -300,7 +262,7 @@ def sweeps_below(root: Path) -> list[Path]:
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
-    with writing_run(directory):
+    with writing(directory, passing=False):
         make_directories(directory)
 
 
@@ -357,3 +319,76 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 def _seal(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- the state of runs
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """One run; its counts are 0 where it has no segments."""
+
+    path: str
+    state: str  # "finished", "running", "interrupted", or "unreadable"
+    segments: int = 0
+    segments_done: int = 0
+    rows: int = 0
+    rows_done: int = 0
+    repeats: int = 0  # times that a segment was begun again
+    changed: float = 0.0  # seconds since 1970 of the last receipt, or of the manifest
+    holder: str = ""  # process and host that work on it, or empty
+
+
+def survey(directory: str | os.PathLike[str]) -> list[RunState]:
+    """Return the runs in and below a directory, by path; a DataError where there is none."""
+    root = Path(directory)
+    if not os.path.isdir(root):
+        raise DataError(
+            f"{directory}: expected a run directory, found {'a file' if os.path.exists(root) else 'nothing'}"
+        )
+    found = sweeps_below(root)
+    above = _holder(root)
+    if not found:
+        raise DataError(f"{directory}: no run is there{f' yet; {above} is at work' if above else ''}")
+    return [_state(path, above) for path in found]
+
+
+def command_of(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the command that began the run, where it was noted."""
+    try:
+        noted = json.loads((Path(directory) / "command.json").read_text())["command"]
+        return [str(word) for word in noted]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _state(path: Path, above: str) -> RunState:
+    manifest = path / "manifest.json"
+    try:
+        plan: dict[str, Any] = read_sealed(manifest).get("plan", {})
+        segments, rows = int(plan.get("segments", 0)), int(plan.get("rows", 0))
+        if not 0 <= segments <= _MOST_SEGMENTS:
+            raise ValueError
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, ResumeMismatch):
+        return RunState(str(path), "unreadable", changed=manifest.stat().st_mtime)
+    run = Run(str(path))
+    done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]
+    holder = _holder(path) or above
+    root = f"{max(0, segments - 1).bit_length()}-0"  # of the binary tree over the segments
+    ready = not segments or (run.receipt(root) is not None and (path / "partials" / root).is_dir())
+    return RunState(
+        str(path),
+        "finished" if ready else "running" if holder else "interrupted",
+        segments,
+        len(done),
+        rows,
+        sum(receipt.rows for receipt in done),
+        sum(max(0, len(run.starts(f"0-{i}")) - 1) for i in range(segments)),
+        max((os.path.getmtime(file) for file in (path / "receipts").glob("*.json")), default=manifest.stat().st_mtime),
+        holder,
+    )
+
+
+def _holder(path: Path) -> str:
+    found = run_lock.read(path)
+    return run_lock.holder_name(found) if found and found["alive"] else ""

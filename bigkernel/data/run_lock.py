@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -24,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from bigkernel.data.atomic_write import clear_orphans, write_json, writing_run
+from bigkernel.data.atomic_write import clear_orphans, write_json, writing
 from bigkernel.errors import RunLocked
 
 NAME = "lock.json"
@@ -34,6 +35,7 @@ GUARD_SECONDS = 10.0  # most that whoever takes or gives back a lock waits for a
 
 
 _held: set[str] = set()  # tokens of the locks that this process holds
+_claimed: set[str] = set()  # targets that this process has claimed
 
 
 class Lock:
@@ -49,7 +51,7 @@ class Lock:
     def acquire(self) -> None:
         """Take the lock, or one whose holder is dead; RunLocked says who alive holds it."""
         # alone, for two that find the same stale lock must not both take it
-        with writing_run(self.path.parent, self.path), _alone(self.path.parent):
+        with writing(self.path.parent, passing=False), _alone(self.path.parent):
             require_free_lock(self.path.parent)
             found = read(self.path.parent)
             if found is not None:
@@ -108,6 +110,33 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
         yield lock
     finally:
         lock.release()
+
+
+@contextmanager
+def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Be the only driver that writes a target, for a block; what this process has claimed already it has.
+
+    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLocked says who is alive.
+    """
+    target = Path(os.path.realpath(path))
+    if str(target) in _claimed:
+        yield
+        return
+    directory = target.with_name(f".{target.name}.claim")
+    with writing(directory, passing=False):
+        directory.mkdir(parents=True, exist_ok=True)
+    lock = Lock(directory)
+    try:
+        lock.acquire()
+    except RunLocked as error:
+        raise RunLocked(f"{os.fspath(path)}: {what} is being written: {error}") from None
+    _claimed.add(str(target))
+    try:
+        yield
+    finally:
+        _claimed.discard(str(target))
+        lock.release()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def require_free_lock(directory: str | os.PathLike[str]) -> None:

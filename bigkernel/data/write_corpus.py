@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from scipy import sparse
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
+from bigkernel.data.atomic_write import require_target
 from bigkernel.data.corpus import (
     COLUMNS,
     KEPT_LABELS,
@@ -37,7 +38,6 @@ from bigkernel.data.corpus import (
     require_count,
 )
 from bigkernel.data.labels import Classes, Labelling
-from bigkernel.data.targets import require_target
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
@@ -263,7 +263,7 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
         if columns:
             raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
         for number, piece in enumerate(X):
-            yield from _of_values(f"piece {number} of X", *_parted(piece))
+            yield from _of_values(f"piece {number} of X", *_rows_and_columns(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
         yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
     else:
@@ -271,11 +271,6 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
 
 
 def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
-    count = _length(X)
-    for key, values in columns.items():
-        if count is not None and _length(values) not in (None, count):
-            raise DataError(f"{key}: expected {count} values to go with {name}, found {_length(values)}")
-
     def batch_of(x: Array) -> Batch:
         if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
             raise DataError(
@@ -308,7 +303,7 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
             raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
 
 
-def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:
+def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return the rows and the columns of what an iterator gave."""
     if isinstance(piece, Mapping):
         unknown = sorted(set(piece) - {"x", *COLUMNS})
@@ -322,49 +317,28 @@ def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     return piece, {}
 
 
-def _length(values: Any) -> int | None:
-    """Return how many rows there are, where that is known without a pass over them."""
-    shape = getattr(values, "shape", None)
-    if shape is None:
-        return len(values) if hasattr(values, "__len__") else None
-    return int(shape[0]) if shape and isinstance(shape[0], int | np.integer) else None
-
-
 def _pieces(values: Any, name: str) -> Iterator[Array]:
-    """Yield rows (k, …) of an array, frame or matrix, in memory or lazy."""
+    """Yield rows (k, …), about a chunk at a time, of an array, frame or matrix, in memory or lazy."""
     if hasattr(values, "dims") and hasattr(values, "data"):  # xarray
         values = values.data
-    if dask.is_dask_collection(values) and hasattr(values, "chunks"):
-        whole = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-        for i in range(whole.numblocks[0]):
-            yield from _cut(np.asarray(whole.blocks[i].compute()))
-    elif dask.is_dask_collection(values) and hasattr(values, "npartitions"):
-        for i in range(values.npartitions):
-            yield from _cut(_in_memory(values.partitions[i].compute(), name))
-    elif hasattr(values, "chunks") and hasattr(values, "store_path"):  # zarr
-        rows = values.chunks[0] * max(1, _rows_at_once(values) // values.chunks[0])
-        for start in range(0, values.shape[0], rows):
-            yield np.asarray(values[start : start + rows])
-    elif sparse.issparse(values):
-        rows, matrix = _rows_at_once(values), values.tocsr()
-        for start in range(0, matrix.shape[0], rows):
-            yield matrix[start : start + rows].toarray()
-    else:
-        yield from _cut(_in_memory(values, name))
-
-
-def _cut(values: Array) -> Iterator[Array]:
+    if dask.is_dask_collection(values):
+        if hasattr(values, "rechunk"):
+            values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
+        for part in np.ravel(values.to_delayed()):
+            yield from _pieces(part.compute(), name)
+        return
+    if sparse.issparse(values):
+        values = values.tocsr()
+    elif not hasattr(values, "store_path"):  # zarr
+        values = _in_memory(values, name)
     if not values.ndim:
         raise DataError(f"expected rows or a column, found {values!r}")
-    step = _rows_at_once(values)
-    bounds = (*range(0, len(values), step), len(values))
-    return (values[start:stop] for start, stop in pairwise(bounds))
-
-
-def _rows_at_once(values: Any) -> int:
-    """Return how many rows have about the size of a chunk."""
     row_bytes = int(np.prod(values.shape[1:], dtype=object)) * values.dtype.itemsize
-    return max(1, int(settings().chunk_bytes // max(1, row_bytes)))
+    rows, whole = int(settings().chunk_bytes // max(1, row_bytes)), getattr(values, "chunks", (1,))[0]
+    rows = whole * max(1, rows // whole)
+    for start in range(0, values.shape[0], rows):
+        piece = values[start : start + rows]
+        yield np.asarray(piece.toarray() if sparse.issparse(piece) else piece)
 
 
 def _in_memory(values: Any, name: str) -> Array:

@@ -1,46 +1,451 @@
-"""The one place where zarr arrays are created, opened, read and published.
+"""The one place where zarr groups are created, published, opened and read.
 
-Everything that bigkernel writes is zarr format 3 with crc32c as the last codec, whole chunks, no shards, and
-`write_empty_chunks=True`: a chunk that is not there was lost, never "all zeros". Reads translate what goes wrong into
-`ChunkCorrupt` and `ChunkMissing`, which name the array and the rows. A published group is sealed (`seals`) and appears
-by one rename, after fsync: nothing half-written ever looks complete, and nothing that was changed looks whole.
+Everything that bigkernel writes is zarr format 3 with crc32c as the last codec, chunks of whole rows, no shards, and
+`write_empty_chunks=True`: a chunk that is not there was lost, never "all zeros". A published group appears by one
+rename, after fsync, with a manifest: nothing half-written looks complete, and nothing that was changed looks whole.
+
+crc32c guards the bytes of a chunk. It does not guard what says how to read them (shape, dtype, codecs, attributes such
+as `scale` and `classes`), nor which chunks belong together, and zarr reads a chunk that is not there as zeros. The
+manifest guards them: in the group `manifest` inside, which holds nothing but these attributes (a plain file beside
+zarr.json would make zarr warn whenever the group is listed),
+
+    sha256     of the rest of the manifest
+    metadata   SHA-256 of the group's zarr.json
+    arrays     of every array the SHA-256 of its zarr.json, and number and SHA-256 of the names, sizes and last four
+               bytes (their crc32c) of its chunks
+
+A manifest is no signature: who can write the group can write its manifest. It tells damage and edits by hand from what
+a program of ours wrote. zarr parses the very bytes that were compared with it. The `ChunkDigests` of an array are its
+chunks' sizes and ends, taken and compared with the manifest when a job begins; every read compares the files that it
+has read with them. So a store that is removed, exchanged or edited under a reader is an error at the next read, on
+every thread and worker. Such errors are `ChunkCorrupt` and `ChunkMissing`, which name the array and the rows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
+import shutil
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore, StorePath
 
 from bigkernel.config import settings
-from bigkernel.data import seals
-from bigkernel.data.atomic_write import publishing
+from bigkernel.data.atomic_write import replace_place, scratch_path, sync, writing
 from bigkernel.data.visible import log_of
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
 
-ATTRIBUTE = seals.ATTRIBUTE
-_NUMERIC = "biuf"
-# what zarr raises at damaged metadata
-_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
+METADATA = "zarr.json"
+ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
+MANIFEST = "manifest"
+RESTORE = "restore it from a copy, or write the group again"
+_METADATA_BYTES = 2**23  # most that is read of one metadata file
+_ARRAY_METADATA_BYTES = 2**16
+_METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
+_MANIFEST_BYTES = 2**19
+_MOST_ARRAYS = 1000
 _REWRITE = {"corpus": "ingest its source again", "predictions": "predict again"}
-_OTHERS = "swapped, exchanged or older"
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
 _LONGEST_PAUSE_SECONDS = 2.0
 _logger = log_of(__name__)
 T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- manifests
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """SHA-256 of an array's zarr.json, number of its chunk files, SHA-256 of their names, sizes and ends."""
+
+    metadata: str
+    files: int
+    chunks: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """SHA-256 of the group's zarr.json (empty: it has none), its arrays by name, and SHA-256 of the manifest itself.
+
+    `texts` are the metadata files that were compared with it, by the name of the array; "": of the group.
+    """
+
+    metadata: str
+    arrays: dict[str, ManifestEntry]
+    digest: str
+    texts: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+
+def write_manifest(root: Path) -> None:
+    """Write the manifest of the group at `root` as it is; files that interrupted writers left are removed."""
+    arrays = {}
+    for name in array_names(root):
+        for torn in root.joinpath(name).rglob("*.partial"):
+            torn.unlink()
+        digest, count = chunks_digest(root / name)
+        arrays[name] = ManifestEntry(hashlib.sha256(read_metadata(root / name / METADATA)).hexdigest(), count, digest)
+    there = (root / METADATA).is_file()
+    metadata = hashlib.sha256(read_metadata(root / METADATA)).hexdigest() if there else ""
+    root.joinpath(MANIFEST).mkdir(exist_ok=True)
+    root.joinpath(MANIFEST, METADATA).write_bytes(_render(metadata, arrays))
+
+
+def _render(metadata: str, arrays: dict[str, ManifestEntry]) -> bytes:
+    """Return the file of a manifest, in the one form that is accepted."""
+    stated = {"metadata": metadata, "arrays": {name: asdict(array) for name, array in arrays.items()}}
+    digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+    node = {"attributes": {"sha256": digest, **stated}, "node_type": "group", "zarr_format": 3}
+    return json.dumps(node, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def has_manifest(root: str | os.PathLike[str]) -> bool:
+    """Return True where a manifest is there, whatever it says."""
+    return os.path.lexists(Path(root, MANIFEST, METADATA))
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Read the manifest of a group and compare all metadata with it; a DataError names the file that was changed."""
+    path = root / MANIFEST / METADATA
+    content = read_metadata(path, _MANIFEST_BYTES)
+    try:
+        stated = json.loads(content)["attributes"]
+        arrays = {name: ManifestEntry(**array) for name, array in stated["arrays"].items()}
+        digests = {"": stated["metadata"], **{name: array.metadata for name, array in arrays.items()}}
+        sound = _render(digests[""], arrays) == content and not {".", "..", MANIFEST} & set(arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sound = False
+    if not sound or len(digests) != len(arrays) + 1 or any("/" in name or "\0" in name for name in arrays):
+        raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
+    if len(arrays) > _MOST_ARRAYS:
+        raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
+    # all are kept, so that those of arrays, which take a few kB, are bounded more closely
+    limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
+    texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
+    for name, text in texts.items():
+        if hashlib.sha256(text).hexdigest() != digests[name]:
+            raise DataError(f"{root / name / METADATA}: is not as it was when the group was published; {RESTORE}")
+    added = sorted(set(array_names(root)) - set(arrays))
+    if added:
+        raise DataError(f"{root / added[0]}: an array that the manifest does not name; move it elsewhere")
+    return Manifest(digests[""], arrays, hashlib.sha256(content).hexdigest(), texts)
+
+
+def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the arrays whose chunks are not those that were published, with what differs: (name, text).
+
+    A damaged chunk is seen by its checksum. This finds sound chunks in the wrong place: swapped, older, added, lost.
+    """
+    for name, array in manifest.arrays.items():
+        digest, count = chunks_digest(root / name)
+        if count != array.files:
+            yield name, f"{array.files} chunks were published, {count} files are there"
+        elif digest != array.chunks:
+            yield name, f"its {count} chunks are not those that were published: swapped, exchanged or damaged"
+
+
+def kind_of(root: str | os.PathLike[str]) -> str | None:
+    """Return the kind that a group says that it is: "corpus", "predictions", …; None where it is none of ours.
+
+    Nothing is verified; `read_manifest` does that.
+    """
+    try:
+        return str(json.loads(read_metadata(Path(root, METADATA)))["attributes"][ATTRIBUTE]["kind"])
+    except (DataError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def array_names(root: Path) -> list[str]:
+    """Return the names of the arrays of a group, sorted: directories with metadata of their own, the manifest apart."""
+    found = []
+    with os.scandir(root) as entries:
+        for count, entry in enumerate(entries):
+            if count > 2 * _MOST_ARRAYS:
+                raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
+            if entry.is_dir() and entry.name != MANIFEST and os.path.lexists(os.path.join(entry.path, METADATA)):
+                found.append(entry.name)
+    return sorted(found)
+
+
+def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
+    """Read a small regular file; refuse it before it is parsed where it is a link or would cost much memory."""
+    try:
+        # a link could lead outside, a pipe would block
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DataError(f"{path}: expected a file, found something else; {RESTORE}")
+            content = file.read(limit_bytes + 1)
+    except OSError as error:
+        if os.path.islink(path):
+            raise DataError(f"{path}: a link; a group holds its own files") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
+    if len(content) > limit_bytes:
+        raise DataError(f"{path}: has {os.path.getsize(path):,} bytes, at most {limit_bytes:,} are read")
+    items = sum(map(content.count, (b",", b"[", b"{")))
+    if items > _METADATA_ITEMS:
+        raise DataError(f"{path}: has {items:,} items, at most {_METADATA_ITEMS:,} are read")
+    return content
+
+
+# ---------------------------------------------------------------- digests of chunks
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkDigests:
+    """Sizes (k,) int64 and ends (k, 4) uint8, which are the crc32c, of the chunks `first` and up of an array."""
+
+    first: int
+    sizes: NDArray[np.int64]
+    ends: NDArray[np.uint8]
+
+    def part(self, start: int, stop: int) -> ChunkDigests:
+        """Return those of the chunks start … stop, where they are among these."""
+        low, high = max(0, start - self.first), max(0, stop - self.first)
+        return ChunkDigests(self.first + low, self.sizes[low:high], self.ends[low:high])
+
+    def require(self, array: zarr.Array, start: int, stop: int) -> None:
+        """Raise ChunkMissing or ChunkCorrupt, by chunk and rows, unless the chunks of rows start … stop are these."""
+        base, step, stop = directory_of(array), array.chunks[0], min(stop, array.shape[0])
+        for index, key in enumerate(chunk_keys(array, start, stop), start // step):
+            try:
+                size, end = _size_and_end(base / key)
+            except FileNotFoundError as error:
+                raise ChunkMissing(
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: the chunk "
+                    f"{key} was removed after the store was opened; restore it from a copy"
+                ) from error
+            place = index - self.first
+            if size != self.sizes[place] or end != self.ends[place, : len(end)].tobytes():
+                raise ChunkCorrupt(
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are not those that were "
+                    f"opened: the chunk {key} was changed or exchanged since; a store must stay as it is while it is "
+                    "read"
+                )
+
+
+def chunks_digest(base: Path) -> tuple[str, int]:
+    """Return the SHA-256 of the names, sizes and ends of all chunk files of the array at `base`, and their number."""
+    found = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
+    keys = [key for key in found if key != METADATA]
+    return _digest_of((key, *_size_and_end(base / key)) for key in keys), len(keys)
+
+
+def _digest_of(chunks: Iterable[tuple[str, int, bytes]]) -> str:
+    """Return the SHA-256 of (name, size, end) of chunk files in the order of their names."""
+    return hashlib.sha256(b"".join(f"{key} {size} {end.hex()}\n".encode() for key, size, end in chunks)).hexdigest()
+
+
+def _size_and_end(path: Path) -> tuple[int, bytes]:
+    """Return size and last four bytes, the crc32c, of a chunk's file."""
+    with open(path, "rb") as chunk:
+        size = os.fstat(chunk.fileno()).st_size
+        chunk.seek(max(0, size - 4))
+        return size, chunk.read(4)
+
+
+# ---------------------------------------------------------------- opening
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A published group of ours, opened for reading: what its attributes say, and its manifest."""
+
+    root: Path
+    attributes: dict[str, Any]
+    manifest: Manifest
+
+    def array(self, name: str) -> zarr.Array:
+        """Open the array `name`, of numbers, as the metadata say that the manifest vouches for."""
+        if name not in self.manifest.arrays:
+            raise DataError(f"{self.root}: the array {name!r} is missing")
+        place = StorePath(LocalStore(self.root, read_only=True), name)
+        try:
+            array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
+        except Exception as error:  # whatever zarr raises at metadata that it does not understand
+            raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
+        if np.dtype(array.dtype).kind not in "biuf":
+            raise DataError(f"{self.root}: {name!r} is not a numeric array")
+        if 0 in array.chunks or any(map(int.__gt__, array.shape[1:], array.chunks[1:])):
+            raise DataError(f"{self.root}: {name!r} has chunks of the shape {array.chunks}; expected whole rows")
+        return array
+
+    def digests(self, name: str, array: zarr.Array) -> ChunkDigests:
+        """Take the digests of all chunks of an array; chunks that are not those of the manifest are an error."""
+        base, keys = directory_of(array), list(chunk_keys(array))
+        try:
+            found = {key: _size_and_end(base / key) for key in keys}
+        except FileNotFoundError:
+            require_chunks(array)  # a missing chunk has a name
+            raise
+        if _digest_of((key, *found[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
+            self._explain(array)
+        sizes = np.array([found[key][0] for key in keys], np.int64)
+        ends = np.frombuffer(b"".join(found[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
+        return ChunkDigests(0, sizes, ends)
+
+    def _explain(self, array: zarr.Array) -> NoReturn:
+        """Raise what is wrong with chunks that are not those of the manifest."""
+        if read_manifest(self.root) != self.manifest:
+            raise DataError(f"{self.root}: another store lies here than the one that was opened; open it again")
+        for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
+            read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
+        raise DataError(
+            f"{directory_of(array)}: its chunks are not those that were published: swapped, exchanged or older; "
+            f"{RESTORE}"
+        )
+
+
+def open_store(path: str | os.PathLike[str], kind: str) -> Store:
+    """Open a published group of a kind of ours; a DataError names what is wrong.
+
+    All metadata is compared with the manifest before any of it is parsed.
+    """
+    root = Path(os.path.abspath(path))
+    if os.path.lexists(root / MANIFEST / METADATA):
+        manifest = read_manifest(root)
+        try:
+            attributes = json.loads(manifest.texts[""])["attributes"][ATTRIBUTE]
+            found = attributes["kind"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            found = None
+        if found == kind:
+            return Store(root, attributes, manifest)
+    elif not (root / METADATA).is_file():
+        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
+        raise DataError(f"{root}: expected a {kind}, but {hint}")
+    elif (found := kind_of(root)) == kind:
+        raise DataError(
+            f"{root}: a {kind} without a manifest: an earlier version wrote it, its writing was not completed, or its "
+            f"manifest was lost; {_REWRITE.get(kind, 'start a new run')}"
+        )
+    raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
+
+
+def open_arrays(
+    path: str | os.PathLike[str], kind: str, names: Iterable[str], digest: str = ""
+) -> dict[str, tuple[zarr.Array, ChunkDigests]]:
+    """Open arrays of a published group with the digests of their chunks, which are those of its manifest.
+
+    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissing, ChunkCorrupt and
+    DataError: the chunks are not those, or another store lies there now.
+    """
+    store = open_store(path, kind)
+    if digest not in ("", store.manifest.digest):
+        raise DataError(f"{store.root}: another store lies here than the one that was opened; open it again")
+    arrays = {name: store.array(name) for name in names}
+    return {name: (array, store.digests(name, array)) for name, array in arrays.items()}
+
+
+def directory_of(array: zarr.Array) -> Path:
+    """Return the directory of an array of a local store."""
+    return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
+
+
+def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
+    grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    if grid and (start or stop is not None):
+        grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
+    return ("/".join(map(str, ("c", *place))) for place in product(*grid))
+
+
+def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
+    """Raise `ChunkMissing` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
+    root = directory_of(array)
+    lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
+    if lost:
+        count = len(lost) if len(lost) < 100 else "100 or more"
+        raise ChunkMissing(
+            f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
+            "restore the files or write the array again"
+        )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None = None) -> NDArray[Any]:
+    """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
+
+    `digests` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorrupt and
+    ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
+    """
+    try:
+        values = np.asarray(array[start:stop])
+        if digests is not None and stop > start:
+            digests.require(array, start, stop)
+        return values
+    except Exception as error:
+        return _read_again(array, start, stop, digests, error)
+
+
+def _read_again(
+    array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None, error: Exception
+) -> NDArray[Any]:
+    """Read chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name."""
+    if _is_transient(error):
+        _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+    values = np.empty((stop - start, *array.shape[1:]), array.dtype)
+    for key, piece in _pieces(array, start, stop):
+        rows = slice(piece[0].start - start, piece[0].stop - start)
+        values[(rows, *piece[1:])] = _read_piece(array, key, piece, digests)
+    return values
+
+
+def _is_transient(error: Exception) -> bool:
+    """Return True if a store may succeed when asked again; what a codec says of damaged bytes has no errno."""
+    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
+
+
+def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """Yield the chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
+    shape = ((start, stop), *((0, size) for size in array.shape[1:]))
+    steps = array.shards or array.chunks
+    for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
+        bounds = zip(shape, index, steps, strict=True)
+        piece = tuple(slice(max(low, i * step), min(high, (i + 1) * step)) for (low, high), i, step in bounds)
+        yield array.metadata.encode_chunk_key(index), piece
+
+
+def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...], digests: ChunkDigests | None) -> NDArray[Any]:
+    what = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}"
+
+    def read_once() -> NDArray[Any]:
+        values = np.asarray(array[piece])
+        if digests is not None:
+            digests.require(array, piece[0].start, piece[0].stop)
+        return values
+
+    try:
+        return retry(
+            read_once,
+            times=settings().retries,
+            passing=_is_transient,
+            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
+            pause_seconds=_RETRY_SECONDS,
+        )
+    except BigKernelError:
+        raise
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
+            raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
+        if not _is_transient(error):
+            raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy") from error
+        raise
 
 
 def retry(
@@ -65,6 +470,61 @@ def retry(
             failed(error)
         time.sleep(min(_LONGEST_PAUSE_SECONDS, pause_seconds * 2**attempt))
     return task()
+
+
+def read_group(
+    path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
+    store = open_store(path, kind)
+    links = [str(entry) for entry in store.root.rglob("*") if entry.is_symlink()]
+    if links:
+        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
+    arrays = {name: store.array(name) for name in sorted(store.manifest.arrays)}
+    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
+    if wanted > limit_bytes:
+        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+    digests = {name: store.digests(name, array) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        _require_content(array, int(digests[name].sizes.sum()))
+    found = {
+        name: read(array, 0, array.shape[0], digests[name]) if array.ndim else np.asarray(array[...])
+        for name, array in arrays.items()
+    }
+    return found, store.attributes
+
+
+def _require_content(array: zarr.Array, stored_bytes: int) -> None:
+    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
+    codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
+    if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
+        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
+    claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
+    if claimed > max(_SMALL_BYTES, stored_bytes * (_ZSTD_RATIO if "zstd" in codecs else 1)):
+        raise DataError(
+            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes can hold"
+        )
+
+
+def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 over names, dtypes, shapes and bytes of `arrays`, in the order of their names."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(array.data.cast("B") if array.size else b"")
+    return total.hexdigest()
+
+
+def stored_fingerprint(array: zarr.Array) -> str:
+    """Return a digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
+    total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
+    if getattr(array.store_path.store, "root", None) is not None:
+        total.update(chunks_digest(directory_of(array))[0].encode())
+    return total.hexdigest()
+
+
+# ---------------------------------------------------------------- writing
 
 
 def create(
@@ -103,207 +563,6 @@ def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
         array[start + first : start + first + step] = values[first : first + step]
 
 
-def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any], seals.Seal]:
-    """Open a group of ours read-only, with its `bigkernel` attributes and its seal; a DataError names what is wrong.
-
-    All metadata is compared with the seal before any of it is parsed.
-    """
-    root = Path(os.path.abspath(path))
-    seal = seals.verify(root) if seals.is_sealed(root) else None
-    try:
-        if seal is None and (root / seals.METADATA).is_file():
-            seals.metadata_bytes(root / seals.METADATA)
-        group = zarr.open_group(root, mode="r", zarr_format=3)
-    except FileNotFoundError:
-        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
-        raise DataError(f"{root}: expected a {kind}, but {hint}") from None
-    except _UNREADABLE as error:
-        raise DataError(f"{root}: expected a {kind}, but its zarr metadata cannot be read: {error}") from error
-    attributes = group.attrs.asdict().get(ATTRIBUTE)
-    if not isinstance(attributes, dict) or attributes.get("kind") != kind:
-        found = attributes.get("kind") if isinstance(attributes, dict) else "a zarr group without our attributes"
-        raise DataError(f"{root}: expected a {kind}, found {found}")
-    if seal is None:
-        raise DataError(
-            f"{root}: a {kind} without a seal (format {attributes.get('format')!r}): an earlier version wrote it, its "
-            f"writing was not completed, or its seal was lost; {_REWRITE.get(kind, 'start a new run')}"
-        )
-    return group, attributes, seal
-
-
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[zarr.Group, dict[str, Any], seals.Seal]]:
-    """Open a group of ours, see `open_group`, for a block; a DataError where another store lies there after it."""
-    group, attributes, seal = open_group(path, kind)
-    yield group, attributes, seal
-    if seals.verify(Path(path)) != seal:
-        raise DataError(f"{path}: was exchanged while it was read; read it again")
-
-
-def open_array(group: zarr.Group, name: str) -> zarr.Array:
-    """The numeric array `name` of `group`, with missing chunks an error where this zarr can say so."""
-    try:
-        array = group[name]
-    except KeyError:
-        raise DataError(f"{group.store_path}: the array {name!r} is missing") from None
-    except _UNREADABLE as error:
-        raise DataError(f"{group.store_path}: the metadata of {name!r} cannot be read: {error}") from error
-    if not isinstance(array, zarr.Array) or np.dtype(array.dtype).kind not in _NUMERIC:
-        raise DataError(f"{group.store_path}: {name!r} is not a numeric array")
-    if 0 in array.chunks:
-        raise DataError(f"{group.store_path}: {name!r} has chunks of the shape {array.chunks}; none may be 0")
-    with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `require_chunks` beforehand
-        array = array.with_config(cast(Any, {"read_missing_chunks": False}))
-    return array
-
-
-def array_names(group: zarr.Group) -> list[str]:
-    """Return the names of the arrays of a group of ours, sorted."""
-    return seals.array_names(Path(group.store_path.store.root))  # type: ignore[attr-defined]
-
-
-def directory_of(array: zarr.Array) -> Path:
-    """Return the directory of an array of a local store."""
-    return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
-
-
-def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
-    grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
-    if grid and (start or stop is not None):
-        grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
-    return ("/".join(map(str, ("c", *place))) for place in product(*grid))
-
-
-def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
-    """Raise `ChunkMissing` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
-    root = directory_of(array)
-    lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
-    if lost:
-        count = len(lost) if len(lost) < 100 else "100 or more"
-        raise ChunkMissing(
-            f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
-            "restore the files or write the array again"
-        )
-
-
-def _require_content(array: zarr.Array) -> None:
-    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
-    codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
-    if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
-        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
-    root = directory_of(array)
-    stored = sum((root / key).stat().st_size for key in chunk_keys(array))
-    claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
-    if claimed > max(_SMALL_BYTES, stored * (_ZSTD_RATIO if "zstd" in codecs else 1)):
-        raise DataError(
-            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored:,} bytes can hold"
-        )
-
-
-def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> seals.Marks | None:
-    """Return the marks of the chunks of an array of the sealed group at `path`; None where they hold no whole rows.
-
-    `seal` is the digest of the seal that the group had when it was opened, if that is known. Chunks that are not there,
-    do not read back, or are others than those that were sealed are an error.
-    """
-    there = seals.verify(Path(path))
-    if seal and there.digest != seal:
-        raise DataError(f"{path}: another store lies here than the one that was opened; open it again")
-    if array.nchunks != -(-array.shape[0] // array.chunks[0]):
-        require_chunks(array)
-        return None
-    try:
-        marks, digest = seals.Marks.of(array, directory_of(array))
-    except OSError:
-        require_chunks(array)  # a missing chunk has a name
-        raise
-    if digest != there.arrays[name].chunks:
-        for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
-            read(array, start, min(start + array.chunks[0], array.shape[0]))
-        raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
-    return marks
-
-
-def read(array: zarr.Array, start: int, stop: int, marks: seals.Marks | None = None) -> NDArray[Any]:
-    """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
-
-    `marks` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorrupt and
-    ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
-    """
-    try:
-        values = np.asarray(array[start:stop])
-    except Exception as error:
-        if _passing(error):
-            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
-        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
-        values = np.empty((stop - start, *array.shape[1:]), array.dtype)
-        for key, piece in _pieces(array, start, stop):
-            rows = slice(piece[0].start - start, piece[0].stop - start)
-            values[(rows, *piece[1:])] = _read_piece(array, key, piece)
-    if marks is not None and stop > start:
-        step = array.chunks[0]
-        retry(
-            lambda: marks.require(array, directory_of(array), start // step, -(-stop // step)),
-            times=settings().retries,
-            passing=_passing,
-            failed=lambda error: _logger.warning("%s: its chunks could not be looked at: %s", array.store_path, error),
-            pause_seconds=_RETRY_SECONDS,
-        )
-    return values
-
-
-def _passing(error: Exception) -> bool:
-    """Return True if a store may succeed when asked again; what a codec says of damaged bytes has no errno."""
-    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
-
-
-def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """Yield the chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
-    shape = ((start, stop), *((0, size) for size in array.shape[1:]))
-    steps = array.shards or array.chunks
-    for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
-        bounds = zip(shape, index, steps, strict=True)
-        piece = tuple(slice(max(low, i * step), min(high, (i + 1) * step)) for (low, high), i, step in bounds)
-        yield array.metadata.encode_chunk_key(index), piece
-
-
-def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArray[Any]:
-    what = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}"
-    try:
-        return retry(
-            lambda: np.asarray(array[piece]),
-            times=settings().retries,
-            passing=_passing,
-            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
-            pause_seconds=_RETRY_SECONDS,
-        )
-    except Exception as error:
-        if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
-        if not _passing(error):
-            raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy") from error
-        raise
-
-
-def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 over names, dtypes, shapes and bytes of `arrays`, in the order of their names."""
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        total.update(array.data.cast("B") if array.size else b"")
-    return total.hexdigest()
-
-
-def stored_fingerprint(array: zarr.Array) -> str:
-    """Return a digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
-    total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
-    if getattr(array.store_path.store, "root", None) is not None:
-        total.update(seals.chunks_digest(directory_of(array))[0].encode())
-    return total.hexdigest()
-
-
 def publish(
     path: str | os.PathLike[str],
     kind: str,
@@ -317,37 +576,55 @@ def publish(
         group = zarr.create_group(scratch, zarr_format=3, attributes={ATTRIBUTE: {"kind": kind, **attributes}})
         for name, values in arrays.items():
             rows = max(1, min(len(values), 2**24 // max(1, values[:1].nbytes))) if values.ndim else 1
-            array = create(
-                group,
-                name,
-                shape=values.shape,
-                chunks=(rows, *values.shape[1:]) if values.ndim else (),
-                dtype=values.dtype,
-                compress=values.dtype.kind in "iu",
+            chunks = (rows, *values.shape[1:]) if values.ndim else ()
+            compress = values.dtype.kind in "iu"
+            write(
+                create(group, name, shape=values.shape, chunks=chunks, dtype=values.dtype, compress=compress), 0, values
             )
-            write(array, 0, values)
 
 
-def read_group(
-    path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
-    with opened(path, kind) as (group, attributes, seal):
-        links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
-        if links:
-            raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
-        handles = {name: open_array(group, name) for name in array_names(group)}
-        wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
-        if wanted > limit_bytes:
-            raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
-        for array in handles.values():
-            require_chunks(array)
-            _require_content(array)
-        found = {
-            name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
-            for name, array in handles.items()
-        }
-    for name, array in handles.items():
-        if seals.chunks_digest(directory_of(array), set(chunk_keys(array)))[0] != seal.arrays[name].chunks:
-            raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
-    return found, attributes
+@contextmanager
+def publishing(
+    path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
+) -> Iterator[Path]:
+    """A directory beside `path` that gets a manifest and becomes `path` by one rename when the block ends well.
+
+    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
+    provided that it is a `kind` of ours: nothing else is ever removed.
+
+    `keep` is a token that names the directory; an error or an interruption then leaves it where it is. With `resume`
+    the chunks that an interrupted block of the same token left there are taken up; without it they are removed. Whoever
+    resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
+    """
+    target = Path(os.path.abspath(path))
+    if os.path.exists(target) and not overwrite:
+        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    if os.path.exists(target) and kind_of(target) != kind:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+    scratch = scratch_path(target, keep)
+    with writing(target):
+        if keep and resume:
+            for stale in [file for pattern in ("*.partial", METADATA) for file in scratch.rglob(pattern)]:
+                stale.unlink()
+        elif keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=bool(keep))
+        try:
+            with writing(target):  # says what is free before the directory is removed
+                yield scratch
+                write_manifest(scratch)
+                sync(scratch)
+                replace_place(scratch, target)
+        except BaseException:
+            if not keep:
+                _remove(scratch)
+            raise
+
+
+def _remove(scratch: Path) -> None:
+    """Remove a directory to which a write that was interrupted in this process may add one file more."""
+    for _ in range(10):
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.01)
+        if not scratch.exists():
+            return

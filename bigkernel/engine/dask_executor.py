@@ -8,32 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import dask
 import numpy as np
 from distributed import Client, Future
-from distributed.protocol.pickle import dumps
 
-from bigkernel.config import Settings
-from bigkernel.data.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.engine.executor import Schedule, Work
+from bigkernel.arrays import Array
+from bigkernel.data.run_directory import ArrayRef, detach
+from bigkernel.engine.executor import RunningSweep, Schedule
 from bigkernel.engine.interrupts import patience, tell_waiting
-from bigkernel.engine.preflight import check_cluster
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import DaskSource, NumpySource
-from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_in, receipts_of, run_held, run_subtree
-from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
+from bigkernel.engine.rows import DaskSource, NumpySource, Rows
+from bigkernel.engine.tasks import (
+    PULSE_SECONDS,
+    Bundled,
+    Partial,
+    SweepTask,
+    ToScheduler,
+    merge_bundle,
+    receipts_in,
+    receipts_of,
+    run_held,
+    run_subtree,
+)
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
-from bigkernel.events.kinds import Receipted
-from bigkernel.events.scope import emit
-from bigkernel.streaming.merge_tree import Merge, leaf
-from bigkernel.streaming.plan import Plan, Segment
+from bigkernel.streaming.plan import Merge, Segment, leaf
 
 BATCH = 512  # most tasks of one message to the scheduler
-MERGER_BYTES = 2**16  # most of a job that every merge brings along
 PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
@@ -45,50 +48,38 @@ BUNDLE = 4  # most partials that one task merges
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class DaskExecutor:
-    """Runs the tasks of a sweep on the workers of a client."""
-
-    client: Client
-    name: str = "dask"
-
-    def slots(self) -> tuple[int, int]:
-        threads = self.client.ncores()
-        return len(threads), sum(threads.values())
-
-    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
-        return check_cluster(self.client, rows, steps, wanted, run)
-
-    def run(self, work: Work) -> Partial:
-        tasks = _Tasks(self.client, work)
-        try:
-            tasks.share()
-            with Watch(self.client, work.token, work.wanted, work.require_lock, work.schedule) as watch:
-                tasks.begin(watch)
-                return tasks.finish(watch)
-        except BaseException as error:
-            tasks.let_go()
-            with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
-                if work.job.run:
-                    _settle(self.client, work.token, error, patience(error, work.wanted.grace_seconds))
-            raise
-        finally:
-            tasks.let_go()
+def run_on_cluster(work: RunningSweep, client: Client) -> Partial:
+    """Run all segments and merges that are left on the workers of a client; return the merged partial."""
+    tasks, wanted = _Tasks(client, work), work.spec.wanted
+    try:
+        tasks.share()
+        with Watch(client, work) as watch:
+            tasks.begin(watch)
+            return tasks.finish(watch)
+    except BaseException as error:
+        tasks.let_go()
+        with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
+            if work.task.run:
+                _await_tasks(client, work.token, error, patience(error, wanted.grace_seconds))
+        raise
+    finally:
+        tasks.let_go()
 
 
 class _Tasks:
     """The tasks of one sweep on a cluster: segments, merges and, without a run, receipts."""
 
-    def __init__(self, client: Client, work: Work) -> None:
-        self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.job.run
-        pause = max(PULSE_SECONDS, len(client.ncores()) / PULSES_PER_SECOND)
-        self._job = replace(work.job, heard=ToScheduler(work.token, pause) if work.wanted.monitor else None)
+    def __init__(self, client: Client, work: RunningSweep) -> None:
+        self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.task.run
+        pause = max(PULSE_SECONDS, sum(client.ncores().values()) / PULSES_PER_SECOND)
+        to_scheduler = ToScheduler(work.token, pause) if work.spec.wanted.monitor else None
+        self._task = replace(work.task, on_pulse=to_scheduler)
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
         self._top = ""  # the node that all others are merged into
         self._last: Future | Partial | None = None
-        self._shared: Job | Future = self._job
-        self._merger: Job | Future = self._job
+        self._shared: SweepTask | Future = self._task
+        self._merger = self._task
 
     def share(self) -> None:
         """Bring the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
@@ -98,9 +89,11 @@ class _Tasks:
         """
         if self._run:
             return
-        (shared,) = self._submit(_given, "job", ["all"], [self._job], priority=3)
+        (shared,) = self._submit(_given, "job", ["all"], [self._task], priority=3)
         self._shared = shared
-        self._merger = _without_arrays(self._job) or shared
+        # merges look at no large array of the statistic; one that needs the shared task could run wherever that is:
+        # the scheduler would weigh all workers against one another, and send both of its inputs to one that is idle
+        self._merger = replace(self._task, statistic=detach(self._task.statistic, _NoStore()), on_pulse=None)
         with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
@@ -111,7 +104,7 @@ class _Tasks:
         }
         slots = sum(self._client.ncores().values())
         # rows that the cluster holds come with their own tasks
-        most = 1 if self._work.rows.persisted else segments_a_task(self._schedule, slots)
+        most = 1 if self._work.spec.rows.persisted else segments_a_task(self._schedule, slots)
         subtrees = spread(bundle_segments(self._schedule, most), len(self._client.ncores()))
         tasks = self._begin_segments(subtrees)
         nodes.update(zip((subtree.node for subtree in subtrees), tasks, strict=True))
@@ -121,19 +114,19 @@ class _Tasks:
         # a task holds what it takes until it ends, within what the plan announces; with a run it reads two at a time
         at_once = BUNDLE if self._run or self._schedule.plan.merges_bundled else 2
         batches = bundle_merges(self._schedule, subtrees, at_once)
-        self._begin_merges(next(batches, []), nodes, told=self._run is not None)
+        self._begin_merges(next(batches, []), nodes, with_receipts=self._run is None)
         if not self._run:  # with a run the result is the receipt
             receipts = self._submit(receipts_of, "receipt", list(nodes), list(nodes.values()), priority=2)
             self._receipts = dict(zip(receipts, nodes, strict=True))
         for batch in batches:
-            self._begin_merges(batch, nodes, told=True)
+            self._begin_merges(batch, nodes, with_receipts=False)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
                 watch.expect(future)
 
     def _begin_segments(self, subtrees: Sequence[Subtree]) -> list[Future]:
-        rows, names = self._work.rows, [subtree.node for subtree in subtrees]
+        rows, names = self._work.spec.rows, [subtree.node for subtree in subtrees]
         segments = [subtree.segments for subtree in subtrees]
         pieces = [rows.part(some[0].start, some[-1].stop) for some in segments]
         shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors[node] for node in names]
@@ -144,7 +137,9 @@ class _Tasks:
         columns = shared, plain, [one for (one,) in segments], ancestors, lazy, *zip(*held, strict=True)
         return self._submit(run_held, "segment", names, *columns)
 
-    def _begin_merges(self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], told: bool) -> None:
+    def _begin_merges(
+        self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], with_receipts: bool
+    ) -> None:
         """Submit merges none of whose tasks waits for another; the inputs leave `nodes`, and so are forgotten then."""
         names = [merges[-1][0] for merges in tasks]
         inputs: list[list[Future | Partial | None]] = []
@@ -152,7 +147,13 @@ class _Tasks:
             taken = [nodes.pop(child) for _, *children in merges for child in children if child in nodes]
             inputs.append([*taken, *[None] * (BUNDLE - len(taken))])
         ancestors = [self._schedule.ancestors[node] for node in names]
-        columns = [self._merger] * len(names), tasks, ancestors, [told] * len(names), *zip(*inputs, strict=True)
+        columns = (
+            [self._merger] * len(names),
+            tasks,
+            ancestors,
+            [with_receipts] * len(names),
+            *zip(*inputs, strict=True),
+        )
         # before other segments, so that few partials wait
         nodes.update(zip(names, self._submit(merge_bundle, "merge", names, *columns, priority=1), strict=True))
 
@@ -163,7 +164,7 @@ class _Tasks:
         while self._segments or self._receipts or top is not None:
             last = self._schedule.name_of(self._top) if top is not None else "a receipt"
             done = watch.first_done("a segment" if self._segments else last)
-            come = watch.results({future: self._receipts[future] for future in done if future in self._receipts})
+            come = watch.receipts({future: self._receipts[future] for future in done if future in self._receipts})
             for future in done:
                 node = self._segments.get(future) or self._receipts.get(future, self._top)
                 if future.status in ("error", "cancelled"):
@@ -175,7 +176,6 @@ class _Tasks:
                     del self._receipts[future]
                     for receipt in come[future]:
                         self._work.add_receipt(receipt)
-                        emit(Receipted(receipt))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
         assert partial is not None
@@ -191,7 +191,12 @@ class _Tasks:
                 future.release()
 
     def _submit(
-        self, function: Callable[..., Any], kind: str, nodes: Sequence[str], *columns: Sequence[Any], priority: int = 0
+        self,
+        function: object,
+        kind: str,
+        nodes: Sequence[str],
+        *columns: Sequence[object],
+        priority: int = 0,
     ) -> list[Future]:
         """Submit a task a node, with its values of the columns; many in one message, for each costs the scheduler."""
         if not nodes:
@@ -205,48 +210,35 @@ class _Tasks:
 
     def _finish_segments(self, node: str, future: Future, watch: Watch) -> None:
         del self._segments[future]
-        leaves = self._schedule.segments_of(node)
         if self._run is None:
-            for one in leaves:
-                self._work.tell_done(Receipt(one, *self._schedule.rows[one]))
-            return
+            return  # their receipts come when a worker has a moment
         # the run knows it, even when the worker that did it has died since
-        found = [receipt for one in leaves if (receipt := self._run.receipt(one))]
-        if len(found) < len(leaves):
-            found = list(receipts_in(watch.result(future, node, self._run)))
-        for receipt in (replace(one, resumed=False) for one in found):
-            self._work.add_receipt(receipt)
-            self._work.tell_done(receipt)
+        leaves = self._schedule.segments_of(node)
+        receipts = [receipt for one in leaves if (receipt := self._run.receipt(one))]
+        if len(receipts) < len(leaves):
+            receipts = list(receipts_in(cast(Partial | Bundled, watch.result(future, node, self._run))))
+        for receipt in receipts:
+            self._work.add_receipt(replace(receipt, resumed=False))
 
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
-        # here too
+        # the run may know it here too
         receipt = self._run.receipt(node) if self._run else None
         if receipt:
             return None, replace(receipt, resumed=False)
-        found: Partial | Bundled = watch.result(future, node, self._run)
-        return found[0], found[1]
+        total, receipt, *_ = cast(Partial | Bundled, watch.result(future, node, self._run))
+        return total, receipt
 
 
-def _given(job: Job) -> Job:
-    return job
+def _given(task: SweepTask) -> SweepTask:
+    return task
 
 
 class _NoStore:
     """An array store that keeps nothing."""
 
-    def keep(self, values: np.ndarray[Any, Any]) -> ArrayRef:
+    def keep(self, values: Array) -> ArrayRef:
         """Return a reference that nobody follows."""
         return ArrayRef("")
-
-
-def _without_arrays(job: Job) -> Job | None:
-    """Make a job for merges, which look at no large array of the statistic; None where it is large still.
-
-    A merge that needs the shared job could run wherever that is: the scheduler would weigh all workers against one
-    another for each merge, and send both of its inputs to one that is idle.
-    """
-    light = replace(job, statistic=detach(job.statistic, _NoStore()), heard=None)
-    return light if len(dumps(light)) <= MERGER_BYTES else None
 
 
 @dataclass(frozen=True)
@@ -260,14 +252,14 @@ class Subtree:
 
 def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
     """Take the segments that are still to be computed, in order, up to `most` together that the tree merges."""
-    found = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
+    subtrees = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
     for merge in schedule.merges:
         node, left, right = merge
         first, stop = schedule.covers[node]
-        if stop - first <= most and left in found and right in found and not schedule.is_done(node):
-            a, b = found.pop(left), found.pop(right)
-            found[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
-    return sorted(found.values(), key=lambda subtree: subtree.segments[0].index)
+        if stop - first <= most and left in subtrees and right in subtrees and not schedule.is_done(node):
+            a, b = subtrees.pop(left), subtrees.pop(right)
+            subtrees[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
+    return sorted(subtrees.values(), key=lambda subtree: subtree.segments[0].index)
 
 
 def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:
@@ -321,17 +313,17 @@ def spread(tasks: Sequence[T], workers: int) -> list[T]:
     return [tasks[i] for i in order if i < len(tasks)]
 
 
-def _settle(client: Client, token: str, error: BaseException, seconds: float) -> None:
+def _await_tasks(client: Client, token: str, error: BaseException, seconds: float) -> None:
     """Wait until no worker is at a task of this sweep: what is under way is still published in the run."""
-    deadline, told = time.monotonic() + seconds, False
+    deadline, said = time.monotonic() + seconds, False
     while client.status == "running" and time.monotonic() < deadline:
         busy = client.run(at_work, token, on_error="return", callback_timeout=ASK_SECONDS)
         count = sum(answer is True for answer in busy.values())
         if not count:
             return
-        if not told:
+        if not said:
             tell_waiting(error, count, seconds)
-            told = True
+            said = True
         time.sleep(0.1)
 
 

@@ -1,12 +1,20 @@
-"""SIGTERM and Ctrl-C: a job that is asked to end keeps what it has finished, says what it still does, and ends in time.
+"""The process of a command: how it begins quickly, and how it ends when it is asked to.
+
+SIGTERM and Ctrl-C: a job keeps what it has finished, says what it still does, and ends in time.
 
 SIGTERM becomes an exception, so that contexts end as they should. Python hears signals between two steps of its own:
 what it calls may take minutes. So a thread hears them too, at once, and ends the process where the rest takes longer
 than `LAST_SECONDS`; a run stands that as it stands a kill.
+
+Importing the scientific stack makes hundreds of thousands of objects that stay, through which Python's collector of
+cyclic garbage goes again and again: 0.6 s of a fit of 4.5 s. Only the process of a command asks for less of it, never
+a host that imports us.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import socket
@@ -15,12 +23,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from types import FrameType
 
 INTERRUPTED = 75  # exit code: to be gone on with, whether Ctrl-C or SIGTERM asked
 GRACE_SECONDS = 4.0  # after SIGTERM, for segments under way; or `bigkernel.grace-seconds`, if that is less
 LAST_SECONDS = 9.0  # from SIGTERM, or a second Ctrl-C, to the end of the process
 SEGMENT_THREADS = "bigkernel-segment"
+_NEW_OBJECTS = 100_000  # while modules are imported, before the collector looks at the youngest; Python's number is 700
+_usual: list[tuple[int, int, int]] = []
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,8 +46,7 @@ def tell_waiting(error: BaseException, segments: int, seconds: float) -> None:
     """Say what is waited for, where somebody asked the job to end and waits too."""
     if not segments or not isinstance(error, KeyboardInterrupt):
         return
-    from bigkernel.events.kinds import Note  # late: a command that only shows its help does without it
-    from bigkernel.events.scope import emit
+    from bigkernel.events.job import Note, emit  # late: a command that only shows its help does without it
 
     what = f"finishing {segments} segment{'s' * (segments > 1)}"
     if isinstance(error, Terminated):
@@ -58,12 +67,12 @@ def terminable() -> Iterator[None]:
         yield
         return
 
-    def asked(number: int, frame: Any) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise Terminated
 
-    with _heard_at_once():
-        signal.signal(signal.SIGTERM, asked)
+    with _read_at_once():
+        signal.signal(signal.SIGTERM, terminate)
         try:
             yield
         finally:
@@ -71,12 +80,12 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def _heard_at_once() -> Iterator[None]:
+def _read_at_once() -> Iterator[None]:
     """Let a thread hear every signal of the block as it comes."""
     here, there = socket.socketpair()
     there.setblocking(False)
     before = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_hear, args=(here,), name="bigkernel-signals", daemon=True)
+    thread = threading.Thread(target=_watch_signals, args=(here,), name="bigkernel-signals", daemon=True)
     thread.start()
     try:
         yield
@@ -86,7 +95,7 @@ def _heard_at_once() -> Iterator[None]:
         thread.join(1)
 
 
-def _hear(signals: socket.socket) -> None:
+def _watch_signals(signals: socket.socket) -> None:
     """End the process `LAST_SECONDS` after SIGTERM or a second Ctrl-C, unless the block ends before."""
     interrupts, deadline = 0, float("inf")
     with signals:
@@ -94,13 +103,13 @@ def _hear(signals: socket.socket) -> None:
             left = deadline - time.monotonic()
             signals.settimeout(None if left == float("inf") else max(0.001, left))
             try:
-                heard = signals.recv(64)
+                received = signals.recv(64)
             except TimeoutError:
                 end_now(INTERRUPTED)
-            if not heard:
+            if not received:
                 return
-            interrupts += heard.count(signal.SIGINT)
-            if signal.SIGTERM in heard or interrupts > 1:
+            interrupts += received.count(signal.SIGINT)
+            if signal.SIGTERM in received or interrupts > 1:
                 deadline = min(deadline, time.monotonic() + LAST_SECONDS)
 
 
@@ -117,3 +126,18 @@ def end_now(code: int) -> None:
         with suppress(Exception):
             stream.flush()
     os._exit(code)
+
+
+def collect_rarely() -> None:
+    """Have new objects looked at a hundred times as seldom from now on, and none of them when the process ends."""
+    if not _usual:
+        _usual.append(gc.get_threshold())
+        gc.set_threshold(_NEW_OBJECTS, *_usual[0][1:])
+        atexit.register(gc.freeze)
+
+
+def collect_as_usual() -> None:
+    """Go back to Python's own pace, before there is data; what is there already stays, and is not looked at again."""
+    if _usual:
+        gc.freeze()
+        gc.set_threshold(*_usual.pop())

@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from bigkernel.engine.sweep import SweepSpec, before_sweep, run_sweep
+from bigkernel.engine.executor import SweepSpec
+from bigkernel.engine.sweep import before_sweep, run_sweep
 from bigkernel.streaming.plan import Plan, Segment
 
 LONG_ROWS = 8192  # a sweep of no more rows is run whole
@@ -62,7 +62,7 @@ class _Stopped(BaseException):
         self.plan, self.slots, self.pieces = plan, slots, pieces
 
 
-def pilot(job: Callable[[], Any], *, flops: float | None = None, workers: int | None = None) -> Estimate:
+def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int | None = None) -> Estimate:
     """Estimate the seconds of a job from a short piece of its first long sweep.
 
     Parameters
@@ -94,23 +94,23 @@ def pilot(job: Callable[[], Any], *, flops: float | None = None, workers: int | 
     try:
         job()
     except _Stopped as stopped:
-        found = stopped
+        timed = stopped
     else:
         seconds = time.perf_counter() - start
         return Estimate(seconds, seconds, seconds, seconds, seconds, 0)
     finally:
         before_sweep.reset(token)
     spent = time.perf_counter() - start
-    before = max(0.0, spent - sum(piece.seconds for piece in found.pieces))
-    times = 1.0 if flops is None else flops / max(found.plan.flops, 1.0)
-    least, most = extrapolate(found.pieces, found.plan, found.slots, workers or found.slots)
+    before = max(0.0, spent - sum(piece.seconds for piece in timed.pieces))
+    times = 1.0 if flops is None else flops / max(timed.plan.flops, 1.0)
+    least, most = extrapolate(timed.pieces, timed.plan, timed.slots, workers or timed.slots)
     return Estimate(
         seconds=before + times * (least * most) ** 0.5,
         least=before + times * least / MARGIN,
         most=before + times * most * MARGIN,
         before_seconds=before,
         pilot_seconds=spent,
-        pilot_rows=sum(piece.rows for piece in found.pieces),
+        pilot_rows=sum(piece.rows for piece in timed.pieces),
     )
 
 
@@ -134,7 +134,7 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
 def _stop_if_long(spec: SweepSpec) -> None:
     """Time pieces of a long sweep and end its job; do nothing before a short one."""
     if spec.plan.n_rows > LONG_ROWS:
-        slots = min(spec.executor.slots()[1], len(spec.plan.segments))
+        slots = min(spec.slots()[1], len(spec.plan.segments))
         raise _Stopped(spec.plan, slots, _timed_pieces(spec, slots))
 
 
@@ -145,7 +145,7 @@ def _timed_pieces(spec: SweepSpec, slots: int) -> list[Piece]:
     rows = min(_FIRST_ROWS, longest // 2)
     while True:
         piece = _piece(spec.plan, _SEGMENTS_A_SLOT * slots, rows)
-        pieces.append(_timed(replace(spec, plan=piece, place=None, what="pilot")))
+        pieces.append(_timed(replace(spec, plan=piece, location=None, what="pilot")))
         if rows >= longest or (len(pieces) > 1 and _enough(pieces)):
             return pieces
         rows = min(2 * rows, longest)

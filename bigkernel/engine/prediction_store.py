@@ -15,21 +15,19 @@ import numpy as np
 import zarr
 
 from bigkernel.arrays import Array
-from bigkernel.data import seals, zarr_arrays
+from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
-from bigkernel.data.check import look
+from bigkernel.data.check import check_chunks
 from bigkernel.data.fingerprint import NOT_COMPARED
-from bigkernel.engine.context import forget, in_force
+from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import sweep
+from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import Incident
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.moments import add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 FORMAT = 2
 WHAT = "predict"  # the word for the sweep that writes them
@@ -74,8 +72,8 @@ class PredictionWriter:
 
 def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
     """Write one whole chunk of every array in `rows` into the unpublished group at `path`."""
-    if seals.is_sealed(Path(path)):
-        raise DataError(f"{path}: is published and sealed; write its changed rows as a new store")
+    if zarr_arrays.has_manifest(path):
+        raise DataError(f"{path}: is published; write its changed rows as a new store")
     group = zarr.open_group(path, mode="r+", zarr_format=3)
     for name, values in rows.items():
         array = group[name]
@@ -125,8 +123,8 @@ def create(
 
 
 def kept_for_run() -> tuple[str, bool]:
-    """Return `keep` and `resume` of `atomic_write.publishing` under the run in force; "" and False without one."""
-    job = in_force().job
+    """Return `keep` and `resume` of `zarr_arrays.publishing` under the run in force; "" and False without one."""
+    job = execution.get().job
     if job is None:
         return "", False
     return token_of(job.path), job.resume and Path(job.path, WHAT, "manifest.json").exists()
@@ -145,23 +143,24 @@ def fill(rows: Rows, writer: PredictionWriter) -> None:
             emit(Incident("damage", f"{WHAT}: all rows are written again, for what was kept is damaged ({damage})"))
             forget(WHAT)
             sweep(rows, writer, what=WHAT)
-    _require_chunks(zarr.open_group(writer.path, mode="r", zarr_format=3))
+    _require_chunks(writer.path)
 
 
 def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
     # any value may be written; only bytes that are not as they were written are damage
-    looks = (look(zarr_arrays.open_array(group, name), name, lambda *_: "") for name in zarr_arrays.array_names(group))
-    return next((looked.damage for found in looks for looked in found if looked.damage), None)
+    arrays = (check_chunks(array, name, lambda *_: "") for name, array in sorted(group.arrays()))
+    return next((checked.damage for chunks in arrays for checked in chunks if checked.damage), None)
 
 
-def _require_chunks(group: zarr.Group) -> None:
-    for name in zarr_arrays.array_names(group):
-        zarr_arrays.require_chunks(zarr_arrays.open_array(group, name))
+def _require_chunks(path: str | os.PathLike[str]) -> zarr.Group:
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    for _, array in sorted(group.arrays()):
+        zarr_arrays.require_chunks(array)
+    return group
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
     """Open a prediction store; a `DataError` where it is none, or chunks are missing."""
-    group, *_ = zarr_arrays.open_group(path, "predictions")
-    _require_chunks(group)
-    return group
+    zarr_arrays.open_store(path, "predictions")
+    return _require_chunks(os.fspath(path))

@@ -7,13 +7,12 @@ one and reads; the run directory is one that all share, and can be written; disk
 from __future__ import annotations
 
 import platform
-import shutil
 import time
 import uuid
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import distributed
 import numpy as np
@@ -27,10 +26,8 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import retry
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import ZarrSource
-from bigkernel.engine.telemetry import Resident, resident
-from bigkernel.engine.worker_plugins import OneBlasThread
+from bigkernel.engine.process import OneBlasThread, Resident, resident
+from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.streaming.plan import Plan, Sharing
 
@@ -55,42 +52,44 @@ def processor() -> str:
     return f"{platform.machine()} {' '.join(sorted(kinds))}"
 
 
-def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> dict[str, Any]:
-    """Look at one worker: versions, processor, free disk of the run, memory, and what is wrong; runs on the worker."""
-    wrong = []
-    prints = []
+@dataclass(frozen=True)
+class WorkerState:
+    """A worker before its first task, as it sees itself."""
+
+    versions: dict[str, str]
+    processor: str
+    wrong: list[str]  # reasons why it cannot work
+    fingerprints: list[str]  # of the stored rows and columns
+    resident: Resident
+
+
+def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> WorkerState:
+    """Look at the worker that this runs on."""
+    wrong, prints = [], []
     for source in sources:
+        there = replace(source, digests=None)  # other data than the driver's is told by the fingerprint
         try:
-            prints.append(_sound(source))
+            prints.append(retry(partial(_fingerprint, there), times=_RETRIES, passing=_is_passing))
         except (OSError, DataError) as error:
             wrong.append(f"the input cannot be read: {error}")
-    free = None
     if run is not None:
         try:
             if (Path(run) / f".preflight.{token}").read_text() != token:
                 raise OSError("another file of the same name is there")
             (Path(run) / f".preflight.{token}.{uuid.uuid4().hex}").write_text(token)
-            free = shutil.disk_usage(run).free
         except OSError as error:
             wrong.append(f"the run directory {run} is not shared with it, or cannot be written: {error}")
-    return {
-        "versions": versions(),
-        "processor": processor(),
-        "free": free,
-        "wrong": wrong,
-        "fingerprints": prints,
-        "resident": resident(),
-    }
+    return WorkerState(versions(), processor(), wrong, prints, resident())
 
 
-def _sound(source: ZarrSource) -> str:
-    there = replace(source, marks=None)  # other data than the driver's is told by the fingerprint
+def _fingerprint(source: ZarrSource) -> str:
+    """Read the first row of a source, and return its fingerprint."""
+    source.read(0, min(1, source.shape[0]))
+    return source.fingerprint()
 
-    def look() -> str:
-        there.read(0, min(1, there.shape[0]))
-        return there.fingerprint()
 
-    return retry(look, times=_RETRIES, passing=lambda error: isinstance(error, OSError))
+def _is_passing(error: Exception) -> bool:
+    return isinstance(error, OSError)
 
 
 def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> int:
@@ -110,30 +109,28 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
         The plan does not fit in the memory of a worker.
     """
     wait_for_workers(client, 1, wanted.stall_seconds)
-    found = ask(client, rows, run, wanted)
+    states = ask(client, rows, run, wanted)
     mine, kind = versions(), processor()
-    for address, answer in found.items():
-        for name, version in answer["versions"].items():
+    for address, state in states.items():
+        for name, version in state.versions.items():
             if version != mine[name]:
                 raise ConfigError(
                     f"worker {address} has {name} {version}, the driver {mine[name]}; install the same versions"
                 )
-        if answer["wrong"]:
-            raise DataError(f"worker {address}: {answer['wrong'][0]}")
-        if answer["processor"] != kind:
+        if state.wrong:
+            raise DataError(f"worker {address}: {state.wrong[0]}")
+        if state.processor != kind:
             warnings.warn(
-                f"worker {address} computes on {answer['processor']}, the driver on {kind}: the same job elsewhere may "
+                f"worker {address} computes on {state.processor}, the driver on {kind}: the same job elsewhere may "
                 "differ in the last bits",
                 RuntimeWarning,
                 stacklevel=2,
             )
-    prints = {tuple(answer["fingerprints"]) for answer in found.values()} | {
-        tuple(source.fingerprint() for source in rows.stored)
-    }
-    if len(prints) > 1:
+    prints = {tuple(state.fingerprints) for state in states.values()}
+    if len(prints | {tuple(source.fingerprint() for source in rows.stored)}) > 1:
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
     client.register_plugin(OneBlasThread())
-    held = {address: answer["resident"] for address, answer in found.items()}
+    held = {address: state.resident for address, state in states.items()}
     return _check_memory(client, steps, held, run, wanted.reserved_bytes)
 
 
@@ -174,23 +171,22 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:
-    """Examine all workers as far as they are still there; return the findings by address, see `examine`."""
+def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[str, WorkerState]:
+    """Examine all workers as far as they are still there; return their states by address."""
     token = uuid.uuid4().hex
-    sources = rows.stored if rows is not None else ()
     try:
         if run is not None:
             (run.root / f".preflight.{token}").write_text(token)
         answers = client.run(
             examine,
-            sources,
+            rows.stored,
             None if run is None else run.path,
             token,
             on_error="return",
             callback_timeout=wanted.stall_seconds,
         )
         if run is not None and len(list(run.root.glob(f".preflight.{token}.*"))) < sum(
-            isinstance(answer, dict) and not answer["wrong"] for answer in answers.values()
+            isinstance(answer, WorkerState) and not answer.wrong for answer in answers.values()
         ):
             raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
     except TimeoutError as error:
@@ -211,7 +207,7 @@ def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) ->
             )
         if isinstance(answer, BaseException):
             raise Stalled(f"worker {address} failed before the first task: {answer!r}")
-    return {address: answer for address, answer in answers.items() if isinstance(answer, dict)}
+    return {address: answer for address, answer in answers.items() if isinstance(answer, WorkerState)}
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:

@@ -1,40 +1,457 @@
 """Rows: a matrix that is read lazily, with the columns that go with it, wherever it lies.
 
-`Rows` holds where `x` (n, d) and its columns y, weight, domain and group come from (NumPy, Dask, a zarr array, a
-corpus) and the row maps to apply, and it is plain picklable data: a task opens the store itself and reads chunk by
-chunk.
+`Rows` holds the sources of `x` (n, d) and of its columns y, weight, domain and group (NumPy, SciPy, Dask, a zarr array,
+a corpus) and the row maps to apply. Rows and sources are plain picklable data: a task opens the store itself and reads
+chunk by chunk. Row ids are those of the source.
+
+`source_of` makes a source of any values: arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay
+lazy, and xarray arrays give what they hold; nothing is imported for them, for an object of a library can only come from
+one that has imported it. pandas frames and Arrow tables are arrays to NumPy already.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
+import dask
 import numpy as np
+import zarr
+from dask.utils import is_dataframe_like, is_series_like
 from distributed import futures_of
+from scipy import sparse
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, settings
+from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, ZarrSource, source_of, window
 from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
+if TYPE_CHECKING:
+    import dask.array as da
+    import dask.dataframe as dd
+
+_NUMERIC = "biuf"
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
+
+
+class Source(Protocol):
+    """The origin of a matrix or a column, read piece by piece."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, …)."""
+
+    @property
+    def dtype(self) -> DType:
+        """As stored."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+        return ()
+
+    def read(self, start: int, stop: int) -> Array:
+        """Read rows start … stop."""
+
+    def part(self, start: int, stop: int) -> Source:
+        """Take the part that a task needs to read rows start … stop; their row ids stay as they are."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that differs where the values differ, as far as can be told without reading them all."""
+
+    def state(self) -> object:
+        """Return what changes when others change the values, where reads do not tell it; None: nothing."""
+        return None
+
+    @property
+    def origin(self) -> Source:
+        """The stored source that the rows are made of; the source itself where they are stored."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class NumpySource(Source):
+    """Rows `offset` and up of a matrix, held in memory."""
+
+    values: Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.values.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.values[start - self.offset : stop - self.offset]
+
+    def part(self, start: int, stop: int) -> Source:
+        return NumpySource(self.read(start, stop), start)
+
+    def fingerprint(self) -> str:
+        return zarr_arrays.digest({"values": self.values})
+
+    def state(self) -> object:
+        values: object = self.values
+        while values is not None and not isinstance(values, np.memmap):
+            values = getattr(values, "base", None)
+        if values is None or values.filename is None:
+            return None
+        try:
+            if values.mode in ("r+", "w+"):
+                values.flush()  # what this process has written has its time on disk now, and not later
+            status = os.stat(values.filename)
+        except OSError:
+            return "it was removed"
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSource(Source):
+    """Rows `offset` and up of a SciPy matrix in memory (CSR), made dense a piece at a time, where they are read."""
+
+    values: sparse.csr_array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return np.dtype(str(self.values.dtype))
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
+
+    def part(self, start: int, stop: int) -> Source:
+        return SparseSource(self.values[start - self.offset : stop - self.offset], start)
+
+    def fingerprint(self) -> str:
+        arrays = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
+        return zarr_arrays.digest({**arrays, "shape": np.array(self.shape)})
+
+    def held_bytes(self, rows: int) -> int:
+        """Return bytes of so many rows at most, as they travel to a task."""
+        held = self.values.data.nbytes + self.values.indices.nbytes
+        return int(held * min(self.shape[0], rows) // max(1, self.shape[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrSource(Source):
+    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
+
+    `digests` are of the chunks of an array of ours, which every read compares with what is there.
+    """
+
+    path: str = ""
+    name: str = ""
+    foreign: zarr.Array | None = None
+    digests: zarr_arrays.ChunkDigests | None = None
+
+    @cached_property
+    def array(self) -> zarr.Array:
+        """The open array."""
+        if self.foreign is not None:
+            return self.foreign
+        return zarr_arrays.open_store(self.path, "corpus").array(self.name)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "array"}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        step = (self.array.shards or self.array.chunks)[0]
+        return (*range(0, self.shape[0], step), self.shape[0])
+
+    def read(self, start: int, stop: int) -> Array:
+        return zarr_arrays.read(self.array, start, stop, self.digests)
+
+    def part(self, start: int, stop: int) -> ZarrSource:
+        if self.digests is None:
+            return self
+        step = self.array.chunks[0]
+        return replace(self, digests=self.digests.part(start // step, -(-stop // step)))
+
+    def fingerprint(self) -> str:
+        return zarr_arrays.stored_fingerprint(self.array)
+
+    def state(self) -> object:
+        """See `Source`; every read of an array with digests tells by itself."""
+        return None if self.digests is not None else self.fingerprint()
+
+
+@dataclass(frozen=True, eq=False)
+class DaskSource(Source):
+    """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
+
+    array: da.Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return (0, *np.cumsum(self.array.chunks[0]).tolist())
+
+    def read(self, start: int, stop: int) -> Array:
+        piece = self.array[start - self.offset : stop - self.offset]
+        # what is persisted on a cluster is fetched from it; all else is computed here, in the task
+        futures = futures_of(self.array)
+        values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
+        return np.asarray(values.toarray() if sparse.issparse(values) else values)
+
+    def part(self, start: int, stop: int) -> Source:
+        # only the graph of these rows travels with the task
+        (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
+        return DaskSource(piece, start)
+
+    def fingerprint(self) -> str:
+        return f"dask {self.array.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Source):
+    """Some rows of another source, which are rows 0 … here."""
+
+    source: Source  # the other
+    first: int  # where they begin there
+    count: int  # of them
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.count, *self.source.shape[1:]
+
+    @property
+    def dtype(self) -> DType:
+        return self.source.dtype
+
+    @property
+    def origin(self) -> Source:
+        return self.source.origin
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        if not self.source.steps:
+            return ()
+        inside = {step - self.first for step in self.source.steps if 0 < step - self.first < self.count}
+        return (0, *sorted(inside), self.count)
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.source.read(self.first + start, self.first + stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        return replace(self, source=self.source.part(self.first + start, self.first + stop))
+
+    def fingerprint(self) -> str:
+        return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassWeightSource(Source):
+    """The weight of each row times the factor of its class; of rows without a label, the weight itself.
+
+    A column that is computed where it is read, so that every statistic sees it.
+    """
+
+    y: Source  # the column of labels
+    weight: Source | None  # the column of weights, or None: ones
+    labels: Array  # (k,) sorted, as the column holds them
+    factors: Array  # (k,) of each label
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.y.shape[0],)
+
+    @property
+    def dtype(self) -> DType:
+        return np.dtype(np.float64)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.y.steps
+
+    def read(self, start: int, stop: int) -> Array:
+        y = self.y.read(start, stop)
+        place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
+        factor: Array = np.where(self.labels[place] == y, self.factors[place], 1.0)
+        return factor if self.weight is None else factor * self.weight.read(start, stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        weight = None if self.weight is None else self.weight.part(start, stop)
+        return replace(self, y=self.y.part(start, stop), weight=weight)
+
+    def fingerprint(self) -> str:
+        table = zarr_arrays.digest({"labels": self.labels, "factors": self.factors})
+        weight = "" if self.weight is None else self.weight.fingerprint()
+        return f"weights by class {table} of {self.y.fingerprint()} and {weight}"
+
+    @property
+    def origin(self) -> Source:
+        return (self.y if self.weight is None else self.weight).origin
+
+
+def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
+    """Open `x` and the columns of a corpus, whose chunks are those that were published."""
+    arrays = zarr_arrays.open_arrays(corpus.path, "corpus", ("x", *corpus.columns), corpus.digest)
+    sources = {}
+    for name, (array, digests) in arrays.items():
+        sources[name] = ZarrSource(corpus.path, name, digests=digests)
+        sources[name].__dict__["array"] = array  # opened once in this process
+    return sources
+
+
+def window(source: Source, start: int, stop: int) -> Source:
+    """Take rows start … stop of a source as a source of their own."""
+    if isinstance(source, NumpySource):
+        return NumpySource(source.read(start, stop))
+    if isinstance(source, SparseSource):
+        return SparseSource(source.values[start:stop])
+    if isinstance(source, DaskSource):
+        return DaskSource(source.array[start:stop])
+    return Window(source, start, stop - start)
+
+
+def source_of(values: object, name: str) -> Source:
+    """Make a source of an array or a frame; a `DataError` that names it where it holds no numbers."""
+    values = unwrapped(values, name)
+    if is_dask_array(values):
+        if any(np.isnan(size) for size in values.shape):
+            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+        if values.ndim == 2 and values.numblocks[1] > 1:
+            values = values.rechunk({1: -1})
+        source: Source = DaskSource(values)
+    elif isinstance(values, zarr.Array):
+        source = ZarrSource(foreign=values)
+    elif sparse.issparse(values):
+        source = SparseSource(sparse.csr_array(values))
+    else:
+        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if masked is not None and masked.any():
+            row = int(np.argwhere(masked)[0, 0])
+            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+        source = NumpySource(np.asarray(values))
+    if source.dtype.kind not in _NUMERIC:
+        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
+    return source
+
+
+def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:
+    """Tell a Dask DataFrame or Series."""
+    # an xarray array looks like a Series, but has no partitions
+    partitioned = dask.is_dask_collection(values) and hasattr(values, "npartitions") and not hasattr(values, "chunks")
+    return partitioned and (is_dataframe_like(values) or is_series_like(values))
+
+
+def is_dask_array(values: object) -> TypeGuard[da.Array]:
+    """Tell a Dask array; its module, with numba and more, loads where there is a collection of Dask, and not else."""
+    if not dask.is_dask_collection(values):
+        return False
+    import dask.array as da
+
+    return isinstance(values, da.Array)
+
+
+def unwrapped(values: object, name: str) -> object:
+    """Return what a source reads in place of an object of another library; anything else as it is.
+
+    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray the array inside it. `DataError`, of `name`: a
+    table that is no matrix of numbers of one dtype; names the columns and says how to make it one.
+    """
+    if is_dask_frame(values):
+        return _dask_array(values, name)
+    xarray = sys.modules.get("xarray")
+    if xarray is not None and isinstance(values, xarray.DataArray):
+        return values.data
+    if xarray is not None and isinstance(values, xarray.Dataset):
+        raise DataError(
+            f"{name}: an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; give one of its variables "
+            "with the dimensions (rows, features), or stack them with to_dataarray() and transpose()"
+        )
+    return values
+
+
+def feature_names(values: object) -> object:
+    """Return a Dask DataFrame's columns as a frame without rows, for scikit-learn's checks of names, or None."""
+    return values._meta if is_dask_frame(values) and is_dataframe_like(values) else None
+
+
+def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
+    """Make a Dask array (n, d) or (n,) with a chunk a partition, whose rows are counted in a pass of its own."""
+    import dask.array as da
+
+    dtype = _common_dtype(frame, name)
+    # a shuffle between workers (P2P) wants all its tasks in one graph, and each task of ours takes a partition alone
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        pieces, count_of = frame.to_delayed(), dask.delayed(len)
+    # of the partitions as they will be read: those of fewer columns may be others
+    counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
+    tail = () if is_series_like(frame) else (len(frame.columns),)
+    number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
+    chunks = [
+        da.from_delayed(number(part, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
+        for i, (part, count) in enumerate(zip(pieces, counts, strict=True))
+        if count
+    ]
+    return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)
+
+
+def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
+    """Return the one dtype of all columns."""
+    columns = [(name, frame.dtype)] if is_series_like(frame) else [*frame.dtypes.items()]
+    dtypes: set[DType] = {dtype for _, dtype in columns}
+    if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
+        kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
+        raise DataError(
+            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop or "
+            'encode what is no number, and take astype("float64"), also of the nullable numbers of pandas and Arrow'
+        )
+    return dtypes.pop()
+
+
+def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
+    """Take the values of a partition; refuse one that is not as its frame said."""
+    values = np.ascontiguousarray(part.to_numpy())
+    if values.shape != shape or values.dtype != dtype:
+        raise DataError(
+            f"{name}: {values.shape} values of {values.dtype}, where {shape} of {dtype} were found before; what the "
+            "frame is read from was changed meanwhile, or its schema is not that of its files"
+        )
+    return values
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """A matrix of rows with aligned columns."""
 
-    x: Source  # Source of (n, d)
+    x: Source  # of (n, d)
     # mapping of "y", "weight", "domain", "group", "fold" to their sources
     columns: dict[str, Source] = field(default_factory=dict)
     row_maps: tuple[RowMap, ...] = ()  # applied in order to every block, never stored
@@ -46,31 +463,26 @@ class Rows:
         figures = {
             "rows": len(self),
             "features": self.shape[1],
-            "stored as": f"{self.dtype}, {self.stored_width} features",
+            "stored as": f"{self.x.dtype}, {self.x.shape[1]} features",
             "columns": list(self.columns),
             "transforms": [type(row_map).__name__ for row_map in self.row_maps],
             "bad rows": self.bad_rows,
         }
-        found = table(f"rows of {self.name}", figures)
+        html = table(f"rows of {self.name}", figures)
         if isinstance(self.x, ZarrSource) and self.x.path:
-            found += open_corpus(self.x.path).first_rows()
-        return found
+            html += open_corpus(self.x.path).first_rows()
+        return html
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n rows, d features), after the row maps."""
         return self.x.shape[0], mapped_width(self.row_maps, self.x.shape[1])
 
-    @property
-    def stored_width(self) -> int:
-        """Features of a row as stored."""
-        return self.x.shape[1]
-
     def __len__(self) -> int:
         return self.x.shape[0]
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Of the rows as stored."""
         return self.x.dtype
 
@@ -144,7 +556,9 @@ class Rows:
     def require_unchanged(self) -> None:
         """Raise `DataError` where values that reads do not verify have changed since this was first asked."""
         for name, source in {"X": self.x, **self.columns}.items():
-            if source.origin.has_changed():
+            origin = source.origin
+            now = origin.state()
+            if origin.__dict__.setdefault("first_state", now) != now:
                 raise DataError(
                     f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
                     "removed); what was summed up is of neither state: fit again when it is at rest"
@@ -160,8 +574,8 @@ class Rows:
         n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: as many steps as give every segment one, of at least a quarter of a block
-            parts = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
-            return tuple(n * i // parts for i in range(parts + 1))
+            count = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
+            return tuple(n * i // count for i in range(count + 1))
         # never so far that a segment would be too long, or segments too few
         return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
 
@@ -171,8 +585,8 @@ class Rows:
         if n <= target:
             return (0, n) if n else (0,)
         if not steps:
-            parts = -(-n // target)
-            return tuple(n * i // parts for i in range(parts + 1))
+            count = -(-n // target)
+            return tuple(n * i // count for i in range(count + 1))
         step = steps[1] - steps[0]
         equal = all(b - a == step for a, b in pairwise(steps[:-1])) and n - steps[-2] <= step
         if equal:  # equal steps then, for which predictions can be written chunk by chunk
@@ -185,8 +599,10 @@ class Rows:
 
     def read(self, start: int, stop: int) -> Chunk:
         """Read rows start … stop as a chunk of their own."""
-        columns: dict[str, Any] = {name: source.read(start, stop) for name, source in self.columns.items()}
-        return Chunk(self.x.read(start, stop), start, row_maps=self.row_maps, **columns)
+        chunk = Chunk(self.x.read(start, stop), start, row_maps=self.row_maps)
+        for name, source in self.columns.items():
+            setattr(chunk, name, source.read(start, stop))
+        return chunk
 
     def batches(self) -> Iterator[dict[str, Array]]:
         """Yield the rows as their maps give them, and the columns, a few MB at a time; labels as their names."""
@@ -226,7 +642,7 @@ class Rows:
             Rows that are not finite and not to be skipped; names the array, the first ones and their number.
         """
         if self.bad_rows == "refuse":
-            chunk.require_sound(self.name)
+            chunk.require_finite(self.name)
             return chunk, 0
         bad, fresh = chunk.faults(), isinstance(self.x.origin, ZarrSource)  # what a store gives was decoded for us
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
@@ -283,7 +699,13 @@ class Rows:
 
 
 def as_rows(
-    X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None, fold: Any = None
+    X: object,
+    y: object = None,
+    *,
+    weight: object = None,
+    domain: object = None,
+    group: object = None,
+    fold: object = None,
 ) -> Rows:
     """Make rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
 
@@ -297,9 +719,8 @@ def as_rows(
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        there = [name for name in COLUMNS if name in X.columns]
-        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
-        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
+        columns: dict[str, Source] = {**corpus_sources(X)}
+        rows = Rows(columns.pop("x"), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

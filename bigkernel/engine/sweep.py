@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeAlias
 
 import dask
+import distributed
 import numpy as np
 import scipy
 import zarr
@@ -27,25 +30,22 @@ from distributed import Client
 import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
-from bigkernel.data.run_directory import Receipt, Run, detach
-from bigkernel.engine.context import ExecutorChoice, choose, in_force, processors
-from bigkernel.engine.dask_executor import DaskExecutor
-from bigkernel.engine.executor import Executor, LocalExecutor, Work, schedule
-from bigkernel.engine.preflight import require_disk
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import NumpySource, ZarrSource
-from bigkernel.engine.tasks import Job, merge_seconds
-from bigkernel.engine.telemetry import blas_threads
-from bigkernel.errors import Stalled
-from bigkernel.events.kinds import Event, Incident, SweepEnded, SweepStarted
-from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
+from bigkernel.data.run_directory import Run, detach
+from bigkernel.engine.dask_executor import run_on_cluster
+from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, announce_locally, run_locally, schedule
+from bigkernel.engine.preflight import check_cluster, require_disk
+from bigkernel.engine.process import blas_threads, processors
+from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
+from bigkernel.engine.tasks import SweepTask, merge_seconds
+from bigkernel.errors import ConfigError, Stalled
+from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit, ending, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan, plan
+from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
+ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`
 
 
 @dataclass(frozen=True)
@@ -62,71 +62,90 @@ class Swept:
     announced_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
     blas_threads: int = 0  # of the driver, which solves from the total
 
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds of all tasks by stage."""
+    def report(self) -> dict[str, object]:
+        """Return the figures of the sweep as plain data.
+
+        `gflops_per_second` is of what was computed, not resumed; `peak_bytes` the highest resident memory of a process
+        that ran tasks; `stage_seconds` are of all tasks.
+        """
         stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
         for receipt in self.receipts:
             for name, seconds in receipt.seconds.items():
                 stages[name] = stages.get(name, 0.0) + seconds
-        return stages
-
-    @property
-    def flops_per_second(self) -> float:
-        """Rate of what was computed, not resumed, in this sweep."""
         computed = sum(receipt.rows for receipt in self.receipts if not receipt.resumed)
-        return self.plan.flops * computed / max(1, self.plan.n_rows) / max(self.seconds, 1e-9)
-
-    @property
-    def peak_bytes(self) -> int:
-        """Highest resident memory of a process that ran tasks."""
-        return max((receipt.peak_bytes for receipt in self.receipts), default=0)
-
-    def report(self) -> dict[str, Any]:
-        """Return the figures of the sweep as plain data."""
+        flops = self.plan.flops * computed / max(1, self.plan.n_rows)
         return {
             **self.plan.summary(),
             "executor": self.executor,
             "workers": len({receipt.worker for receipt in self.receipts}),
             "seconds": self.seconds,
-            "gflops_per_second": self.flops_per_second / 1e9,
-            "peak_bytes": self.peak_bytes,
+            "gflops_per_second": flops / max(self.seconds, 1e-9) / 1e9,
+            "peak_bytes": max((receipt.peak_bytes for receipt in self.receipts), default=0),
             "announced_bytes": self.announced_bytes,
             "blas_threads_of_the_driver": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
             "resumed_segments": sum(receipt.resumed for receipt in self.receipts),
-            "stage_seconds": self.stages,
+            "stage_seconds": stages,
         }
 
 
+class JobDirectory:
+    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order."""
+
+    def __init__(self, path: str, *, resume: bool) -> None:
+        self.path, self.resume = path, resume  # sweeps that are there are gone on with
+        self._begun: Counter[str] = Counter()  # sweeps by what they are for
+
+    def next(self, what: str) -> Path:
+        """Return the directory of the next sweep for `what`, which begins now."""
+        self._begun[what] += 1
+        return self._place(what)
+
+    def forget(self, what: str) -> None:
+        """Remove what the last sweep for `what` left; the next one for it starts anew in its place."""
+        if self._begun[what]:
+            shutil.rmtree(self._place(what), ignore_errors=True)
+            self._begun[what] -= 1
+
+    def _place(self, what: str) -> Path:
+        count = self._begun[what]
+        return Path(self.path) / (what if count == 1 else f"{what}-{count}")
+
+
 @dataclass(frozen=True)
-class Place:
-    """The directory that a sweep publishes in."""
+class Execution:
+    """The client of the sweeps of a block of code, and the directory where they can be resumed; see `executing`."""
 
-    path: Path
-    resume: bool  # go on with the run that is there
-    alone: bool  # it belongs to no job's directory, and has a journal and a report of its own
-
-
-@dataclass(frozen=True)
-class SweepSpec:
-    """A sweep as it was asked for: what to accumulate, who runs it, and how.
-
-    `what` is a word for messages; without a `place` nothing is written.
-    """
-
-    rows: Rows
-    statistic: Statistic
-    plan: Plan
-    executor: Executor
-    wanted: Settings
-    what: str
-    place: Place | None
+    client: ExecutorChoice = None
+    job: JobDirectory | None = None
 
 
+execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=Execution())  # noqa: B039 it is frozen
 before_sweep: ContextVar[Callable[[SweepSpec], None] | None] = ContextVar("bigkernel_before_sweep", default=None)
+
+
+def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Literal["serial", "threads"]:
+    """Choose who runs the tasks of a sweep of these rows: what is given, or else what `executing` says; see `sweep`."""
+    client = execution.get().client if client is None else client
+    if client is None and not rows.in_memory:
+        with suppress(ValueError):  # there is none
+            client = distributed.default_client()
+    if client is None:
+        return "threads"
+    if client in ("serial", "threads"):
+        return client
+    if not isinstance(client, Client):
+        raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
+    if rows.in_memory:
+        return "threads"
+    if client.asynchronous:
+        raise ConfigError(
+            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
+            "asynchronous=True, for instance Client(client.scheduler.address)"
+        )
+    return client
 
 
 def sweep(
@@ -157,42 +176,55 @@ def sweep(
     ------
     PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
-    wanted, execution = settings(), in_force()
+    wanted, directory = settings(), execution.get().job
     steps = plan_sweep(rows, statistic, wanted)
-    chosen = choose(rows, execution.client if client is None else client)
-    executor: Executor
-    if isinstance(chosen, Client):
-        executor = DaskExecutor(chosen)
-    else:
-        executor = LocalExecutor(chosen, processors() if chosen == "threads" else 1)
+    chosen = choose_executor(rows, client)
     rows.require_unchanged()
-    place, job = None, execution.job
+    location = None
     if run is not None:
-        place = Place(Path(run), resume, alone=job is None)
-    elif job is not None:
-        place = Place(job.next(what), job.resume, alone=False)
-    spec = SweepSpec(rows, statistic, steps, executor, wanted, what, place)
+        location = RunLocation(Path(run), resume, alone=directory is None)
+    elif directory is not None:
+        location = RunLocation(directory.next(what), directory.resume, alone=False)
+    threads = processors() if chosen == "threads" else 1
+    executor, cluster = ("dask", chosen) if isinstance(chosen, Client) else (chosen, None)
+    spec = SweepSpec(rows, statistic, steps, wanted, what, executor, cluster, threads, location)
     if (stop := before_sweep.get()) is not None:
         stop(spec)
     return run_sweep(spec)
 
 
 def run_sweep(spec: SweepSpec) -> Swept:
-    """Run all segments and merges of a plan, and finish their total."""
-    with open_session(spec) as work:
-        if spec.plan.segments:
-            total, receipt = spec.executor.run(work)
-        else:
-            total, receipt = spec.statistic.zero(), Receipt("0-0", 0, 0)
-        spec.rows.require_unchanged()
-        run = work.job.run
-        if run is not None:  # the root of the merges is the only partial that stays there
-            total = run.partial(receipt.node, receipt.digest) if total is None else total
-            run.keep_only(receipt.node)
-        assert total is not None
-        if hasattr(spec.statistic, "finish"):
-            total = spec.statistic.finish(total)
-        seconds = time.perf_counter() - work.start
+    """Run all segments and merges of a plan, and finish their total.
+
+    Outermost first: the job that is told about it, the lock and the journal of its run, the checks before the first
+    task, the events of its beginning and its end.
+    """
+    with ExitStack() as stack:
+        scope = stack.enter_context(job(spec.what))
+        if spec.client is not None:
+            send_to_scheduler(scope, spec.client, wanted=spec.wanted.monitor)
+        task, require_lock = SweepTask(spec.statistic, spec.wanted.block_rows, retries=spec.wanted.retries), None
+        if spec.location is not None:
+            task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
+        announced = (
+            announce_locally(spec)
+            if spec.client is None
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.wanted, task.run)
+        )
+        scope.sweep = token = uuid.uuid4().hex[:12]
+        start = time.perf_counter()
+        finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
+        work = RunningSweep(spec, task, schedule(spec.plan, finished), token, require_lock)
+        resumed = len(spec.plan.segments) - len(work.schedule.waiting)
+        path = "" if task.run is None else task.run.path
+        emit(SweepStarted(spec.what, spec.executor, spec.plan, token, path, announced, resumed))
+        try:
+            work.recover(damaged)
+            total, receipt = _compute(work)
+        except BaseException as error:
+            emit(SweepEnded(time.perf_counter() - start, f"{type(error).__name__}: {error}".removesuffix(": ")))
+            raise
+        seconds = time.perf_counter() - start
         merged = 0.0 if receipt.resumed else merge_seconds(receipt)
         emit(SweepEnded(seconds, stages={"merge": merged} if merged else {}))
     return Swept(
@@ -200,12 +232,40 @@ def run_sweep(spec: SweepSpec) -> Swept:
         spec.plan,
         tuple(sorted(work.receipts, key=lambda receipt: receipt.start)),
         seconds,
-        spec.executor.name,
+        spec.executor,
         tuple(work.incidents),
         merged,
-        work.announced_bytes,
+        announced,
         max(blas_threads().values(), default=0),
     )
+
+
+def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
+    """Compute the total of all segments, and the receipt of its last merge."""
+    spec, run, lost = work.spec, work.task.run, False
+    try:
+        total: Accumulator | None
+        if spec.plan.segments:
+            total, receipt = run_locally(work) if spec.client is None else run_on_cluster(work, spec.client)
+        else:
+            total, receipt = spec.statistic.zero(), Receipt("0-0", 0, 0)
+        spec.rows.require_unchanged()
+        if run is not None:  # the root of the merges is the only partial that stays there
+            total = run.partial(receipt.node, receipt.digest) if total is None else total
+            run.keep_only(receipt.node)
+        assert total is not None
+        return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
+    except Stalled:
+        lost = True  # workers may still be at what is half-written, and a resume will
+        raise
+    finally:
+        if run is not None and not lost:
+            run.remove_partials()
+
+
+def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, str]]:
+    """Return the receipts of what a run holds of a plan, and what is wrong with the rest, whose receipts go."""
+    return run.usable(merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments])
 
 
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
@@ -215,94 +275,53 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
     block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows)
     # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
-    maps, made = map_costs(rows.row_maps, rows.stored_width, 8), rows.x.cost()
+    maps = map_costs(rows.row_maps, rows.x.shape[1], 8)
+    travelling = rows.x.held_bytes(wanted.segment_rows) if isinstance(rows.x, SparseSource) else 0
     footprint = replace(
         footprint,
-        flops_per_row=footprint.flops_per_row + maps.flops_per_row + made.flops_per_row,
-        work_bytes=footprint.work_bytes + maps.fixed_bytes + block_rows * maps.row_bytes + made.fixed_bytes,
+        flops_per_row=footprint.flops_per_row + maps.flops_per_row,
+        work_bytes=footprint.work_bytes + maps.fixed_bytes + block_rows * maps.row_bytes + travelling,
     )
-    found = plan(
+    steps = plan(
         bounds,
-        rows.stored_width,
-        rows.dtype.itemsize,
+        rows.x.shape[1],
+        rows.x.dtype.itemsize,
         footprint,
         column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
         segment_rows=wanted.segment_rows,
         min_segments=wanted.min_segments,
     )
     stored_share = None
-    if isinstance(rows.x, ZarrSource) and rows.x.marks is not None and len(rows.x.marks.sizes):
-        decoded = math.prod(rows.x.array.chunks) * rows.dtype.itemsize
-        stored_share = float(min(1.0, rows.x.marks.sizes.max() / max(1, decoded)))
-    copied = found.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
+    if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
+        decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
+        stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
+    copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
     return replace(
-        found,
-        work_bytes=found.work_bytes + copied,
+        steps,
+        work_bytes=steps.work_bytes + copied,
         in_memory=isinstance(rows.x, NumpySource),
         stored_share=stored_share,
     )
 
 
 @contextmanager
-def open_session(spec: SweepSpec) -> Iterator[Work]:
-    """Hold all that a sweep needs for a block, and give it back however it ends.
-
-    Outermost first: the job that is told about it, the lock and the journal of its run, the checks before the first
-    task, the events of its beginning and its end.
-    """
-    token, incidents, lost = uuid.uuid4().hex[:12], list[Incident](), False
-
-    def keep(event: Event) -> None:
-        if isinstance(event, Incident):
-            incidents.append(event)
-
-    with observe(keep), part_of_job(spec.what) as scope:
-        send_to_scheduler(scope, spec.executor.client, wanted=spec.wanted.monitor)
-        plain = Job(spec.statistic, spec.wanted.block_rows, None, spec.wanted.retries)
-        with _open_run(spec, spec.place, scope) if spec.place else nullcontext((plain, lambda: None)) as (job, alive):
-            run = job.run
-            announced = spec.executor.preflight(spec.rows, spec.plan, spec.wanted, run)
-            scope.sweep = token
-            path = "" if run is None else run.path
-            emit(SweepStarted(spec.what, spec.executor.name, spec.plan, token, path, announced))
-            start = time.perf_counter()
-            try:
-                try:
-                    left = schedule(spec.plan, run)
-                    work = Work(job, spec.rows, left, spec.wanted, token, alive, announced, incidents, start)
-                    if run is not None:
-                        work.recover(run)
-                    yield work
-                except Stalled:
-                    lost = True  # workers may still be at what is half-written, and a resume will
-                    raise
-                finally:
-                    if run is not None and not lost:
-                        run.sweep_up()
-            except BaseException as error:
-                text = f"{type(error).__name__}: {error}".removesuffix(": ")
-                emit(SweepEnded(time.perf_counter() - start, text))
-                raise
-
-
-@contextmanager
-def _open_run(spec: SweepSpec, place: Place, scope: Scope) -> Iterator[tuple[Job, Callable[[], None]]]:
-    """Make the job of a sweep in a run, locked and begun; and what raises where the lock is lost.
+def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[tuple[SweepTask, Callable[[], None]]]:
+    """Make the task of a sweep in a run, locked and begun; and what raises where the lock is lost.
 
     A run that is of one sweep alone has a journal, and leaves a report; the job may go on after it.
     """
     wanted = spec.wanted
-    run = Run(str(place.path.absolute()))
+    run = Run(str(location.path.absolute()))
     fields = identity(spec.rows, spec.statistic, spec.plan, wanted)
     size = {"segments": len(spec.plan.segments), "rows": spec.plan.n_rows}
     with ExitStack() as stack:
-        lock = stack.enter_context(run.held(fields, resume=place.resume, plan=size))
-        if place.alone and wanted.monitor:
+        lock = stack.enter_context(run.held(fields, resume=location.resume, plan=size))
+        if location.alone and wanted.monitor:
             stack.callback(show_run, run.path)
             name = write_journal(scope, run.path)
             stack.push(lambda kind, error, trace: scope.drop(name, ending(error)))
-        require_disk(run, spec.plan, spec.executor.slots()[0])
-        yield Job(detach(spec.statistic, run), wanted.block_rows, run, wanted.retries), lock.require
+        require_disk(run, spec.plan, spec.slots()[0])
+        yield SweepTask(detach(spec.statistic, run), wanted.block_rows, run, wanted.retries), lock.require
 
 
 def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:

@@ -1,123 +1,161 @@
 """The tasks of a sweep: accumulate a segment, merge two partials; or several of both, one after another.
 
 The serial executor, the threads and Dask all run these same functions; that is why they give the same bits. A task
-takes plain data, opens its store itself and returns plain data.
+takes plain data, opens its store itself and returns plain data. While it runs it tells how far it is, here or through
+the scheduler.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from distributed import Reschedule
+from distributed import Reschedule, get_worker
 
+from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import LASTING
-from bigkernel.data.run_directory import Receipt, Run, attach
+from bigkernel.data.run_directory import Run, attach
 from bigkernel.data.zarr_arrays import retry
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import NumpySource, Source
-from bigkernel.engine.telemetry import PulseTeller, give_back, is_released, peak_bytes, worker_name
+from bigkernel.engine.process import give_back, peak_bytes, worker_name
+from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import Pulse
+from bigkernel.events.job import TOPIC, Pulse
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import Workspace
-from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, leaf
-from bigkernel.streaming.plan import Segment
+from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
 
+PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 _OVERTAKEN_SECONDS = 0.5
+_thread = threading.local()  # when it may tell again how far it is
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
 Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with receipts of the segments below
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepTask:
     """The needs of every task of a sweep: the statistic (its large arrays in the run, where there is one).
 
-    `retries` is how often a task tries again after an error of input or output; `heard` is told how far a running
-    segment is, where somebody listens. `spends`: no partial is asked for again once it was merged, so that it may take
-    the sum (a cluster may repeat a merge with what it holds).
+    `retries` is how often a task tries again after an error of input or output; `on_pulse` is called with how far a
+    running segment is, where somebody listens. `consumes`: no partial is asked for again once it was merged, so that it
+    may take the sum (a cluster may repeat a merge with what it holds).
     """
 
-    statistic: Any
+    statistic: Statistic
     block_rows: int
     run: Run | None = None
     retries: int = 0
-    heard: Callable[[Pulse], None] | None = None
-    spends: bool = False
+    on_pulse: Callable[[Pulse], None] | None = None
+    consumes: bool = False
 
 
-def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
+@dataclass
+class _Pulses:
+    """Tells how far a segment is, now and then; stops for good if that fails."""
+
+    on_pulse: Callable[[Pulse], None] | None
+    node: str
+    work: Workspace  # has the seconds of the stages
+    rows: int = 0  # that are done
+    stop: int = 0  # rows that will be done with the chunk at hand
+
+    def count(self, rows: int) -> None:
+        """Count a block of the chunk, once where a statistic looks at it twice; tell, a thread once in a pause.
+
+        The beginning of a segment is told at once, where workers are few.
+        """
+        self.rows = min(self.stop, self.rows + rows)
+        pause, now = float(getattr(self.on_pulse, "pause_seconds", PULSE_SECONDS)), time.monotonic()
+        at_once = not self.rows and pause <= PULSE_SECONDS
+        if self.on_pulse is None or not (at_once or now >= getattr(_thread, "next_time", 0.0)):
+            return
+        _thread.next_time = now + pause
+        try:
+            self.on_pulse(Pulse(self.node, self.rows, worker_name(), peak_bytes(), dict(self.work.seconds)))
+        except Exception:  # nobody hears it then
+            self.on_pulse = None
+
+
+def run_segment(task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
     """Accumulate one segment; with a run, publish it and return the receipt alone.
 
     A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
-    cannot be used, or input or output failed more than `job.retries` times.
+    cannot be used, or input or output failed more than `task.retries` times.
     """
     what = f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,"
-    return _retried(job, what, lambda reasons: _accumulate(job, rows, segment, ancestors, reasons))
+    return _retried(task, what, lambda reasons: _accumulate(task, rows, segment, ancestors, reasons))
 
 
 def _accumulate(
-    job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], reasons: tuple[str, ...]
+    task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[str, ...], reasons: tuple[str, ...]
 ) -> Partial:
-    node, started = leaf(segment.index), time.perf_counter()
-    if job.run and (published := _published(job.run, node, ancestors)):
+    node, started, run = leaf(segment.index), time.perf_counter(), task.run
+    if run and (published := _published(run, node, ancestors)):
         return None, published
-    starts = job.run.start(node, worker_name()) - len(reasons) if job.run else 1
-    statistic: Statistic = attach(job.statistic, job.run.path) if job.run else job.statistic
+    starts = run.start(node, worker_name()) - len(reasons) if run else 1
+    statistic: Statistic = attach(task.statistic, run.path) if run else task.statistic
     total, work = statistic.zero(), Workspace()
-    pulses = PulseTeller(job.heard, node, work)
+    pulses = _Pulses(task.on_pulse, node, work)
+    work.on_block = pulses.count
+    pulses.count(0)
     with np.errstate(over="ignore", invalid="ignore"):  # who asked for the sums looks at them
-        for chunk in pulses.follow(rows.chunks(segment.bounds, job.block_rows, work)):
+        for chunk in rows.chunks(segment.bounds, task.block_rows, work):
+            pulses.stop += len(chunk)
             statistic.update(total, chunk)
+            pulses.rows = pulses.stop
+    pulses.count(0)
     work.buffers.clear()  # publishing copies the sums
     receipt = Receipt(
         node,
         segment.start,
         segment.stop,
+        worker=worker_name(),
         seconds=work.seconds,
         elapsed=time.perf_counter() - started,
         bytes_read=int((segment.stop - segment.start) * rows.row_bytes),
+        peak_bytes=peak_bytes(),
+        retries=reasons,
         skipped=work.skipped,
         starts=starts,
-        **_signature(reasons),
+        ended=time.time(),
     )
-    if job.run is None:
+    if run is None:
         return total, receipt
-    receipt = job.run.publish(receipt, total)
+    receipt = run.publish(receipt, total)
     give_back(sum(values.nbytes for values in total.values()))  # copies that threads of the store made
     return None, receipt
 
 
 def run_held(
-    job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], names: tuple[str, ...], *values: Any
+    task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[str, ...], names: tuple[str, ...], *values: Array
 ) -> Partial:
     """Do as `run_segment` where a cluster holds some rows already: the values of "x" and columns, by `names`."""
     held: dict[str, Source] = {
         name: NumpySource(np.asarray(value), segment.start) for name, value in zip(names, values, strict=True)
     }
     x = held.pop("x", rows.x)
-    return run_segment(job, replace(rows, x=x, columns={**rows.columns, **held}), segment, ancestors)
+    return run_segment(task, replace(rows, x=x, columns={**rows.columns, **held}), segment, ancestors)
 
 
-def merge(job: Job, node: str, a: Partial | Bundled, b: Partial | Bundled, ancestors: tuple[str, ...] = ()) -> Partial:
+def merge(
+    task: SweepTask, node: str, a: Partial | Bundled, b: Partial | Bundled, ancestors: tuple[str, ...] = ()
+) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
     what = f"the partial results of rows {a[1].start}:{b[1].stop} could not be read or merged"
-    return _retried(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
+    return _retried(task, what, lambda reasons: _merge(task, node, a, b, ancestors, reasons))
 
 
 def _merge(
-    job: Job,
+    task: SweepTask,
     node: str,
     a: Partial | Bundled,
     b: Partial | Bundled,
     ancestors: tuple[str, ...],
     reasons: tuple[str, ...],
 ) -> Partial:
-    start, run = time.perf_counter(), job.run
+    start, run = time.perf_counter(), task.run
     (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more
     if run:
         # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
@@ -132,11 +170,20 @@ def _merge(
             return None, published
     assert left is not None
     assert right is not None
-    into = getattr(job.statistic, "merge_into", None) if job.spends or run else None  # a run's were just read
-    total = (into or job.statistic.merge)(left, right)
+    into = getattr(task.statistic, "merge_into", None) if task.consumes or run else None  # a run's were just read
+    total: Accumulator = (into or task.statistic.merge)(left, right)
     elapsed = time.perf_counter() - start
-    seconds = {"merge": elapsed + merge_seconds(ra) + merge_seconds(rb)}
-    receipt = Receipt(node, ra.start, rb.stop, seconds=seconds, elapsed=elapsed, **_signature(reasons))
+    receipt = Receipt(
+        node,
+        ra.start,
+        rb.stop,
+        worker=worker_name(),
+        seconds={"merge": elapsed + merge_seconds(ra) + merge_seconds(rb)},
+        elapsed=elapsed,
+        peak_bytes=peak_bytes(),
+        retries=reasons,
+        ended=time.time(),
+    )
     if run is None:
         return total, receipt
     receipt = run.publish(receipt, total)
@@ -157,7 +204,7 @@ def _inputs(
 
 
 def run_subtree(
-    job: Job, rows: Rows, segments: Sequence[Segment], merges: Sequence[Merge], ancestors: tuple[str, ...] = ()
+    task: SweepTask, rows: Rows, segments: Sequence[Segment], merges: Sequence[Merge], ancestors: tuple[str, ...] = ()
 ) -> Bundled:
     """Run segments one after another, as `run_segment` does each, and merge two as soon as both are there.
 
@@ -166,42 +213,41 @@ def run_subtree(
     several: a scheduler pays for each task, however little it does. `Reschedule` ends it between two segments, where
     nobody waits for it any more.
     """
-    above, merge_of = ancestors_of(list(merges)), {right: merge for merge in merges for right in merge[2:]}
-    spending, held, receipts = replace(job, spends=True), dict[str, Partial](), list[Receipt]()
+    above, merge_of = ancestors_of(merges, ancestors), {right: merge for merge in merges for right in merge[2:]}
+    consuming, held, receipts = replace(task, consumes=True), dict[str, Partial](), list[Receipt]()
     for segment in segments:
-        if receipts:
-            last = receipts[-1]
-            if job.heard is not None:  # all of its rows are done, and the task goes on
-                with suppress(Exception):  # nobody hears it then
-                    job.heard(Pulse(last.node, last.rows, last.worker, last.peak_bytes, last.seconds))
-            if is_released():
-                raise Reschedule
+        if receipts and _is_released():
+            raise Reschedule
         node = leaf(segment.index)
-        held[node] = run_segment(job, rows, segment, (*above.get(node, ()), *ancestors))
+        held[node] = run_segment(task, rows, segment, above.get(node, ancestors))
         receipts.append(held[node][1])
         while node in merge_of:  # its left sibling came before it
             node, left, right = merge_of[node]
             children = held.pop(left), held.pop(right)
-            held[node] = merge(spending, node, *children, (*above.get(node, ()), *ancestors))
+            held[node] = merge(consuming, node, *children, above[node])
             del children  # neither is held while the next segment is summed
     ((total, receipt),) = held.values()
     return total, receipt, tuple(receipts)
 
 
 def merge_bundle(
-    job: Job, merges: Sequence[Merge], ancestors: tuple[str, ...], told: bool, *partials: Partial | Bundled | None
+    task: SweepTask,
+    merges: Sequence[Merge],
+    ancestors: tuple[str, ...],
+    with_receipts: bool,
+    *partials: Partial | Bundled | None,
 ) -> Bundled:
     """Do some merges, children before parents, the last of which is the parent of all; each as `merge` does it.
 
     `partials` are what they take from outside, in order, and None behind them; `ancestors` the nodes above the last.
-    `told`: without the receipts of the segments below, which others have brought already.
+    `with_receipts`: with those of the segments below, which no other task brings.
     """
-    above, made = ancestors_of(list(merges)), {node for node, _, _ in merges}
+    above, made = ancestors_of(merges, ancestors), {node for node, _, _ in merges}
     outside = [child for _, *children in merges for child in children if child not in made]
     held = {node: partial for node, partial in zip(outside, partials, strict=False) if partial}
-    receipts = () if told else tuple(receipt for partial in held.values() for receipt in receipts_in(partial))
+    receipts = tuple(one for partial in held.values() for one in receipts_in(partial)) if with_receipts else ()
     for node, left, right in merges:
-        held[node] = merge(job, node, held.pop(left), held.pop(right), (*above.get(node, ()), *ancestors))
+        held[node] = merge(task, node, held.pop(left), held.pop(right), above[node])
     (partial,) = held.values()
     return partial[0], partial[1], receipts
 
@@ -224,18 +270,13 @@ def receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
     return partial[2] if len(partial) == 3 else (partial[1],)
 
 
-def _signature(reasons: tuple[str, ...]) -> dict[str, Any]:
-    """Tell who has ended a task just now, and what has failed before; fields of its receipt."""
-    return {"worker": worker_name(), "peak_bytes": peak_bytes(), "retries": reasons, "ended": time.time()}
-
-
-def _retried(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
-    """Run a task, again after an error of input or output; it is told why it was tried before."""
+def _retried(task: SweepTask, what: str, attempt: Callable[[tuple[str, ...]], Partial]) -> Partial:
+    """Make an attempt, and others after errors of input or output; each takes the reasons of those before it."""
     reasons: list[str] = []
     try:
         return retry(
-            lambda: task(tuple(reasons)),
-            times=job.retries,
+            lambda: attempt(tuple(reasons)),
+            times=task.retries,
             passing=lambda error: isinstance(error, OSError) and error.errno not in LASTING,
             failed=lambda error: reasons.append(str(error)),
         )
@@ -247,3 +288,26 @@ def _published(run: Run, node: str, ancestors: tuple[str, ...]) -> Receipt | Non
     """Find the receipt of a node that a run has published, and that is whole or merged: a task may run twice."""
     receipt = run.receipt(node)
     return receipt if receipt is None or any(run.receipt(name) for name in ancestors) else run.finished(node)
+
+
+def _is_released() -> bool:
+    """Tell if nobody waits any more for the Dask task that this thread runs; False outside of one."""
+    try:
+        worker = get_worker()
+        task = worker.state.tasks.get(worker.get_current_task())
+    except ValueError:
+        return False
+    return task is None or task.state in ("cancelled", "released", "forgotten")
+
+
+@dataclass(frozen=True)
+class ToScheduler:
+    """Takes the pulses of a sweep on its workers to the scheduler, a thread's at most once in a pause."""
+
+    token: str
+    pause_seconds: float = PULSE_SECONDS
+
+    def __call__(self, pulse: Pulse) -> None:
+        """Send a pulse; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
+        message = {"kind": "pulse" if pulse.rows else "running", "sweep": self.token, **vars(pulse)}
+        get_worker().log_event(TOPIC, {"messages": [message]})

@@ -8,26 +8,25 @@ report of the sweep say the same.
 from __future__ import annotations
 
 import queue
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Self, cast
 
 import distributed
-from distributed import Client, Future, Worker
+from distributed import Client, Future, Nanny, Worker
 from distributed.scheduler import KilledWorker, NoWorkerError
 
-from bigkernel.config import Settings
 from bigkernel.data.run_directory import Run
-from bigkernel.engine.executor import Schedule
+from bigkernel.engine.executor import RunningSweep
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
-from bigkernel.events.kinds import Incident, Merged, Pulse
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Merged, Message, Pulse, emit
+from bigkernel.events.plugin import parse_key
 from bigkernel.events.sinks import listen
+from bigkernel.streaming.plan import Receipt
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0
@@ -38,32 +37,22 @@ _FROZEN = "it said nothing for too long and was taken for frozen"
 
 
 class Watch:
-    """Waits for the tasks of one sweep and notices what happens to their workers; used as a context manager.
+    """Waits for the tasks of one sweep and notices what happens to their workers; used as a context manager."""
 
-    `token` is part of the keys of all tasks; `alive` is called at every look, and raises where the job must not go on.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        token: str,
-        wanted: Settings,
-        alive: Callable[[], None],
-        schedule: Schedule,
-    ) -> None:
+    def __init__(self, client: Client, work: RunningSweep) -> None:
         self.deaths: Counter[str] = Counter()  # by segment or merge: workers that were lost with it
-        self._client, self._token, self._wanted, self._alive = client, token, wanted, alive
-        self._schedule, self._name_of = schedule, schedule.name_of
+        self._client, self._work, self._token, self._schedule = client, work, work.token, work.schedule
+        self._stall_seconds = work.spec.wanted.stall_seconds
         self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._frozen: set[str] = set()
         self._lost: list[str] = []  # workers, with the reasons
-        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._leave = listen(self._client, self._token, self._reports.put)
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.drain()
         self._leave()
 
@@ -83,9 +72,9 @@ class Watch:
             elif kind == "frozen":
                 self._frozen.update(report["workers"])
             elif kind == "worker_lost":
-                self._tell_lost(report)
+                self._note_lost(report)
 
-    def _tell_lost(self, report: Mapping[str, Any]) -> None:
+    def _note_lost(self, report: Message) -> None:
         here = [key for key in report["under_way"] if self._token in key]
         gone = [key for key in report["held"] if self._token in key]
         stimulus, address = report["stimulus"], report["worker"]
@@ -94,12 +83,12 @@ class Watch:
         why = _FROZEN if address in self._frozen else why
         again = f"{len(here)} tasks under way and {len(gone)} results are done again"
         self._lost.append(f"{address}: {why}")
-        emit(Incident("worker", f"worker {address} lost: {why}; {again}", address))
+        self._work.note("worker", f"worker {address} lost: {why}; {again}", address)
 
     def _suspects(self, key: str) -> tuple[str, ...]:
-        """Tell what a worker may have been at in a task: any of its segments, or the merge that it is."""
-        kind, node = key.split("-")[1:2], node_of(key)
-        return self._schedule.segments_of(node) if kind == ["segment"] else (node,)
+        """Name what a worker may have been at in a task: any of its segments, or the merge that it is."""
+        kind, _, node = parse_key(key)
+        return self._schedule.segments_of(node) if kind == "segment" else (node,)
 
     def expect(self, future: Future) -> None:
         """Wait for this future too."""
@@ -107,11 +96,10 @@ class Watch:
 
     def first_done(self, what: str) -> list[Future]:
         """Wait for an expected future; return those that are done and were not returned yet, or raise `Stalled`."""
-        deadline = time.monotonic() + self._wanted.stall_seconds
+        deadline = time.monotonic() + self._stall_seconds
         while True:
             self.drain()
-            self._alive()
-            self._require_scheduler(what)
+            self._require_alive(what)
             try:
                 done = [self._done.get(timeout=SLICE_SECONDS)]
             except queue.Empty:
@@ -125,67 +113,61 @@ class Watch:
 
     def _stalled(self, what: str) -> Stalled:
         return Stalled(
-            f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
+            f"{what} was not finished within {self._stall_seconds} s (bigkernel.stall-seconds); "
             f"workers: {self.states()}{self._lost_meanwhile()}; finished segments of a run are kept: mend the cluster "
             "and resume"
         )
 
     def _lost_meanwhile(self) -> str:
-        """Tell of the workers that were lost: one that is ended again and again may not be there to be asked."""
+        """Name the workers that were lost: one that is ended again and again may not be there to be asked."""
         self.drain()
         return (
             f"; {len(self._lost)} lost since the sweep began, the last of them {self._lost[-1]}" if self._lost else ""
         )
 
-    def _require_scheduler(self, what: str) -> None:
+    def _require_alive(self, what: str) -> None:
+        """Raise where the job must not go on: the lock of its run or the scheduler is lost."""
+        if self._work.require_lock is not None:
+            self._work.require_lock()
         if self._client.status != "running":
             raise Stalled(
                 f"the cluster was lost while waiting for {what}: its scheduler is gone (the client is "
                 f"{self._client.status}); start it again and resume"
             )
 
-    def _fetch(self, future: Future, what: str) -> Any:
+    def _fetch(self, future: Future, what: str) -> object:
         """Fetch the result of a finished task; ask longer and longer, as long as there is a scheduler."""
-        seconds, deadline = 2 * SLICE_SECONDS, time.monotonic() + self._wanted.stall_seconds
+        seconds, deadline = 2 * SLICE_SECONDS, time.monotonic() + self._stall_seconds
         while True:
             try:
                 return future.result(timeout=seconds)
             except TimeoutError as error:
                 self.drain()
-                self._alive()
-                self._require_scheduler(what)
+                self._require_alive(what)
                 if time.monotonic() > deadline:
                     raise Stalled(
-                        f"{what}: its result did not come within {self._wanted.stall_seconds} s; workers: "
+                        f"{what}: its result did not come within {self._stall_seconds} s; workers: "
                         f"{self.states()}{self._lost_meanwhile()}"
                     ) from error
                 seconds *= 1.5  # the next time it is fetched from the beginning
 
     def states(self) -> str:
-        """Describe the workers in a line: status, memory, free disk, tasks."""
+        """Describe the workers in a line: status, memory, tasks, and when each was last heard of."""
         if self._client.status != "running":
             return "none, the scheduler is gone"
-        known = self._client.scheduler_info(n_workers=-1)["workers"]
-        try:
-            found = self._client.run(state_of, on_error="return", callback_timeout=ASK_SECONDS)
-        except Exception:
-            found = {}
         texts = []
-        for address, worker in known.items():
-            state = found.get(address)
-            if not isinstance(state, dict):
-                texts.append(f"{address} {worker.get('status', '?')}, does not answer")
-                continue
-            limit = f" of {state['limit'] / 1e6:,.0f}" if state["limit"] else ""
+        for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
+            metrics, limit = worker["metrics"], worker["memory_limit"]
             texts.append(
-                f"{address} {state['status']}, {state['memory'] / 1e6:,.0f}{limit} MB, {len(state['tasks'])} tasks, "
-                f"{state['free_disk'] / 1e6:,.0f} MB of disk free"
+                f"{address} {worker['status']}, {metrics.get('memory', 0) / 1e6:,.0f}"
+                f"{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {metrics.get('executing', 0)} tasks, heard of "
+                f"{max(0.0, time.time() - worker['last_seen']):.0f} s ago"
             )
         return "; ".join(texts) or "none"
 
-    def result(self, future: Future, node: str, run: Run | None = None) -> Any:
+    def result(self, future: Future, node: str, run: Run | None = None) -> object:
         """Fetch the result of the task of a node, or raise a named error."""
-        what = self._name_of(node)
+        what = self._schedule.name_of(node)
         try:
             return self._fetch(future, what)
         except BigKernelError:
@@ -199,14 +181,14 @@ class Watch:
         except OSError as error:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
 
-    def results(self, nodes: Mapping[Future, str]) -> dict[Future, Any]:
-        """Fetch the results of the finished tasks of these nodes in one message; or raise a named error."""
+    def receipts(self, nodes: Mapping[Future, str]) -> dict[Future, tuple[Receipt, ...]]:
+        """Fetch what `receipts_of` gave of these nodes in one message; or raise a named error."""
         futures = list(nodes)
         if len(futures) > 1:
             with suppress(Exception):  # one by one then, which names the task and what is wrong
                 fetch = partial(self._client.gather, futures, asynchronous=True)
                 return dict(zip(futures, self._client.sync(fetch, callback_timeout=2 * SLICE_SECONDS), strict=True))
-        return {future: self.result(future, node) for future, node in nodes.items()}
+        return {future: cast(tuple[Receipt, ...], self.result(future, node)) for future, node in nodes.items()}
 
     def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandoned:
         """Name what ended most workers; the scheduler blames every task that a dying worker had taken."""
@@ -218,17 +200,17 @@ class Watch:
         if run is not None:
             begun = {node: len(run.starts(node)) for node in suspects}
             suspects = [node for node in suspects if begun[node] == max(begun.values())]
-        words = ""
+        log = ""
         with suppress(Exception):
             wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
-            said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
-            words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
+            said = self._client.run(last_log, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
+            log = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
         named = " or ".join(
-            self._name_of(node)
+            self._schedule.name_of(node)
             for node in sorted(suspects, key=lambda node: [int(n) for n in node.split("-") if n.isdigit()])
         )
         return TaskAbandoned(
-            f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
+            f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{log}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
             "segments of a run are kept: resume does only the rest"
         )
@@ -241,23 +223,6 @@ def at_work(token: str, dask_worker: Worker) -> bool:
     ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
 
 
-def state_of(dask_worker: Worker) -> dict[str, Any]:
-    """Return status, memory, tasks under way and free disk of a worker, told when a job stalls; for `Client.run`."""
-    free = shutil.disk_usage(dask_worker.local_directory).free
-    return {
-        "status": dask_worker.status.name,
-        "memory": dask_worker.monitor.get_process_memory(),
-        "limit": dask_worker.memory_manager.memory_limit,
-        "tasks": [str(task.key) for task in list(dask_worker.state.executing)],
-        "free_disk": free,
-    }
-
-
-def last_words(dask_worker: Any) -> str:
+def last_log(dask_worker: Nanny) -> str:
     """Return the last lines that a nanny logged, newest first; for `Client.run` with `nanny=True`."""
     return " | ".join(text for _, text in dask_worker.get_logs(n=3))
-
-
-def node_of(key: str) -> str:
-    """Find the node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
-    return "-".join(key.split("-")[3:])

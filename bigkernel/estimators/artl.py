@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -13,10 +14,21 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit_state import AlignedSolution, Fitted, MomentFit, Problem, Solution, Solved, Training
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.fit_state import (
+    AlignedSolution,
+    AnyTargets,
+    Columns,
+    Fitted,
+    MomentFit,
+    Problem,
+    Solution,
+    Solved,
+    Training,
+)
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT, cell_targets, read_cells
+from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.self_training import (
     AdaptingMethod,
     ReducedSides,
@@ -32,7 +44,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adapted, slope
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.pseudo_labels import Decision, Sides
+from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
@@ -41,16 +53,16 @@ _LEAST_TARGET_ROWS = 2  # to see how they vary
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ARTLMethod(AdaptingMethod):
+class ARTLMethod(AdaptingMethod[AlignedSolution]):
     """Ridge on the source, with the distances of means and the variation along a graph of all rows."""
 
     solution_type: ClassVar[type[Solution]] = AlignedSolution
     guarded: ClassVar[bool] = True
     mmd: float
     balance: float
-    sharpness: Any
+    sharpness: float | tuple[float, float]
 
-    def check_settings(self, columns: Any) -> None:
+    def check_settings(self, columns: BasisChoice) -> None:
         """See `Method`."""
         self.sharpness_of(1)
         refuse_graph(columns.landmarks, self.graph.manifold, fourier=columns.fourier)
@@ -66,7 +78,7 @@ class ARTLMethod(AdaptingMethod):
             raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
-    def statistic(self, basis: Any, targets: Sides) -> MomentStatistic:
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`; with the anchors of the graph."""
         return self.graph.anchored(super().statistic(basis, targets))
 
@@ -84,26 +96,27 @@ class ARTLMethod(AdaptingMethod):
 
     def solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
         """See `Method`."""
-        strengths = Strengths(float(self.mmd), float(self.graph.manifold), float(self.alpha), float(self.balance))
+        strengths = Strengths(float(self.mmd), float(self.graph.manifold), number(self.alpha), float(self.balance))
         labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
         W = adapted(reduced.aligned, reduced.graph, labels, strengths, certificates=certificates)
         return AlignedSolution(
             coef=reduced.whitening.expand(W),
             intercept=np.zeros(W.shape[1]),
             rank=reduced.whitening.rank,
-            alpha=float(self.alpha),
+            alpha=number(self.alpha),
             whitened=W,
         )
 
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved[ReducedSides, AlignedSolution], number: int) -> tuple[Decision, float]:
         """See `AdaptingMethod`."""
         solution, aligned = solved.solution, solved.reduced.aligned
-        steepness = slope(aligned, solution.whitened, self.sharpness_of(number))  # type: ignore[attr-defined]
+        assert solution.whitened is not None
+        steepness = slope(aligned, solution.whitened, self.sharpness_of(number))
         return Decision(solution.coef, solution.intercept), steepness
 
     def penalty(self) -> Penalty:
         """See `Method`."""
-        return Penalty(float(self.alpha), by_direction=True)
+        return Penalty(number(self.alpha), by_direction=True)
 
 
 class ARTLClassifier(Classifier, LandmarkEstimator):
@@ -199,7 +212,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     }
     _semi_supervised = True
     _keeps_sums = False
-    rounds_ = Fitted("rounds")
+    rounds_ = Fitted[Sequence[Mapping[str, float]]]("rounds")
     pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(
@@ -248,8 +261,8 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     def read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
         """See `RowsEstimator`; the targets know their cells."""
         data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels", groups=True)
-        rows = as_rows(with_label_domains(self, data.rows, data.targets), group=groups)
-        return Training(rows, cell_targets(data.targets), data.inputs)
+        rows = as_rows(with_label_domains(self, data.rows, data.cells), group=groups)
+        return Training(rows, cell_targets(data.cells), data.inputs)
 
     def adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
         """See `RowsEstimator`; the labels that are there tell source and target."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 from weakref import WeakKeyDictionary
 
 import dask
@@ -25,17 +25,18 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import publishing
-from bigkernel.data.targets import claimed, require_target
+from bigkernel.data.atomic_write import require_target
+from bigkernel.data.run_lock import claimed
+from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import DaskSource, SparseSource, is_dask_array
+from bigkernel.engine.rows import DaskSource, Rows, SparseSource, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
-from bigkernel.estimators.evaluation import FitReport, Report
+from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
+    Columns,
     ExactFit,
     Fit,
     Fitted,
@@ -46,7 +47,7 @@ from bigkernel.estimators.fit_state import (
     MomentFit,
     Problem,
     ProjectionFit,
-    RowBasis,
+    Report,
     Training,
 )
 from bigkernel.estimators.inputs import (
@@ -58,19 +59,17 @@ from bigkernel.estimators.inputs import (
     read_cells,
     read_training,
 )
-from bigkernel.estimators.kernel_basis import Basis, BasisChoice, RowChoice, check_landmarks, is_precomputed
-from bigkernel.events.scope import part_of_job
+from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, check_landmarks, is_precomputed, of_kernel
+from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor, Projection
-from bigkernel.statistics.scores import JudgingStatistic, ScoreStatistic, score
+from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
+from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, RowMap
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -86,6 +85,11 @@ def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> Non
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
+
+
+def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
+    """Return what an estimator sums and solves, and how it chooses its columns."""
+    return estimator._method(), estimator._columns()
 
 
 def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit | None = None) -> None:
@@ -141,13 +145,13 @@ class RowsEstimator(BaseEstimator):
     _fitted: Fit | None = None
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
-    classes_ = Fitted("inputs.classes")
-    target_shift_ = Fitted("inputs.target_shift")
-    certificates_ = Fitted("certificates")
-    skipped_rows_ = Fitted("skipped_rows")
-    sweep_ = Fitted("sweep")
-    alpha_ = Fitted("solution.alpha")
-    training_mse_ = Fitted("solution.training_mse")
+    classes_ = Fitted[Array]("inputs.classes")
+    target_shift_ = Fitted[Array]("inputs.target_shift")
+    certificates_ = Fitted[Mapping[str, float]]("certificates")
+    skipped_rows_ = Fitted[int]("skipped_rows")
+    sweep_ = Fitted[Mapping[str, object]]("sweep")
+    alpha_ = Fitted[float | Array]("solution.alpha")
+    training_mse_ = Fitted[Array]("solution.training_mse")
 
     def _method(self) -> fitting.Method:
         """Return what is summed and how it is solved."""
@@ -218,7 +222,7 @@ class RowsEstimator(BaseEstimator):
         """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
-        with part_of_job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"):
             method = self._method()
             self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
@@ -235,7 +239,7 @@ class RowsEstimator(BaseEstimator):
             method.require_same(before)
         known = None if before is None else before.inputs
         data = read_training(self, X, y, sample_weight, known=known, classes=classes)
-        with part_of_job(f"{type(self).__name__}.partial_fit"):
+        with job(f"{type(self).__name__}.partial_fit"):
             if before is not None:
                 self._fitted = fitting.add_rows(method, before, data)
             else:
@@ -265,7 +269,7 @@ class RowsEstimator(BaseEstimator):
         form = "the exact form" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
-    def adopt(self, data: Training, basis: Basis | RowBasis, problem: Problem | None) -> None:
+    def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
         """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
         restore(self, data.inputs)
         method = self._method()
@@ -316,7 +320,7 @@ class RowsEstimator(BaseEstimator):
     ) -> Accumulator:
         """Return the sums that scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
-        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`).
+        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
@@ -329,20 +333,17 @@ class RowsEstimator(BaseEstimator):
             rows = as_rows(rows, y)
         rows = as_rows(rows, weight=sample_weight)
         shift = near_target(rows, targets)
-        if not worst:
-            return sweep(rows, ScoreStatistic(self._kept_predictor(), targets, shift), what="score").total
         # sums of squares of rows that fit exactly leave residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
-        statistic = JudgingStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
+        statistic = ScoreStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def _features(self) -> IdentityMap | LandmarkMap | FourierMap:
         """Return the map of rows to the columns that the solution has coefficients of."""
-        features: IdentityMap | LandmarkMap | FourierMap
         features = self._method().predicting(self._require("predict").basis.features())
-        return features
+        return cast("IdentityMap | LandmarkMap | FourierMap", features)
 
     def _coefficients(self) -> tuple[Array, Array]:
         """Return W (p, c) and b (c,) over the features; of calibrated models of the logits a ∘ f + b."""
@@ -473,8 +474,8 @@ class Classifier(ClassifierMixin, RowsEstimator):
     probabilities agree.
     """
 
-    calibration_scale_ = Fitted("calibration.scale")
-    calibration_offset_ = Fitted("calibration.offset")
+    calibration_scale_ = Fitted[float]("calibration.scale")
+    calibration_offset_ = Fitted[Array]("calibration.offset")
 
     @available_if(_adds_rows)
     def partial_fit(
@@ -577,25 +578,25 @@ def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Arr
 class LandmarkEstimator(RowsEstimator):
     """Base of the estimators with the parameters kernel, gamma, degree, coef0, landmarks, dtype and random_state."""
 
-    kernel_ = Fitted("basis.kernel")
-    dtype_ = Fitted("basis.dtype")
-    landmarks_ = Fitted("basis.landmarks")
-    fourier_seed_ = Fitted("basis.seed")
-    fourier_origin_ = Fitted("basis.origin")
-    rank_ = Fitted("solution.rank")
-    statistics_ = Fitted("statistics_about_zero")
-    sample_weight_ = Fitted("weight")
+    kernel_ = Fitted[Kernel]("basis.kernel")
+    dtype_ = Fitted[str]("basis.dtype")
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    fourier_seed_ = Fitted[int]("basis.seed")
+    fourier_origin_ = Fitted[Array]("basis.origin")
+    rank_ = Fitted[int]("solution.rank")
+    statistics_ = Fitted[Accumulator]("statistics_about_zero")
+    sample_weight_ = Fitted[Array]("weight")
     # which of these there are depends on the method
-    n_iter_ = Fitted("solution.iterations")
-    eigenvalues_ = Fitted("solution.eigenvalues")
-    n_components_ = Fitted("solution.n_components")
-    correlations_ = Fitted("solution.correlations")
-    view_ranks_ = Fitted("solution.view_ranks")
-    distributional_variance_ = Fitted("solution.variance")
-    training_log_loss_ = Fitted("solution.log_loss")
-    domains_ = Fitted("inputs.domains")
-    source_domains_ = Fitted("inputs.source_domains")
-    target_domains_ = Fitted("inputs.target_domains")
+    n_iter_ = Fitted[int]("solution.iterations")
+    eigenvalues_ = Fitted[Array]("solution.eigenvalues")
+    n_components_ = Fitted[int]("solution.n_components")
+    correlations_ = Fitted[Array]("solution.correlations")
+    view_ranks_ = Fitted[tuple[int, int]]("solution.view_ranks")
+    distributional_variance_ = Fitted[Mapping[str, float]]("solution.variance")
+    training_log_loss_ = Fitted[float]("solution.log_loss")
+    domains_ = Fitted[Array]("inputs.domains")
+    source_domains_ = Fitted[Array]("inputs.source_domains")
+    target_domains_ = Fitted[Array]("inputs.target_domains")
 
     def given_kernel(self) -> Kernel:
         """Return the kernel that the parameters name, before rows tell it anything."""
@@ -696,8 +697,7 @@ class LandmarkEstimator(RowsEstimator):
         """
         check_is_fitted(self)
         fit = self._require("fit")
-        basis = fit.basis
-        assert not isinstance(basis, RowBasis)
+        basis = of_kernel(fit.basis)
         report = self._report(
             fit,
             kernel=basis.kernel.described(),

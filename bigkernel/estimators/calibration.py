@@ -23,13 +23,13 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.inputs import read_exact
-from bigkernel.events.scope import spent
+from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
 
@@ -57,9 +57,9 @@ def plan_calibration(method: Method, data: Training, basis: Any, plan: Plan) -> 
     classes = method.classes(data.targets)
     m, c = basis.width, classes.width
     # the coefficients of each fold, of which none is known yet
-    coef = np.broadcast_to(0.0, (FOLDS, m, c))
+    coef = np.broadcast_to(0.0, (1, FOLDS, m, c))
     features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
-    statistic = HeldOutValues(features, classes, folds, coef, coef[:, 0], most_rows(c), float(len(data.rows)))
+    statistic = HeldOutValues(features, coef, coef[:, :, 0], folds, classes, most_rows(c), float(len(data.rows)))
     return with_sweeps(plan, plan_sweep(data.rows, statistic), 1)
 
 
@@ -80,8 +80,8 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         features=method.predicting(fit.basis.features()),
         targets=classes,
         folds=HeldOutFolds(count - 1),
-        coef=np.stack([one.coef for one in solutions]),
-        intercept=np.stack([one.intercept for one in solutions]),
+        weights=np.stack([one.coef for one in solutions])[None],
+        intercepts=np.stack([one.intercept for one in solutions])[None],
         most=most_rows(classes.width),
         rows=float(fit.folds["rows"][: len(solutions)].sum()),
     )
@@ -142,9 +142,11 @@ def _without(fit: MomentFit, held: Mapping[str, Array], *, joins: bool) -> Accum
 
 
 def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
-    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
-    Y, labelled = exact.labels(data.targets)
-    K, again = fit.basis.core(), replace(method, alpha=fit.solution.alpha)
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
+    Y, labelled = exact.labels(data.labels)
+    basis = fit.basis
+    assert isinstance(basis, LandmarkBasis)
+    K, again = basis.core(), replace(method, alpha=fit.solution.alpha)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
@@ -155,7 +157,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         rest = labelled & ~held
         if not held.any():
             continue
-        part = ExactProblem(data.inputs, fit.basis, K, (Y, labelled), exact.weight)
+        part = ExactProblem(data.inputs, basis, K, (Y, labelled), exact.weight)
         if method.semi_supervised:  # they stay, without their labels
             part = replace(part, wanted=(Y[rest[labelled]], rest))
         else:

@@ -21,16 +21,22 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.estimators.kernel_basis import Basis
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.cg_cost import CORE_BYTES, decades, preconditioner_itemsize
-from bigkernel.solvers.preconditioners import Factor, Preconditioner, estimate_trace, factor_core, factor_sample
-from bigkernel.statistics.leverage import LeverageSample
+from bigkernel.events.job import Step, emit, spent
+from bigkernel.solvers.conjugate_gradients import (
+    CORE_BYTES,
+    Factor,
+    Preconditioner,
+    decades,
+    estimate_trace,
+    factor_core,
+    factor_sample,
+    preconditioner_itemsize,
+)
 from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
-from bigkernel.statistics.products import ProductStatistic
+from bigkernel.statistics.products import LeverageSample, ProductStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
 STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _LABEL_ROWS = 2**20  # rows whose labels are read at a time
@@ -271,7 +277,7 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
         products.update(by_fold, chunk)
     moments = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
     total = moments.zero()
-    chunk.work.passed = _row_reporter(len(ids))
+    chunk.work.on_block = _row_reporter(len(ids))
     moments.update(total, chunk)
     del chunk
     total = moments.finish(total)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import psutil
@@ -24,10 +23,6 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
 from bigkernel.solvers.ridge import require_alpha
-
-if TYPE_CHECKING:
-    from bigkernel.estimators.fit_state import Solution
-    from bigkernel.estimators.fitting import Method
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[object]] = {
@@ -82,6 +77,17 @@ def penalty_of(alpha: float | str | Array) -> float | str | Array:
     return float(given.item()) if given.size == 1 else given
 
 
+def number(alpha: object) -> float:
+    """Return a penalty that is one number."""
+    assert isinstance(alpha, Real)
+    return float(alpha)
+
+
+def one_penalty(alpha: object) -> float | str:
+    """Return a penalty that is one number, or what chooses it."""
+    return alpha if isinstance(alpha, str) else number(alpha)
+
+
 def require_valid(estimator: BaseEstimator, what: str) -> None:
     """Raise `ConfigError`, which says `what` asked for it, where a parameter is none that the estimator takes."""
     try:
@@ -90,7 +96,7 @@ def require_valid(estimator: BaseEstimator, what: str) -> None:
         raise ConfigError(f"{what}: {error}") from error
 
 
-T = TypeVar("T", bound="Solution")
+T = TypeVar("T")
 _TINY = float(np.finfo(np.float64).tiny)
 _NARROW = float(np.finfo(np.float32).tiny)
 
@@ -129,8 +135,18 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
         require_squares("y", squares, np.vstack([cross, total[None]]))
 
 
+class Solver(Protocol):
+    """What messages say of a `Method`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def alpha(self) -> object: ...
+
+
 @contextmanager
-def solving(method: Method) -> Iterator[None]:
+def solving(method: Solver) -> Iterator[None]:
     """Solve within the block: a factorisation that breaks down is a `DataError` that says what to do."""
     try:
         with np.errstate(all="ignore"):  # `finite` looks at what comes out
@@ -141,16 +157,15 @@ def solving(method: Method) -> Iterator[None]:
         raise DataError(_advice(method, f"a factorisation broke down: {error}")) from error
 
 
-def finite(method: Method, solution: T) -> T:
+def finite(method: Solver, solution: T) -> T:
     """Return a solution (a dataclass); `DataError` where an array of it is not finite."""
-    for field in fields(solution):
-        value = getattr(solution, field.name)
+    for name, value in vars(solution).items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DataError(_advice(method, f"{field.name} has numbers beyond its range"))
+            raise DataError(_advice(method, f"{name} has numbers beyond its range"))
     return solution
 
 
-def _advice(method: Method, what: str) -> str:
+def _advice(method: Solver, what: str) -> str:
     return (
         f"{method.name}: its equations cannot be solved in float64 with "
         f"alpha={method.alpha!r} ({what}); take an alpha nearer to 1, or scale rows and targets"

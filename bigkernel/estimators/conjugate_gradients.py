@@ -25,11 +25,9 @@ from bigkernel.estimators.cg_problem import (
 )
 from bigkernel.estimators.checks import require_labelled, require_some, require_squares
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.solvers.conjugate_gradients import CGState, start_cg, step_cg
-from bigkernel.solvers.preconditioners import Preconditioner, describe_preconditioner
+from bigkernel.events.job import Note, emit, spent
+from bigkernel.solvers.conjugate_gradients import CGState, Preconditioner, describe_preconditioner, start_cg, step_cg
+from bigkernel.solvers.residuals import PROMISE
 
 _HALVED = 0.5  # what steps between two residuals leave of the bound, unless rounding ends them
 

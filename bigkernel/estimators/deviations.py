@@ -10,10 +10,13 @@ import numpy as np
 
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.checks import require_exact
-from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution, RowBasis
+from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
+from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, moved, rounding_of_rotation
+from bigkernel.solvers.accuracy import moved
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
+from bigkernel.solvers.ridge import rounding_of_rotation
 from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
@@ -23,9 +26,8 @@ _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
     """Return the Gaussian process that the fit of the estimator `name` is the mean of."""
-    basis, solution = fit.basis, fit.solution
+    basis, solution = of_kernel(fit.basis), fit.solution
     assert isinstance(solution, RidgeSolution)
-    assert not isinstance(basis, RowBasis)
     kernel, flag = basis.kernel, solution.with_intercept
     if not kernel.positive:
         raise ConfigError(
@@ -33,11 +35,11 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
         )
     if kernel.precomputed:
         raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
-    if np.ndim(solution.alpha):
+    if not isinstance(solution.alpha, float):
         raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
-    alpha = float(solution.alpha)
+    alpha = solution.alpha
     if isinstance(fit, ExactFit):
         require_exact(name, basis.width)
         return exact_posterior(basis.core(), alpha, fit_intercept=flag, weight=fit.weight)
@@ -59,14 +61,13 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
     assert isinstance(fit.solution, RidgeSolution)
-    assert not isinstance(fit.basis, RowBasis)
-    evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
+    evidence, seen = evidence_of(fit, whitening), of_kernel(fit.basis).glance()
     if evidence is None or seen is None:
         return None
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
     raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
-    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, rotated, whitening))
+    rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
     far = 0.0

@@ -12,10 +12,20 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit_state import ComponentSolution, ExactProblem, Problem, Solution, Training
-from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.fit_state import (
+    AnyTargets,
+    ComponentSolution,
+    ExactProblem,
+    Fit,
+    Problem,
+    Report,
+    Solution,
+    Training,
+)
+from bigkernel.estimators.fitting import ExactTargets, Method
 from bigkernel.estimators.inputs import ExactRows, read_cells, require_weight
+from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -25,7 +35,7 @@ from bigkernel.statistics.domain_cells import Cells, CellSums
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DICAMethod(Method):
+class DICAMethod(Method[Whitening, ComponentSolution]):
     """Components in which domains are alike, and classes apart where `supervised`."""
 
     solution_type: ClassVar[type[Solution]] = ComponentSolution
@@ -37,9 +47,9 @@ class DICAMethod(Method):
     invariance: float
     allow_single_domain: bool
 
-    def check_settings(self, columns: Any) -> None:
+    def check_settings(self, columns: BasisChoice) -> None:
         """See `Method`."""
-        if not self.alpha > 0:
+        if not number(self.alpha) > 0:
             raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
 
     def check(self, problem: Problem, rows: str) -> Problem:
@@ -47,10 +57,9 @@ class DICAMethod(Method):
         require_weight(problem, rows)
         return problem
 
-    def _settings(self) -> dict[str, Any]:
-        epsilon = float(self.epsilon) if self.supervised else None
-        counts = {"count": int(self.n_components), "invariance": float(self.invariance)}
-        return {"alpha": float(self.alpha), "epsilon": epsilon, **counts}
+    @property
+    def _epsilon(self) -> float | None:
+        return float(self.epsilon) if self.supervised else None
 
     def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> ComponentSolution:
         """See `Method`."""
@@ -61,13 +70,22 @@ class DICAMethod(Method):
             raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
         self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
         found = landmark_components(
-            total, cells, reduced, problem.basis.core(), shift=problem.centre, **self._settings()
+            total,
+            cells,
+            reduced,
+            of_kernel(problem.basis).core(),
+            shift=problem.centre,
+            alpha=number(self.alpha),
+            epsilon=self._epsilon,
+            count=int(self.n_components),
+            invariance=float(self.invariance),
         )
         certificates.rounding = found.rounding
         return self._solution(found, reduced.rank, int(total["rows"].sum()))
 
-    def exact_targets(self, exact: ExactRows, targets: Cells) -> tuple[Array, Cells]:
+    def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
         """Return the cell of every row, and the cells."""
+        assert isinstance(targets, Cells)
         if exact.weight is not None and not exact.weight.any():
             raise DataError(f"{exact.name}: the weights of all rows are zero")
         return targets.of(exact.chunk, exact.keep), targets
@@ -76,9 +94,19 @@ class DICAMethod(Method):
         """See `Method`."""
         (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
         assert domains is not None
+        assert isinstance(cells, Cells)
         in_domain = np.bincount(cell // (cells.n_classes + 1), problem.weight, minlength=cells.n_domains)
         self._require_domains(in_domain, domains)
-        found = exact_components(K, cell, cells, weight=problem.weight, **self._settings())
+        found = exact_components(
+            K,
+            cell,
+            cells,
+            weight=problem.weight,
+            alpha=number(self.alpha),
+            epsilon=self._epsilon,
+            count=int(self.n_components),
+            invariance=float(self.invariance),
+        )
         return self._solution(found, len(K), len(K))
 
     def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
@@ -90,7 +118,7 @@ class DICAMethod(Method):
             coef=found.coef,
             intercept=found.intercept,
             rank=rank,
-            alpha=float(self.alpha),
+            alpha=number(self.alpha),
             eigenvalues=found.eigenvalues,
             variance=found.variance,
         )
@@ -103,11 +131,13 @@ class DICAMethod(Method):
                 f"{domains[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
             )
 
-    def report(self, fit: Any) -> dict[str, Any]:
+    def report(self, fit: Fit) -> Report:
         """Return the components and domains."""
-        solution, domains = fit.solution, len(fit.inputs.domains)
+        solution, domains = fit.solution, fit.inputs.domains
+        assert isinstance(solution, ComponentSolution)
+        assert domains is not None
         variance = dict(solution.variance)
-        return {"components": solution.n_components, "domains": domains, "distributional_variance": variance}
+        return {"components": solution.n_components, "domains": len(domains), "distributional_variance": variance}
 
 
 class DICA(LandmarkEstimator, RowTransformer):

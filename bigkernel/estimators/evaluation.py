@@ -26,16 +26,14 @@ from sklearn.pipeline import Pipeline
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.data.pixels import MOST_IMAGES, pack
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import NumpySource, Source
+from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.html import columns, folded, table
+from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 
-Report = dict[str, object]
 R = TypeVar("R")  # rows of any kind
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 2**26  # of the sample, as doubles

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Generic, Protocol, Self, TypeVar, cast, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.engine.rows import Rows
 from bigkernel.estimators.checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.solvers.pseudo_labels import PseudoLabels, Sides
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.calibration import Calibration
-from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.moments import Moments, Targets, add, uncentred, unshifted
+from bigkernel.statistics.predictor import Calibration
+from bigkernel.streaming.plan import Accumulator
 
+AnyTargets = Targets | Cells | Sides
+Report = dict[str, object]  # figures as plain data
 GRAPH_SUMS = ("anchors", "degrees")
 UNSTORED = {"stored": False}  # of fields that are no part of a model file
 
@@ -51,9 +55,18 @@ class Inputs:
     target_domains: Array | None = None
 
     @classmethod
-    def of(cls, estimator: BaseEstimator, **found: Any) -> Self:
+    def of(
+        cls,
+        estimator: BaseEstimator,
+        *,
+        classes: Array | None = None,
+        flat: bool | None = None,
+        target_shift: Array | None = None,
+        domains: Array | None = None,
+    ) -> Self:
         """With the features that scikit-learn's validation has seen."""
-        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None), **found)
+        names = getattr(estimator, "feature_names_in_", None)
+        return cls(estimator.n_features_in_, names, classes, flat, target_shift, domains)
 
     def of_targets(self) -> Inputs:
         """The same of targets that nothing was taken off."""
@@ -75,8 +88,62 @@ class Training:
     """
 
     rows: Rows
-    targets: Any
+    targets: AnyTargets
     inputs: Inputs
+
+    @property
+    def labels(self) -> Targets:
+        """Targets, of methods that know no domains."""
+        assert isinstance(self.targets, Targets)
+        return self.targets
+
+    @property
+    def cells(self) -> Cells:
+        """Domains and classes, of methods that know domains."""
+        cells = getattr(self.targets, "cells", self.targets)
+        assert isinstance(cells, Cells)
+        return cells
+
+    @property
+    def sides(self) -> Sides:
+        """Source and target, of methods that adapt."""
+        assert isinstance(self.targets, Sides)
+        return self.targets
+
+
+class Columns(Protocol):
+    """The columns of a fit: rows as they are, or `LandmarkBasis` and `FourierBasis` of a kernel."""
+
+    @property
+    def width(self) -> int:
+        """p."""
+
+    @property
+    def dtype(self) -> str:
+        """Of blocks."""
+
+    @property
+    def sums(self) -> str | None:
+        """Dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
+
+    @property
+    def sum_dtype(self) -> DType | None:
+        """`sums`."""
+
+    def features(self) -> BlockMap:
+        """Return the map of rows to columns."""
+
+    def centred(self) -> BlockMap:
+        """Return the map whose moments are swept: about a point near the mean of its blocks."""
+
+    def noise(self) -> Array | None:
+        """Return what blocks of some points differ by from those in float64, (k, p); None where it is not known."""
+
+    def glance(self) -> tuple[Array, Array] | None:
+        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where they tell nothing."""
+
+    def figures(self) -> dict[str, int]:
+        """Return what a report says of landmarks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +151,10 @@ class RowBasis:
     """The rows themselves as columns, summed about `shift` (d,)."""
 
     shift: Array
+
+    dtype: ClassVar[str] = "float64"
+    sums: ClassVar[None] = None
+    sum_dtype: ClassVar[None] = None
 
     @property
     def width(self) -> int:
@@ -94,7 +165,17 @@ class RowBasis:
         """The map whose moments are swept, and by which rows are predicted."""
         return IdentityMap(self.shift)
 
-    centred = features
+    def centred(self) -> IdentityMap:
+        """The same."""
+        return self.features()
+
+    def noise(self) -> Array | None:
+        """None: they are rows as they are."""
+        return None
+
+    def glance(self) -> tuple[Array, Array] | None:
+        """None: moments tell all."""
+        return None
 
     def figures(self) -> dict[str, int]:
         """Nothing: there are no landmarks."""
@@ -108,7 +189,7 @@ class Solution:
     coef: Array
     intercept: Array
     rank: int
-    alpha: Any
+    alpha: float | Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -198,7 +279,7 @@ class Problem:
     """
 
     inputs: Inputs
-    basis: Any
+    basis: Columns
     statistics: Accumulator
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
@@ -207,7 +288,7 @@ class Problem:
     neighbors: int | None = None
 
     @classmethod
-    def of_sums(cls, inputs: Inputs, basis: Any, total: Accumulator, shift: Array | None) -> Self:
+    def of_sums(cls, inputs: Inputs, basis: Columns, total: Accumulator, shift: Array | None) -> Self:
         """Of sums about `shift` (p,), which stay so where a witness saw them, or about 0 where it is None."""
         if shift is None or "E" in total:
             centre = None if shift is None else shift.astype(np.float64)
@@ -250,20 +331,24 @@ class ExactProblem:
     """All that an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
 
     inputs: Inputs
-    basis: Any
+    basis: Columns
     K: Array
-    wanted: Any
+    wanted: tuple[Array, Array | Cells]
     weight: Array | None
 
 
+R = TypeVar("R")
+S = TypeVar("S", bound=Solution)
+
+
 @dataclass(frozen=True, eq=False)
-class Solved:
+class Solved(Generic[R, S]):
     """A solution, the whitening of its columns, and what solves of the same sums share."""
 
     problem: Problem
-    solution: Solution
+    solution: S
     certificates: Certificates
-    reduced: Any = None
+    reduced: R
     whitening: Whitening | None = None
 
 
@@ -283,16 +368,30 @@ class MomentFit(Problem):
 
     solution: Solution
     certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
-    sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
+    sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
     rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
     calibration: Calibration | None = None
 
     @classmethod
-    def of(cls, solved: Solved, **kept: Any) -> Self:
+    def of(
+        cls,
+        solved: Solved[R, S],
+        certificates: Mapping[str, float | int],
+        sweep: Mapping[str, object],
+        skipped_rows: int,
+        rounds: Sequence[Mapping[str, float]] = (),
+    ) -> Self:
         """With the problem and the solution of a solve."""
         problem = {part.name: getattr(solved.problem, part.name) for part in fields(Problem)}
-        return cls(**problem, solution=solved.solution, **kept)
+        return cls(
+            **problem,
+            solution=solved.solution,
+            certificates=certificates,
+            sweep=sweep,
+            skipped_rows=skipped_rows,
+            rounds=rounds,
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -300,7 +399,7 @@ class SumlessFit:
     """Base of the fits that keep no sums; attributes as of `MomentFit`."""
 
     inputs: Inputs
-    basis: Any
+    basis: Columns
     solution: Solution
     certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
@@ -321,7 +420,7 @@ class IterativeFit(SumlessFit):
     `sweep` is the report of all sweeps together; `rows` counts the labelled ones.
     """
 
-    sweep: Mapping[str, Any] = field(default_factory=dict, metadata=UNSTORED)
+    sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
     rows: int = 0
 
 
@@ -330,14 +429,17 @@ class ProjectionFit:
     """A map that needs no sums: its columns, and how they become features."""
 
     inputs: Inputs
-    basis: Any
+    basis: Columns
     solution: Solution
 
 
 Fit = MomentFit | ExactFit | IterativeFit
 
 
-class Fitted:
+V = TypeVar("V")
+
+
+class Fitted(Generic[V]):
     """A fitted attribute: what stands at a path in the state of an estimator; there is none before the fit."""
 
     def __init__(self, path: str) -> None:
@@ -346,19 +448,25 @@ class Fitted:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, estimator: Any, owner: Any = None) -> Any:
+    @overload
+    def __get__(self, estimator: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, estimator: object, owner: type) -> V: ...
+
+    def __get__(self, estimator: object | None, owner: type) -> Self | V:
         if estimator is None:
             return self
-        value = found_at(estimator._fitted, self.path)
+        value = found_at(getattr(estimator, "_fitted", None), self.path)
         if value is None:
             raise AttributeError(f"{type(estimator).__name__!r} object has no attribute {self.name!r}")
-        return value
+        return cast(V, value)
 
-    def __set__(self, estimator: Any, value: Any) -> None:
+    def __set__(self, estimator: object, value: V) -> None:
         raise AttributeError(f"{self.name} of {type(estimator).__name__} is read from its fit and cannot be set")
 
 
-def found_at(state: Any, path: str) -> Any:
+def found_at(state: object, path: str) -> object | None:
     """The value at a path as "solution.rank" in a state, or None."""
     for name in path.split("."):
         state = getattr(state, name, None)

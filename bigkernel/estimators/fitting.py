@@ -8,9 +8,9 @@ Shapes: p columns, c targets, g groups of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -20,19 +20,25 @@ from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLarge
 from bigkernel.estimators.checks import finite, require_some, require_sums, solving
 from bigkernel.estimators.fit_state import (
+    AnyTargets,
+    Columns,
     ExactFit,
     ExactProblem,
     Fit,
     MomentFit,
     Problem,
+    R,
+    Report,
     RowBasis,
+    S,
     Solution,
     Solved,
     Training,
 )
 from bigkernel.estimators.inputs import ExactRows, read_exact
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import (
+    Alpha,
     Coefficients,
     factor_rows,
     next_precision,
@@ -44,24 +50,22 @@ from bigkernel.estimators.precision import (
     with_probe,
     worth_factoring,
 )
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.events.job import Note, emit, spent
+from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets
-from bigkernel.statistics.witness import WITNESSED
+from bigkernel.statistics.moments import SUMS, WITNESSED, Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan
 
-Report = dict[str, Any]
+ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
 _PARTIALS = 12  # that a task may hold at once, of some million rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Method:
+class Method(Generic[R, S]):
     """What one method sums up, and how it solves.
 
     Attributes
@@ -78,7 +82,7 @@ class Method:
     """
 
     name: str
-    alpha: Any = 0.0
+    alpha: Alpha = 0.0
     probability: bool = False
     solution_type: ClassVar[type[Solution]] = Solution
     unlabelled: ClassVar[str] = "drop"
@@ -103,10 +107,11 @@ class Method:
 
     # -- from rows to sums ---------------------------------------------------------------------------------------------
 
-    def statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """Return what the sweep sums up: of rows that know their domains, by domain and class."""
         if isinstance(targets, Cells):
             return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
+        assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
@@ -116,42 +121,43 @@ class Method:
 
     # -- from sums to coefficients -------------------------------------------------------------------------------------
 
-    def whiten(self, basis: Any, certificates: Certificates | None = None) -> Whitening | None:
+    def whiten(self, basis: Columns, certificates: Certificates | None = None) -> Whitening:
         """Return the whitening of the columns; nothing is warned of."""
+        columns = of_kernel(basis)
         if self.whitens:
-            whitening: Whitening = basis.whitening(certificates=certificates or Certificates())
-            return whitening
-        return replace(basis, dtype="float64").whitening(certificates=Certificates())  # type: ignore[no-any-return]
+            return columns.whitening(certificates=certificates or Certificates())
+        return replace(columns, dtype="float64").whitening(certificates=Certificates())
 
     def require_range(self, problem: Problem) -> None:
         """Raise `DataError` where sums have left the range of float64."""
         require_sums(problem.statistics)
 
-    def reduce(self, problem: Problem, whitening: Any) -> Any:
+    def reduce(self, problem: Problem, whitening: Whitening) -> R:
         """Return what the solves of one problem share, from its sums and the whitening of its columns."""
         del problem
-        return whitening
+        return cast(R, whitening)
 
-    def solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> Solution:
+    def solve(self, problem: Problem, reduced: R, certificates: Certificates) -> S:
         """Return the solution from sums and what `reduce` made of them."""
         raise TypeError(self.name)
 
-    def hides(self, solution: Any) -> bool:
+    def hides(self, solution: S) -> bool:
         """Return whether rounding hides directions from this solution that float64 might show."""
         del solution
         return False
 
-    def exact_targets(self, exact: ExactRows, targets: Any) -> Any:
+    def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
         """Return what the rows of an exact fit are fitted to, checked before their kernel matrix is made."""
+        assert isinstance(targets, Targets)
         return exact.labels(targets)
 
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> Solution:
+    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> S:
         """Return the solution from the kernel matrix of all rows."""
         raise TypeError(self.name)
 
     # -- from coefficients to predictions ------------------------------------------------------------------------------
 
-    def predicting(self, features: Any) -> Any:
+    def predicting(self, features: FeatureMap) -> FeatureMap:
         """Return the part of a feature map that solutions have coefficients of."""
         return features
 
@@ -166,22 +172,22 @@ class Method:
         raise ConfigError(f"{self.name}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV")
 
     def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
         raise TypeError(f"{self.name} has no coordinates")
 
-    def classes(self, targets: Any) -> Targets:
+    def classes(self, targets: AnyTargets) -> Targets:
         """Return which rows are labelled, and how."""
-        found: Targets = targets
-        return found
+        assert isinstance(targets, Targets)
+        return targets
 
     @property
     def joins(self) -> bool:
         """True where held-out rows stay among the rows without a label."""
         return self.unlabelled == "keep"
 
-    def reduce_without(self, reduced: Any, part: Problem) -> Any:
+    def reduce_without(self, reduced: R, part: Problem) -> R:
         """Return what `reduce` makes of the sums without a fold, from what it made of all."""
         del part
         return reduced
@@ -191,7 +197,7 @@ class Method:
     def require_same(self, before: MomentFit) -> None:
         """Raise `ConfigError` where a fit cannot be gone on from with these parameters."""
 
-    def landmark_count(self, basis: Any) -> int:
+    def landmark_count(self, basis: Columns) -> int:
         """Return `n_landmarks` of a fit."""
         return int(basis.width)
 
@@ -209,30 +215,30 @@ class Method:
         # landmarks that were drawn stand in the order of their rows, which may be one of classes or of time
         return np.sort(np.random.RandomState(0).permutation(width)[:count])
 
-    def report(self, fit: Any) -> Report:
+    def report(self, fit: Fit) -> Report:
         """Return what a report of a fit says of this method alone."""
         del fit
         return {}
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
-    def fit(self, data: Training, columns: Any, basis: Any) -> Fit:
+    def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
         """Fit on the columns of a basis; methods that are not solved from one sweep of sums say how they are."""
         return fit_moments(self, data, basis, choose=columns.dtype == "auto")
 
-    def finish(self, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+    def finish(self, solved: Solved[R, S], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
         """Return the fit of a first solution."""
         del data
-        return finish(self, solved, **kept)
+        return finish(self, solved, sweep, skipped_rows)
 
-    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+    def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweep that a fit makes."""
         del columns
         statistic = with_folds(self, self.statistic(basis, data.targets))
         return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
 
 
-def fit(method: Method, columns: BasisChoice | RowChoice, data: Training) -> Fit:
+def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) -> Fit:
     """Fit a method to rows: exactly from their n×n kernel matrix, or on columns that are chosen for them."""
     if columns.exact:
         assert isinstance(columns, BasisChoice)
@@ -253,7 +259,7 @@ class Trial:
     notes : why the rows were swept again, one a time
     """
 
-    basis: Any
+    basis: Columns
     choose: bool
     errors: Errors | None = None
     hidden: bool = False
@@ -306,7 +312,7 @@ def judge(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[
 
 
 @dataclass(eq=False, kw_only=True)
-class FitTrial(Trial):
+class FitTrial(Trial, Generic[R, S]):
     """The fit of a method to rows.
 
     Attributes
@@ -316,11 +322,11 @@ class FitTrial(Trial):
     solved : from the sums
     """
 
-    method: Method
+    method: Method[R, S]
     data: Training
     problem: Problem | None = None
     report: Report = field(default_factory=dict)
-    solved: Solved = field(init=False)
+    solved: Solved[R, S] = field(init=False)
 
     def attempt(self) -> None:
         """Sweep the rows, unless there are sums, and solve."""
@@ -330,7 +336,7 @@ class FitTrial(Trial):
         if problem is None:
             if self.notes:
                 emit(Note(f"{method.name}: {self.notes[-1]}"))
-            problem, self.report = sum_up(method, self.data, basis, whitening)
+            problem, self.report = sum_up(method, self.data, basis, whitening if method.probed else None)
         self.solved = solve(method, problem, whitening, certificates)
         self.basis, self.problem = basis, problem
         self.errors = certificates.errors if method.probed else None
@@ -347,7 +353,7 @@ class FitTrial(Trial):
         method, solved = self.method, self.solved
         if not method.factors_rows:
             return
-        columns = solved.problem.basis.width + self.data.targets.width
+        columns = solved.problem.basis.width + self.data.labels.width
         if not worth_factoring(solved.certificates.errors, columns):
             return
         found = factor_rows(method.name, solved.problem, self.data, solved.certificates, self.notes)
@@ -358,7 +364,7 @@ class FitTrial(Trial):
 
 
 def fit_moments(
-    method: Method, data: Training, basis: Any, *, choose: bool, problem: Problem | None = None
+    method: Method[R, S], data: Training, basis: Columns, *, choose: bool, problem: Problem | None = None
 ) -> MomentFit:
     """Fit from sums of the rows: those of `problem`, if they are good enough, else of sweeps.
 
@@ -371,20 +377,18 @@ def fit_moments(
     for _ in judge([trial], lambda trials: trials[0].attempt()):
         pass
     trial.factor_rows()
-    kept: dict[str, Any] = {}
-    if trial.report:
-        kept = {"sweep": {**trial.report, "swept_again": trial.notes}, "skipped_rows": trial.report["skipped_rows"]}
-    return method.finish(trial.solved, data, **kept)
+    report: Report = {**trial.report, "swept_again": trial.notes} if trial.report else {}
+    return method.finish(trial.solved, data, report, skipped(report))
 
 
 def sum_up(
-    method: Method, data: Training, basis: Any, whitening: Whitening | None = None, *, what: str = "moments"
+    method: Method[R, S], data: Training, basis: Columns, whitening: Whitening | None = None, *, what: str = "moments"
 ) -> tuple[Problem, Report]:
     """Sweep the rows: what a solve starts from, and the report of the sweep; by a whitening its rounding is probed."""
     statistic = with_folds(method, method.statistic(basis, data.targets))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
-    require_some(data.rows, report["skipped_rows"])
+    require_some(data.rows, skipped(report))
     about = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
     problem = Problem.of_sums(data.inputs, basis, swept.total, about)
     if method.probability:
@@ -392,15 +396,22 @@ def sum_up(
     return method.check(problem, data.rows.name), report
 
 
+def skipped(report: Report) -> int:
+    """Return how many bad rows a sweep has left out, by its report."""
+    count = report.get("skipped_rows", 0)
+    assert isinstance(count, int)
+    return count
+
+
 def solve(
-    method: Method,
+    method: Method[R, S],
     problem: Problem,
     whitening: Whitening | None = None,
     certificates: Certificates | None = None,
     *,
-    reduced: Any = None,
+    reduced: R | None = None,
     estimate: bool = True,
-) -> Solved:
+) -> Solved[R, S]:
     """Solve, and estimate the error where the sums were probed; what was made of them before need not be again."""
     problem.require_labels()
     method.require_range(problem)
@@ -416,27 +427,36 @@ def solve(
     return Solved(problem, solution, certificates, reduced, whitening)
 
 
-def finish(method: Method, solved: Solved, **kept: Any) -> MomentFit:
+def finish(
+    method: Method[R, S],
+    solved: Solved[R, S],
+    sweep: Mapping[str, object],
+    skipped_rows: int,
+    rounds: Sequence[Mapping[str, float]] = (),
+) -> MomentFit:
     """Return the fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
-    return MomentFit.of(solved, certificates=report_solve(method, solved), **kept)
+    figures = report_solve(method, solved.problem, solved.solution, solved.certificates)
+    return MomentFit.of(solved, figures, sweep, skipped_rows, rounds)
 
 
-def report_solve(method: Method, solved: Any) -> dict[str, float | int]:
+def report_solve(
+    method: Method[R, S], problem: Problem | ExactProblem, solution: S, certificates: Certificates
+) -> dict[str, float | int]:
     """Warn of what a solve has met, and return its figures."""
-    certificates, basis = solved.certificates, solved.problem.basis
+    basis = problem.basis
     # "gcv" asks for what serves with the moments as they are
     if method.probed and certificates.blind and certificates.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
-        certificates.notes.append(f"{rounding_note(solved)}; take {advice}a larger alpha")
+        certificates.notes.append(f"{rounding_note(problem, solution, certificates)}; take {advice}a larger alpha")
     certificates.warn()
     return {**certificates.report(), **basis.figures()}
 
 
 def estimate_error(
-    method: Method,
+    method: Method[R, S],
     problem: Problem,
     whitening: Whitening | None,
-    solution: Any,
+    solution: S,
     part: Callable[[Problem], Problem] = lambda problem: problem,
 ) -> Errors | None:
     """Estimate the errors of a solution, from solves of perturbed sums; None where the sums were not probed.
@@ -462,38 +482,35 @@ def estimate_error(
 # -- going on from a fit -----------------------------------------------------------------------------------------------
 
 
-def add_rows(method: Method, before: MomentFit, data: Training) -> MomentFit:
+def add_rows(method: Method[R, S], before: MomentFit, data: Training) -> MomentFit:
     """Fit to more rows, on the columns of a fit."""
     whitening = method.whiten(before.basis) if "E" in before.statistics else None
     more, report = sum_up(method, data, before.basis, whitening)
-    skipped = before.skipped_rows + report["skipped_rows"]
-    return finish(method, solve(method, before.joined(more)), sweep=report, skipped_rows=skipped)
+    return finish(method, solve(method, before.joined(more)), report, before.skipped_rows + skipped(report))
 
 
-def solve_again(method: Method, before: MomentFit) -> MomentFit:
+def solve_again(method: Method[R, S], before: MomentFit) -> MomentFit:
     """Solve again from the sums of a fit, with other parameters."""
-    kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows, "rounds": before.rounds}
-    return finish(method, solve(method, before), **kept)
+    return finish(method, solve(method, before), before.sweep, before.skipped_rows, before.rounds)
 
 
-def fit_columns(method: Method, before: MomentFit, columns: Array) -> MomentFit:
+def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> MomentFit:
     """Fit on some of the landmarks of a fit (k,), from its sums."""
 
     def part(whole: Problem) -> Problem:
-        fewer: Problem = of_columns(whole, columns)
-        return fewer
+        return of_columns(whole, columns)
 
     solved = solve(method, part(before))
     if before.triangle is None:  # which tells its error by itself
         whitening = method.whiten(before.basis)
         solved.certificates.errors = estimate_error(method, before, whitening, solved.solution, part)
-    return finish(method, solved, sweep=before.sweep, skipped_rows=before.skipped_rows)
+    return finish(method, solved, before.sweep, before.skipped_rows)
 
 
 # -- folds that probabilities are calibrated on ------------------------------------------------------------------------
 
 
-def with_folds(method: Method, statistic: MomentStatistic) -> MomentStatistic:
+def with_folds(method: Method[R, S], statistic: MomentStatistic) -> MomentStatistic:
     """With the labelled rows by fold, to calibrate on: five where they fit a worker, else one and the rest."""
     if not method.probability:
         return statistic
@@ -517,9 +534,9 @@ def _join_folds(problem: Problem, first: int) -> Problem:
 # -- the exact form ----------------------------------------------------------------------------------------------------
 
 
-def fit_exact(method: Method, columns: BasisChoice, data: Training) -> ExactFit:
+def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> ExactFit:
     """Fit from the n×n kernel matrix of rows in memory."""
-    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
     wanted = method.exact_targets(exact, data.targets)
     kernel, K = exact.gram(columns.kernel)
     problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, wanted, exact.weight)
@@ -530,7 +547,7 @@ def fit_exact(method: Method, columns: BasisChoice, data: Training) -> ExactFit:
         inputs=data.inputs,
         basis=problem.basis,
         solution=solution,
-        certificates=report_solve(method, Solved(problem, solution, certificates)),  # type: ignore[arg-type]
+        certificates=report_solve(method, problem, solution, certificates),
         skipped_rows=exact.skipped,
         weight=exact.weight,
     )

@@ -37,13 +37,20 @@ from sklearn.utils.validation import (
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import ClassWeightSource, feature_names, is_dask_array, is_dask_frame, unwrapped
+from bigkernel.engine.rows import (
+    ClassWeightSource,
+    Rows,
+    as_rows,
+    feature_names,
+    is_dask_array,
+    is_dask_frame,
+    unwrapped,
+)
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.split_sides import label_slots
+from bigkernel.solvers.pseudo_labels import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
@@ -77,7 +84,7 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
         _check_n_features(estimator, rows, reset=reset)
     except (ValueError, TypeError) as error:  # TypeError: names of several types
         raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
-    if reset and not (len(rows) and rows.stored_width):
+    if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: {what}; at least one is needed")
     return rows
@@ -433,7 +440,7 @@ def distinct(rows: Rows, name: str) -> Array:
 def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
     """Count rows whatever their weights, from the columns alone: of each cell, (G, k + 1) int64.
 
-    With `folds` those of each slot (`solvers.split_sides`), (G, F + 2).
+    With `folds` those of each slot (`solvers.pseudo_labels`), (G, F + 2).
 
     Raises
     ------
@@ -559,7 +566,7 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
         factors = np.ones(len(names))
         factors[there] = weights.sum() / (there.sum() * weights[there])
     y, weight = rows.columns["y"], rows.columns.get("weight")
-    weighed = ClassWeightSource(y, weight, labels, factors[position], repr(given))
+    weighed = ClassWeightSource(y, weight, labels, factors[position])
     return replace(rows, columns={**rows.columns, "weight": weighed})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -11,8 +12,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, every_row_choice, set_parameters
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solution, Solved, Training
+from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.self_training import (
     AdaptingMethod,
     ReducedSides,
@@ -32,7 +34,7 @@ from bigkernel.solvers.ridge import require_alpha
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class JDAMethod(AdaptingMethod):
+class JDAMethod(AdaptingMethod[AlignedComponents]):
     """Components that keep variance and bring the means of both sides together."""
 
     solution_type: ClassVar[type[Solution]] = AlignedComponents
@@ -40,9 +42,9 @@ class JDAMethod(AdaptingMethod):
     n_components: int
     label_alpha: float
 
-    def check_settings(self, columns: Any) -> None:
+    def check_settings(self, columns: BasisChoice) -> None:
         """See `Method`."""
-        if not self.alpha > 0:
+        if not number(self.alpha) > 0:
             raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
         require_alpha(self.label_alpha)
 
@@ -50,21 +52,22 @@ class JDAMethod(AdaptingMethod):
         """See `Method`."""
         whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
         labels = labels and labels.reduced(whitening)
-        values, W = components(aligned, labels, self.n_components, float(self.alpha), certificates=certificates)
+        values, W = components(aligned, labels, self.n_components, number(self.alpha), certificates=certificates)
         if not len(values):
             raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
         return AlignedComponents(
             coef=whitening.expand(W),
             intercept=-aligned.mean @ W,
             rank=whitening.rank,
-            alpha=float(self.alpha),
+            alpha=number(self.alpha),
             eigenvalues=values,
             whitened=W,
         )
 
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved[ReducedSides, AlignedComponents], number: int) -> tuple[Decision, float]:
         """See `AdaptingMethod`: hard labels, of ridge on the components."""
-        reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
+        reduced, W = solved.reduced, solved.solution.whitened
+        assert W is not None
         return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
 
 
@@ -150,7 +153,7 @@ class JDA(LandmarkEstimator, RowTransformer):
         "label_alpha": [Real],
     }
     _semi_supervised = True
-    rounds_ = Fitted("rounds")
+    rounds_ = Fitted[Sequence[Mapping[str, float]]]("rounds")
     pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(

@@ -1,44 +1,75 @@
 """Columns of the kernel estimators: kernel values at m landmarks, or m random Fourier features.
 
 A basis is an immutable value: the kernel with every parameter a number, the dtype of its blocks, and the landmarks,
-whose core K_mm is whitened, or what the features are drawn from, which are white as they are. Shapes: n rows, d
-features, m landmarks or random features.
+whose core K_mm is whitened, or what the features are drawn from, which are white as they are. Landmarks are chosen
+among rows that lie anywhere (all choices but "uniform" see a uniform sample only, never all n rows):
+
+    "uniform"            rows, all equally likely (Williams & Seeger 2000)
+    "balanced"           the same number of rows of every domain, which the column "domain" tells
+    "k-means"            centres of k-means, which need not be rows (Zhang, Tsang & Kwok 2008)
+    "balanced-k-means"   the same number of centres for every domain
+    "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.kernels.landmarks`)
+
+The last works in this process, on n sampled rows of d features. Beside 16nd bytes of rows and strips of a fixed size it
+takes 8nm bytes for the factor F of K̂ = FFᵀ (half of that in float32). It chooses among 20 rows a landmark; from 3,700
+landmarks on among fewer, down to two from 11,600 on, where the factor is float32 unless rows are float64. How many rows
+are looked at does not depend on what is free: landmarks are the same on every machine on which they can be chosen.
+
+Weights of rows are not looked at. Shapes: n rows, d features, m landmarks or random features.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
 
+import dask
 import numpy as np
+from distributed import Client
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
+from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.checks import require_exact
-from bigkernel.estimators.fit_state import UNSTORED, RowBasis
+from bigkernel.engine.sweep import choose_executor
+from bigkernel.errors import ConfigError, DataError, ModelRejected, PlanTooLarge
+from bigkernel.estimators.checks import free_bytes, require_exact
+from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
-from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
-from bigkernel.events.scope import spent
-from bigkernel.kernels import uniform_landmarks as draws
-from bigkernel.kernels.algebra import Kernel
+from bigkernel.events.job import spent
+from bigkernel.kernels import landmarks as draws
+from bigkernel.kernels.algebra import Kernel, exact_unit
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.kernels.given import Precomputed
+from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.whitening import Whitening, identity, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
+Seed = int | np.random.RandomState | None
+
+CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
 NOISE_ROWS = 64  # points whose blocks are looked at in float64
 FEW_LANDMARKS = 4  # below which points between them lie on a line, or in a plane
-GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
+SAMPLE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
+FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
+ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
+SAMPLE_BYTES = 2**30
+FACTOR_BYTES = 2**31  # of (rows of the sample, m) numbers, up to which there are more than two rows a landmark
+LLOYD_STEPS = 10  # of k-means on a sample of more than FEW_ROWS rows
+SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
+STRIPS_BYTES = 2**28  # of rows and kernel values that a choice by the kernel works on at a time
+_PART_BYTES = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +97,7 @@ class LandmarkBasis:
         return len(self.landmarks)
 
     @property
-    def sum_dtype(self) -> np.dtype[Any] | None:
+    def sum_dtype(self) -> DType | None:
         """`sums`."""
         return None if self.sums is None else np.dtype(self.sums)
 
@@ -110,7 +141,7 @@ class LandmarkBasis:
 
     def glance(self) -> tuple[Array, Array] | None:
         """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
-        points = np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
+        points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
 
     def _between(self, count: int) -> Array:
@@ -127,7 +158,7 @@ class LandmarkBasis:
         if not self.kernel.positive:
             return None
         whitening = self.whitening(warn=False)
-        if unit_diagonal(self.kernel):
+        if self.kernel.of_distance:
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
             known, total = float(np.trace(reduced(moments, whitening).G)), float(moments.n)
         elif self.sample is not None:
@@ -159,7 +190,7 @@ class FourierBasis:
     sums: str | None = None  # as in `LandmarkBasis`
 
     @property
-    def sum_dtype(self) -> np.dtype[Any] | None:
+    def sum_dtype(self) -> DType | None:
         """`sums`."""
         return None if self.sums is None else np.dtype(self.sums)
 
@@ -187,16 +218,19 @@ class FourierBasis:
 
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """No whitening."""
-        return identity(self.width)
+        return Whitening(self.width, self.width)
 
-    def noise(self) -> None:
+    def noise(self) -> Array | None:
         """Not known: features are of order one, and white."""
+        return None
 
-    def glance(self) -> None:
+    def glance(self) -> tuple[Array, Array] | None:
         """Not needed: their moments are as white as they are."""
+        return None
 
-    def trace_error(self, moments: Moments) -> None:
+    def trace_error(self, moments: Moments) -> float | None:
         """Not known."""
+        return None
 
     def figures(self) -> dict[str, int]:
         """Nothing: there are no landmarks."""
@@ -204,6 +238,12 @@ class FourierBasis:
 
 
 Basis = LandmarkBasis | FourierBasis
+
+
+def of_kernel(basis: Columns) -> Basis:
+    """Return columns of a kernel, which those of kernel methods are."""
+    assert isinstance(basis, LandmarkBasis | FourierBasis)
+    return basis
 
 
 class RowChoice:
@@ -237,10 +277,10 @@ class BasisChoice:
     """
 
     kernel: Kernel
-    landmarks: Any
+    landmarks: str | Array | Sequence[Sequence[float]]
     count: int | None
     dtype: str = "auto"
-    random_state: Any = None
+    random_state: Seed = None
     exact: bool = False
     every_row: str = ""
 
@@ -277,37 +317,36 @@ class BasisChoice:
         landmarks = like.landmarks if isinstance(like, LandmarkBasis) else self._draw_landmarks(rows, look=look)
         kernel = self.kernel.resolve(landmarks)
         sample = None
-        if (not unit_diagonal(kernel) or len(landmarks) < FEW_LANDMARKS) and look and like is None:
-            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
-        narrow = _within(kernel, landmarks, "float32")
-        basis = LandmarkBasis(kernel, landmarks, self._block_dtype(rows, kernel, landmarks, narrow=narrow), sample)
-        if like is None and not _within(kernel, landmarks, basis.dtype):
+        if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
+            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64))
+        dtype = self._block_dtype(rows, kernel, landmarks)
+        if like is None and not _within(kernel, landmarks, dtype):
             raise DataError(
-                f"{kernel.name} kernel: squares of its values at the landmarks leave the range of {basis.dtype}; "
+                f"{kernel.name} kernel: squares of its values at the landmarks leave the range of {dtype}; "
                 "scale the rows, or take dtype='float64'"
             )
-        return basis
+        return LandmarkBasis(kernel, landmarks, dtype, sample)
 
     def _draw_landmarks(self, rows: Rows, *, look: bool) -> Array:
         """Choose the landmarks (m, d)."""
         count, d = self.count_for(rows), rows.shape[1]
         if not isinstance(self.landmarks, str):
-            landmarks = draws.given(self.landmarks, d)
+            landmarks = draws.as_landmarks(self.landmarks, d)
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}, but {len(landmarks)} landmarks were given")
             return landmarks
         if self.every_row and self.count is None:
             require_exact(self.every_row, len(rows))
-            return draws.given(rows.take(np.arange(len(rows))), d)
+            return draws.as_landmarks(rows.take(np.arange(len(rows))), d)
         assert count is not None
         if not look:
-            first = rows.take(np.arange(min(len(rows), count, GLANCE_ROWS)))
+            first = rows.take(np.arange(min(len(rows), count, SAMPLE_ROWS)))
             return np.resize(first, (min(len(rows), count), d))
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
-            chosen = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
-        residuals.warn_or_note(chosen.note or "", True, None)
-        return chosen.landmarks
+            landmarks, _, note = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
+        residuals.warn_or_note(note or "", True, None)
+        return landmarks
 
     def _draw_features(self, rows: Rows, *, look: bool) -> FourierBasis:
         assert self.count is not None
@@ -318,8 +357,8 @@ class BasisChoice:
         mean = features.of(sample).mean(axis=0, dtype=np.float64)
         return FourierBasis(kernel, seed, origin, self.count, orthogonal, dtype, mean)
 
-    def _block_dtype(self, rows: Rows, kernel: Kernel, points: Array, *, narrow: bool = True) -> str:
-        """Return the dtype of the blocks; `narrow`: values at the points fit float32."""
+    def _block_dtype(self, rows: Rows, kernel: Kernel, points: Array) -> str:
+        """Return the dtype of the blocks: float32, unless rows, or values at the points, do not fit it."""
         if self.dtype != "auto":
             return str(self.dtype)
         if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
@@ -328,10 +367,211 @@ class BasisChoice:
             kernel.bind(points, np.float32)
         except DataError:  # float32 cannot resolve these distances
             return "float64"
-        return "float32" if narrow else "float64"
+        return "float32" if _within(kernel, points, "float32") else "float64"
 
 
-def check_landmarks(landmarks: Any, count: int | None, *, uncounted: tuple[str, ...] = ("uniform",)) -> None:
+# -- which rows serve as landmarks -------------------------------------------------------------------------------------
+
+
+def choose(
+    rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState
+) -> tuple[Array, Ids | None, str | None]:
+    """Choose `count` landmarks (m, d) for rows and a kernel: return them, the sorted ids of rows they are, and a note.
+
+    Centres have no ids. Bad rows that are to be skipped are no landmarks, and no part of a sample; a kernel's "scale"
+    is taken from the sample. The note says why landmarks are fewer than `count`: the rows are, or different ones are.
+    """
+    possible = min(count, len(rows))
+    draws.require_count(len(rows), possible)
+    ids, note = None, None
+    if method == "uniform":
+        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if rows.bad_rows == "skip" else None)
+        landmarks = rows.take(ids)
+    elif method in ("balanced", "balanced-k-means"):
+        landmarks, ids, note = _by_domain(rows, method, possible, rng)
+    elif method == "k-means":
+        landmarks, note = _centres(rows, possible, rng)
+    elif method == "rpcholesky":
+        landmarks, ids, note = _by_cholesky(rows, possible, kernel, rng)
+    else:
+        raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
+    if (taken := len(landmarks)) < count:
+        why = note or "the rows are all that can be drawn"
+        note = f"{why}; {taken:,} landmarks are taken, {count:,} were asked for"
+    return landmarks, ids, note
+
+
+def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) -> tuple[Array, Ids | None, str | None]:
+    """Choose rows or centres of every domain."""
+    domains = _domains(rows, count)
+    if method == "balanced":
+        skip = rows.bad_rows == "skip"
+        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
+        ids = np.sort(np.concatenate(drawn))
+        return rows.take(ids), ids, None
+    state, found = rng.get_state(), []
+    for one, k in domains:
+        rng.set_state(state)  # a domain's centres do not depend on the domains before it
+        found.append(_centres(one, k, rng))
+    notes = [note for _, note in found if note]
+    return np.concatenate([centres for centres, _ in found]), None, "; ".join(notes) or None
+
+
+def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
+    """Count the rows of the uniform sample: 20 a landmark within `SAMPLE_BYTES`, at least `least`, or all."""
+    most = max(count, SAMPLE_BYTES // (8 * max(1, n_features)))
+    return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
+
+
+def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
+    """Draw a uniform sample of `size` rows without the bad ones, but `least` if there are; sorted places."""
+    places = draws.uniform(len(rows), size, rng) if size < len(rows) else np.arange(len(rows))
+    if rows.bad_rows == "skip":
+        places = places[rows.sound(places)]
+        if len(places) < least:
+            places = draws.uniform(len(rows), least, rng, sound=rows.sound)
+    return places
+
+
+@dataclass(frozen=True, eq=False)
+class DomainRows:
+    """The rows of a domain by their place among them, from the column alone, a step of the rows at a time."""
+
+    rows: Rows
+    domain: object  # its number
+    bounds: tuple[int, ...]  # (s + 1,) row ids where steps begin
+    counts: Ids  # (s,) rows of the domain in each step
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def bad_rows(self) -> str:
+        """See `Rows`."""
+        return self.rows.bad_rows
+
+    def sound(self, places: Ids) -> Array:
+        """See `Rows`."""
+        return self.rows.sound(self.ids(places))
+
+    def ids(self, places: Ids) -> Ids:
+        """Return the row ids of sorted places."""
+        ends = np.cumsum(self.counts)
+        found = [np.empty(0, np.int64)]
+        for step, piece in enumerate(np.split(places, np.searchsorted(places, ends[:-1]))):
+            if len(piece):
+                start, stop = self.bounds[step : step + 2]
+                mine = np.flatnonzero(self.rows.columns["domain"].read(start, stop) == self.domain)
+                found.append(start + mine[piece - (ends[step] - self.counts[step])])
+        return np.concatenate(found)
+
+
+def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
+    """Return the rows of each domain and how many landmarks it gives: as equal as may be, the last ones one more."""
+    if "domain" not in rows.columns:
+        raise DataError(
+            f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass sample_domain"
+        )
+    bounds, counts = rows.bounds(settings()), dict[int, Ids]()
+    for step, (start, stop) in enumerate(pairwise(bounds)):
+        for number, size in zip(*np.unique(rows.columns["domain"].read(start, stop), return_counts=True), strict=True):
+            counts.setdefault(number, np.zeros(len(bounds) - 1, np.int64))[step] = size
+        if len(counts) > count:
+            raise DataError(
+                f"n_landmarks={count}: expected one for each domain at least, and there are {len(counts)} in rows 0 to "
+                f"{stop - 1} alone"
+            )
+    domains = [DomainRows(rows, number, bounds, counts[number]) for number in sorted(counts)]
+    sizes, shares, left = np.array([len(one) for one in domains]), np.zeros(len(domains), np.int64), count
+    others = np.arange(len(domains))
+    while len(full := others[sizes[others] <= left // max(1, len(others))]):  # small domains give all they have
+        shares[full] = sizes[full]
+        left, others = left - int(sizes[full].sum()), np.setdiff1d(others, full)
+    if len(others):
+        shares[others] = left // len(others)
+        shares[others[len(others) - left % len(others) :]] += 1
+    return [(one, int(share)) for one, share in zip(domains, shares, strict=True) if share]
+
+
+def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomState) -> tuple[Array, Ids, str | None]:
+    """Choose rows by values of the kernel: landmarks, their ids, and what is to be said."""
+    if not kernel.positive:
+        raise ConfigError(
+            f"landmarks='rpcholesky': the {kernel.name} kernel is not positive definite, and its values at rows are no "
+            "variances; expected 'uniform' or 'k-means' for it"
+        )
+    d, most = rows.shape[1], max(2 * count, FACTOR_BYTES // (8 * count))
+    size = min(sample_size(len(rows), d, count, least=0), most)
+    dtype = np.dtype(np.float32 if most * count * 8 > FACTOR_BYTES and rows.dtype != np.float64 else np.float64)
+    needed, free = dtype.itemsize * size * count + 16 * size * d + STRIPS_BYTES, free_bytes()
+    if needed > free:
+        raise PlanTooLarge(
+            f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB in "
+            f"this process, and {free / 1e9:,.1f} GB are free; take fewer, or 'uniform'"
+        )
+    ids = sampled(rows, size, rng, least=count)
+    X, count = rows.take(ids), min(count, len(ids))
+    places = np.sort(draws.rp_cholesky(kernel.resolve(X), X, count, rng, dtype=dtype))
+    short = f"rpcholesky: these explain the {len(ids):,} rows of the sample up to rounding"
+    return X[places], ids[places], short if len(places) < count else None
+
+
+def _centres(drawn: Rows | DomainRows, count: int, rng: np.random.RandomState) -> tuple[Array, str | None]:
+    """Find centres of rows, and what is to be said."""
+    rows = drawn if isinstance(drawn, Rows) else drawn.rows
+    size = sample_size(len(drawn), rows.shape[1], count, least=FEW_ROWS)
+    ids = sampled(drawn, size, rng, least=count)
+    if isinstance(drawn, DomainRows):
+        ids = drawn.ids(ids)
+    count = min(count, len(ids))
+    centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
+    kept = np.flatnonzero(nearest)  # of two centres at one place, one is nearest to no row
+    return centres[kept], f"k-means: the rows have {len(kept)} different centres only" if len(kept) < count else None
+
+
+def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """Find centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
+    from sklearn.cluster import KMeans  # loads a third of scikit-learn, which other choices do without
+
+    largest = float(np.abs(X).max(initial=0.0))
+    unit = exact_unit(1 / largest, np.float64) if largest else 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
+        model = KMeans(count, n_init=1, random_state=rng).fit(X if unit == 1 else X * unit)
+    return model.cluster_centers_ / unit, np.bincount(model.labels_, minlength=count)
+
+
+def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """Do the same by k-means|| and Lloyd's steps, over a sample that stays where its parts were read."""
+    import dask.array as da
+    from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
+
+    part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))
+    plain = replace(rows, columns={}, classes=())
+    take = dask.delayed(plain.take, pure=False)
+    executor = choose_executor(rows)
+    scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
+    with dask.config.set(scheduler=scheduler):
+        pieces = np.array_split(ids, -(-len(ids) // part))
+        X = da.concatenate([da.from_delayed(take(i), (len(i), rows.shape[1]), np.float64) for i in pieces]).persist()
+        model = scalable.KMeans(
+            count,
+            oversampling_factor=count,
+            init_max_iter=SCALABLE_ROUNDS,
+            max_iter=LLOYD_STEPS,
+            random_state=int(rng.randint(2**31 - 1)),
+        )
+        model.fit(X)
+        nearest = da.bincount(model.labels_, minlength=count).compute()
+    return model.cluster_centers_, nearest
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def check_landmarks(
+    landmarks: str | ArrayLike, count: int | None, *, uncounted: tuple[str, ...] = ("uniform",)
+) -> None:
     """Raise `ConfigError` for an unknown choice, or one that needs to be told how many; `uncounted` need not."""
     if not isinstance(landmarks, str):
         return
@@ -342,7 +582,7 @@ def check_landmarks(landmarks: Any, count: int | None, *, uncounted: tuple[str, 
         raise ConfigError(f"landmarks={landmarks!r}: expected n_landmarks to say how many, found None")
 
 
-def is_precomputed(kernel: Any) -> bool:
+def is_precomputed(kernel: Kernel | Callable[..., ArrayLike] | str) -> bool:
     """Return whether a kernel, as it was given, is a matrix of kernel values."""
     return bool(kernel.precomputed if isinstance(kernel, Kernel) else kernel == Precomputed.name)
 
@@ -356,11 +596,6 @@ def require_frequencies(estimator: str, d: int, count: int) -> None:
         )
 
 
-def unit_diagonal(kernel: Kernel) -> bool:
-    """True for kernels of the distance, k(x, x) = 1 for every x."""
-    return isinstance(kernel, Gaussian | Laplacian | Matern)
-
-
 def _within(kernel: Kernel, landmarks: Array, dtype: str) -> bool:
     """True where sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -368,13 +603,13 @@ def _within(kernel: Kernel, landmarks: Array, dtype: str) -> bool:
         return bool(1e9 * largest**2 < limits.max and not 0 < largest**2 < 1e9 * limits.tiny)
 
 
-def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -> tuple[Kernel, int, Array]:
+def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool = True) -> tuple[Kernel, int, Array]:
     """The kernel with every parameter a number, a seed of its frequencies, and some rows (k, d).
 
     `look=False`: the first rows stand for those drawn.
     """
     rng = check_random_state(random_state)
-    seed, count = int(rng.randint(2**31 - 1)), min(len(rows), GLANCE_ROWS)
+    seed, count = int(rng.randint(2**31 - 1)), min(len(rows), SAMPLE_ROWS)
     with spent("landmarks"):
         sample = rows.take(sampled(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample

@@ -15,8 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array
 from bigkernel.estimators.base import Regressor, set_parameters
 from bigkernel.estimators.checks import PENALTIES, penalty_of, require_row_squares, require_sums
-from bigkernel.estimators.evaluation import Report
-from bigkernel.estimators.fit_state import Fitted, LinearSolution, Problem, RowBasis, Solution
+from bigkernel.estimators.fit_state import (
+    AnyTargets,
+    Columns,
+    Fitted,
+    LinearSolution,
+    Problem,
+    Report,
+    RowBasis,
+    Solution,
+)
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
 from bigkernel.estimators.precision import triangle_of
@@ -25,10 +33,11 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.streaming.plan import Accumulator
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LinearMethod(Method):
+class LinearMethod(Method[Whitening, LinearSolution]):
     """Least squares on the rows themselves, about a point near their mean, with a penalty or none."""
 
     solution_type: ClassVar[type[Solution]] = LinearSolution
@@ -50,22 +59,23 @@ class LinearMethod(Method):
         """True: see `Method`."""
         return True
 
-    def statistic(self, basis: RowBasis, targets: Targets) -> MomentStatistic:
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`."""
+        assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets)
 
-    def whiten(self, basis: RowBasis, certificates: Certificates | None = None) -> Whitening | None:
-        """Return nothing: see `whitens`."""
-        return None
+    def whiten(self, basis: Columns, certificates: Certificates | None = None) -> Whitening:
+        """Return none: see `whitens`."""
+        return Whitening(basis.width, basis.width)
 
     def require_range(self, problem: Problem) -> None:
         """See `Method`."""
-        sums, basis = problem.statistics, problem.basis
-        assert isinstance(basis, RowBasis)
-        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], basis.shift, float(sums["n"][0]))
+        sums = problem.statistics
+        assert isinstance(problem.basis, RowBasis)
+        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
         require_sums(sums)
 
-    def solve(self, problem: Problem, reduced: None, certificates: Certificates) -> LinearSolution:
+    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> LinearSolution:
         """See `Method`."""
         assert isinstance(problem.basis, RowBasis)
         shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
@@ -99,17 +109,18 @@ class LinearMethod(Method):
         return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
-        self, basis: RowBasis, everything: Moments, n_components: int, whitening: Whitening | None = None
+        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return the coordinates of the rows themselves."""
+        assert isinstance(basis, RowBasis)
         return Coordinates(origin=basis.shift)
 
 
 class _Linear(Regressor):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
-    statistics_ = Fitted("statistics")
-    shift_ = Fitted("basis.shift")
+    statistics_ = Fitted[Accumulator]("statistics")
+    shift_ = Fitted[Array]("basis.shift")
 
     def _method(self) -> LinearMethod:
         alpha, flag = getattr(self, "alpha", 0.0), bool(self.fit_intercept)

@@ -21,20 +21,19 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
-from bigkernel.estimators.fit_state import IterativeFit, LogisticSolution, Problem, Solution, Training
-from bigkernel.estimators.fitting import Method, sum_up
+from bigkernel.estimators.fit_state import Columns, IterativeFit, LogisticSolution, Problem, Solution, Training
+from bigkernel.estimators.fitting import Method, skipped, sum_up
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import Basis, BasisChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
 from bigkernel.estimators.precision import whitened
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.softmax_sums import SoftmaxStatistic
+from bigkernel.statistics.products import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
 _EXPECTED = 40  # sweeps of a descent
@@ -97,7 +96,7 @@ class _System:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LogisticMethod(Method):
+class LogisticMethod(Method[Whitening, LogisticSolution]):
     """Softmax regression by gradients, each of them a sweep."""
 
     solution_type: ClassVar[type[Solution]] = LogisticSolution
@@ -122,10 +121,9 @@ class LogisticMethod(Method):
             "(scoring='neg_log_loss') first, and then alpha"
         )
 
-    def fit(self, data: Training, columns: BasisChoice, basis: Basis) -> IterativeFit:
+    def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
         """See `Method`."""
         basis, whitening, certificates = whitened(self.whiten, basis, choose=columns.dtype == "auto")
-        assert whitening is not None
         certificates.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()
@@ -134,7 +132,7 @@ class LogisticMethod(Method):
         # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
         words = f"alpha={self.alpha!r}, tol={self.tol!r}"
-        system = _System(data.rows, data.targets, problem, whitening, small, alpha, words)
+        system = _System(data.rows, self.classes(data.targets), problem, whitening, small, alpha, words)
         with solving(self):
             shares, end = self._descend(system)
             coef, intercept = system.coefficients(end.theta)
@@ -144,7 +142,9 @@ class LogisticMethod(Method):
         solution = LogisticSolution(
             coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
         )
-        seconds = report["seconds"] + sum(system.seconds)
+        first = report["seconds"]
+        assert isinstance(first, float)
+        seconds = first + sum(system.seconds)
         swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.seconds), "excess_by_step": shares}
         return IterativeFit(
             inputs=data.inputs,
@@ -152,7 +152,7 @@ class LogisticMethod(Method):
             solution=finite(self, solution),
             certificates={"excess": shares[-1], "iterations": steps, **basis.figures()},
             sweep={**swept, "tol": self.tol},
-            skipped_rows=report["skipped_rows"],
+            skipped_rows=skipped(report),
             rows=int(problem.statistics["rows"].sum()),
         )
 
@@ -178,10 +178,11 @@ class LogisticMethod(Method):
             )
         return shares, end
 
-    def plan(self, data: Training, columns: BasisChoice, basis: Basis) -> Plan:
+    def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """See `Method`; with the steps that are to be expected."""
-        coef = np.broadcast_to(0.0, (basis.width, data.targets.width))
-        more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), data.targets, coef, coef[0], "plan"))
+        targets = self.classes(data.targets)
+        coef = np.broadcast_to(0.0, (basis.width, targets.width))
+        more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
         return with_sweeps(super().plan(data, columns, basis), more, _EXPECTED)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.arrays import ColumnLike, RowsLike
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import kept, set_parameters
@@ -18,7 +18,7 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Soluti
 from bigkernel.estimators.inputs import domain_column, input_rows
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.events.scope import part_of_job
+from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Predictor, Projection
@@ -75,13 +75,13 @@ class Nystroem(RowTransformer):
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
     _fitted: ProjectionFit | None = None
-    kernel_ = Fitted("basis.kernel")
-    dtype_ = Fitted("basis.dtype")
-    landmarks_ = Fitted("basis.landmarks")
-    n_landmarks_ = Fitted("basis.width")
-    rank_ = Fitted("solution.rank")
-    dual_coef_ = Fitted("solution.coef")
-    intercept_ = Fitted("solution.intercept")
+    kernel_ = Fitted[Kernel]("basis.kernel")
+    dtype_ = Fitted[str]("basis.dtype")
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    n_landmarks_ = Fitted[int]("basis.width")
+    rank_ = Fitted[int]("solution.rank")
+    dual_coef_ = Fitted[Array]("solution.coef")
+    intercept_ = Fitted[Array]("solution.intercept")
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Nystroem(RowTransformer):
         if columns.fourier:
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
         rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain))
-        with part_of_job("Nystroem.fit"):
+        with job("Nystroem.fit"):
             basis = columns.choose(rows)
             whitening = basis.whitening()
         coef = whitening.expand(np.eye(whitening.rank))

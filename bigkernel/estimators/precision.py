@@ -1,8 +1,8 @@
 """The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
-some rows in float64 probe the rounding of the sums (`statistics.witness`). Where predictions would be off by more than
-`accuracy.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
+some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
+`residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
 are too coarse, with blocks in float64; and at last by QR, which squares nothing.
 
 Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -21,19 +21,22 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.fit_state import Problem, RowBasis, Training
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
-from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, change, changes, directions, moved, scaled
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
+from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
+from bigkernel.events.job import Note, emit
+from bigkernel.solvers.accuracy import changes, moved
+from bigkernel.solvers.residuals import ENOUGH, VECTORS, Certificates, Errors, probes
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, selected
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Witness, selected, windows_to_skip
 from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
-from bigkernel.statistics.witness import Witness, windows_to_skip
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
+C = TypeVar("C", bound=Columns)
+P = TypeVar("P", bound=Problem)
+Alpha = float | str | Array  # a number, one for each target, or "gcv"
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
@@ -49,7 +52,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
-        vectors[place] = whitening.expand(directions(whitening.rank))
+        vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, witness=Witness(vectors, every))
@@ -69,21 +72,21 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
     return sweep(rows, replace(statistic, witness=replace(witness, every=1)), what=what)
 
 
-def is_probed(problem: Any) -> bool:
+def is_probed(problem: Problem) -> bool:
     """Return whether some rows went past the probe of the sums."""
     return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
 
 
-def evidence_of(problem: Any, whitening: Whitening | None) -> Evidence | None:
+def evidence_of(problem: Problem, whitening: Whitening | None) -> RoundingEstimate | None:
     """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
-    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
+    return RoundingEstimate.of_probe(problem.statistics, problem.basis.noise(), whitening, widest=widest)
 
 
 def estimate_errors(
-    problem: Any, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
+    problem: Problem, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
 ) -> list[Errors] | None:
     """Estimate the errors of k solutions; `changed` solves from perturbed sums and tells how far each moves, (k,).
 
@@ -100,7 +103,7 @@ def estimate_errors(
 
     total = perturbed(sums=True)
     off = ~(total <= ENOUGH)
-    if evidence.noise is None or not off.any():
+    if evidence.blocks is None or not off.any():
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
     with np.errstate(invalid="ignore"):
@@ -117,7 +120,7 @@ def perturbed_errors(
     fitted: Coefficients,
     solve: Callable[[Problem], Coefficients],
     moments: Moments,
-    basis: Any,
+    basis: Columns,
     count: int = 1,
     *,
     turned: bool = False,
@@ -141,9 +144,7 @@ def perturbed_errors(
             others = solve(replace(problem, statistics=total))
         except DataError:
             return np.full(count, np.inf)
-        if count == 1:
-            return np.array([change(moments, fitted, others, turned=turned, seen=seen)])
-        far = changes(moments, fitted, others, count, seen=seen)
+        far = changes(moments, fitted, others, count, turned=turned, seen=seen)
         return np.where(np.isnan(far), np.inf, far)
 
     return estimate_errors(problem, whitening, changed)
@@ -153,8 +154,8 @@ def perturbed_errors(
 
 
 def whitened(
-    whiten: Callable[[Any, Certificates], Whitening | None], basis: Any, *, choose: bool
-) -> tuple[Any, Whitening | None, Certificates]:
+    whiten: Callable[[Columns, Certificates], Whitening], basis: C, *, choose: bool
+) -> tuple[C, Whitening, Certificates]:
     """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
 
     `whiten`: of a method.
@@ -162,15 +163,15 @@ def whitened(
 
     certificates, noted = Certificates(), Certificates()
     found = whiten(basis, certificates)
-    if found is not None and choose and basis.dtype == "float32" and found.rank < basis.width:
-        wider = replace(basis, dtype="float64")
+    if choose and basis.dtype == "float32" and found.rank < basis.width:
+        wider = cast(C, _float64(basis))
         finer = whiten(wider, noted)
-        if finer is not None and finer.rank > found.rank:
+        if finer.rank > found.rank:
             return wider, finer, noted
     return basis, found, certificates
 
 
-def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:
+def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
     Parameters
@@ -179,30 +180,35 @@ def next_precision(basis: Any, errors: Errors, *, choose: bool, hidden: bool = F
     hidden : rounding hides directions that float64 might show
     """
     hidden = hidden and choose
-    if basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
         return None
     if hidden or (choose and not errors.blocks <= ENOUGH):
-        return replace(basis, dtype="float64", sums=None)
+        return _float64(basis)
     if basis.sums is None and not errors.sums <= ENOUGH:
-        return replace(basis, sums="float64")
-    return replace(basis, dtype="float64", sums=None) if choose else None
+        return replace(of_kernel(basis), sums="float64")
+    return _float64(basis) if choose else None
 
 
-def rounding_note(solved: Any) -> str:
+def _float64(basis: Columns) -> Columns:
+    return replace(of_kernel(basis), dtype="float64", sums=None)
+
+
+def rounding_note(problem: Problem | ExactProblem, solution: Solution, certificates: Certificates) -> str:
     """Describe a solve whose penalty is lost in the rounding of its sums, or of its kernel values where it is exact."""
-    basis, certificates = solved.problem.basis, solved.certificates
-    values = "moments" if hasattr(solved.problem, "statistics") else "kernel values"
+    basis = of_kernel(problem.basis)
+    values = "moments" if isinstance(problem, Problem) else "kernel values"
     condition = certificates.figures.get("core_condition")
     return (
         f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solved.solution.alpha):.3g}"
+        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
         + ("" if condition is None else f"; the core has the condition {condition:.1e}")
     )
 
 
-def of_columns(problem: Any, columns: Array) -> Any:
+def of_columns(problem: P, columns: Array) -> P:
     """Return what a solve on some of the landmarks (k,) starts from."""
     basis, centre, R = problem.basis, problem.centre, problem.triangle
+    assert isinstance(basis, LandmarkBasis)
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
@@ -224,7 +230,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
 
 def factor_rows(
     name: str, problem: Problem, data: Training, before: Certificates, notes: list[str]
-) -> tuple[Problem, dict[str, Any]] | None:
+) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
 
     Parameters
@@ -240,7 +246,7 @@ def factor_rows(
     note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
     try:
         emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
-        swept = sweep(data.rows, TriangleStatistic(features, data.targets), what="triangle")
+        swept = sweep(data.rows, TriangleStatistic(features, data.labels), what="triangle")
     except PlanTooLarge as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
         return None
@@ -251,15 +257,16 @@ def factor_rows(
     return replace(problem, triangle=triangle.moved(swept.total["R"], further)), swept.report()
 
 
-def triangle_of(problem: Any, *, fit_intercept: bool) -> Array:
+def triangle_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
     shift, R = problem.inputs.shift, problem.triangle
+    assert R is not None
     return np.asarray(R if fit_intercept or not np.ndim(shift) else triangle.moved(R, None, shift))
 
 
 def solve_triangle(
-    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
-) -> tuple[Array, Array, Array, Any]:
+    problem: Problem, whitening: Whitening, alpha: Alpha, certificates: Certificates, *, fit_intercept: bool
+) -> tuple[Array, Array, Array, float | Array]:
     """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
     found = nystrom_ridge_of(
         triangle_of(problem, fit_intercept=fit_intercept),
@@ -276,7 +283,7 @@ def solve_triangle(
     return found
 
 
-def block_noise(basis: Any) -> float:
+def block_noise(basis: Columns) -> float:
     """The standard deviation of the rounding of a kernel value: as float32 blocks show it, or as ε in points makes it.
 
     Kernels of the distance see points about the mean of the landmarks, as blocks do.
@@ -284,9 +291,9 @@ def block_noise(basis: Any) -> float:
     seen = basis.noise()
     if seen is not None:
         return float(np.sqrt(np.mean(seen**2)))
-    Z = getattr(basis, "landmarks", None)
-    if Z is None or basis.kernel.precomputed:
+    if not isinstance(basis, LandmarkBasis) or basis.kernel.precomputed:
         return 2 * EPS
+    Z = basis.landmarks
     points, mean = Z[:_POINTS], Z.mean(axis=0)
     signs = np.where(np.random.default_rng(0).random(points.shape) < 0.5, -1.0, 1.0)
     values = basis.kernel(points, Z)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
@@ -28,6 +26,7 @@ from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, f
 from bigkernel.estimators.conjugate_gradients import fit_by_cg as solve_by_cg
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
+    Columns,
     ExactFit,
     ExactProblem,
     Fit,
@@ -40,26 +39,25 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.fitting import Method, fit_moments
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.precision import evidence_of, solve_triangle
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.cg_cost import (
+from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,
     PreconditionerChoice,
     choose_preconditioner,
+    describe_preconditioner,
     direct_flops,
     driver_bytes,
     solve_flops,
 )
-from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.preconditioners import describe_preconditioner
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Columns, by_penalty, nystrom_ridge
+from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
 from bigkernel.statistics.products import ProductStatistic
@@ -109,7 +107,7 @@ def choose_solver(
         return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
     if refusal:
         return None, refusal
-    choice = choose_preconditioner(*rows.shape, m, models * data.targets.width, method.by_cg.tol, trained)
+    choice = choose_preconditioner(*rows.shape, m, models * data.labels.width, method.by_cg.tol, trained)
     if not auto:
         return choice, ""
     float64 = columns.dtype == "float64" or (columns.dtype == "auto" and rows.dtype == np.float64)
@@ -122,9 +120,9 @@ def fit_by_cg(
     method: RidgeMethod,
     columns: BasisChoice,
     data: Training,
-    basis: Any,
+    basis: Columns,
     choice: PreconditionerChoice | None = None,
-    start: NDArray[Any] | None = None,
+    start: Array | None = None,
 ) -> Fit:
     """Fit by conjugate gradients, from coefficients near the solution where they are given, (m, c).
 
@@ -132,9 +130,9 @@ def fit_by_cg(
     """
     rows, settings = data.rows, method.by_cg
     if choice is None:
-        choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.targets.width, settings.tol)
+        choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.labels.width, settings.tol)
     stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
-    equations = CGProblem(rows, data.targets, basis, alphas, method.fit_intercept, stopping, choice.rows)
+    equations = CGProblem(rows, data.labels, of_kernel(basis), alphas, method.fit_intercept, stopping, choice.rows)
     with solving(method):
         fit, missed = solve_by_cg(equations, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
@@ -147,19 +145,19 @@ def fit_by_cg(
     return fit
 
 
-def plan_by_cg(data: Training, basis: Any, choice: PreconditionerChoice) -> Plan:
+def plan_by_cg(data: Training, basis: Columns, choice: PreconditionerChoice) -> Plan:
     """Return the arithmetic, bytes and memory of all sweeps that are to be expected of conjugate gradients."""
-    vectors = np.zeros((basis.width, data.targets.width))
-    plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.targets, vectors, "plan"))
+    vectors = np.zeros((basis.width, data.labels.width))
+    plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.labels, vectors, "plan"))
     if choice.rows:  # with the memory of the sweep that draws rows
-        drawn = plan_sweep(data.rows, planned_sample(data.targets, basis, choice.rows))
+        drawn = plan_sweep(data.rows, planned_sample(data.labels, of_kernel(basis), choice.rows))
         largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
         plan = replace(plan, **largest)
     return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RidgeMethod(Method):
+class RidgeMethod(Method[Whitening, RidgeSolution]):
     """Least squares with a penalty, by sums of m×m and one solve, or by conjugate gradients."""
 
     solution_type: ClassVar[type[Solution]] = RidgeSolution
@@ -211,15 +209,17 @@ class RidgeMethod(Method):
 
     def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
         """See `Method`."""
-        K, weight, kernel, flag = problem.K, problem.weight, problem.basis.kernel, self.fit_intercept
+        K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
         Y, _ = problem.wanted
         alpha = penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
-        krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
+        indefinite = "" if kernel.positive else kernel.name
 
-        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
-            return krr(K, Y[:, columns], value, fit_intercept=flag, weight=weight, certificates=noted)
+        def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
+            return exact_krr(
+                K, Y[:, columns], value, fit_intercept=flag, weight=weight, indefinite=indefinite, certificates=noted
+            )
 
         coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)
         # Y is without its shift here, as is the intercept
@@ -238,23 +238,25 @@ class RidgeMethod(Method):
         return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return the whitened coordinates."""
-        return Coordinates(whitening or basis.whitening())
+        return Coordinates(whitening or self.whiten(basis))
 
-    def fit(self, data: Training, columns: Any, basis: Any) -> Fit:
+    def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
         """Fit by the solver that costs less, where that is a choice."""
+        assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
         return super().fit(data, columns, basis) if choice is None else fit_by_cg(self, columns, data, basis, choice)
 
-    def plan(self, data: Training, columns: Any, basis: Any) -> Plan:
+    def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """See `Method`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
+        assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
         return super().plan(data, columns, basis) if choice is None else plan_by_cg(data, basis, choice)
 
 
-_CONSTRAINTS: dict[str, list[Any]] = {
+_CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions({"gcv"})],
     "fit_intercept": ["boolean"],
@@ -318,8 +320,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
         them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.
     landmarks : str or array (m, d)
         The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
-        "k-means", or "balanced-k-means"; "leverage", by recursive ridge leverage scores; "rpcholesky", by randomly
-        pivoted Cholesky (see `bigkernel.estimators.landmark_choice`). "fourier" and "orthogonal-fourier" take m random
+        "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
+        `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" take m random
         Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
         An intercept b without penalty.

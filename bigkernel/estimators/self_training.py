@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -18,15 +18,28 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit_state import MomentFit, Problem, Solved, Training
+from bigkernel.estimators.fit_state import (
+    AlignedSolution,
+    AnyTargets,
+    Columns,
+    Fit,
+    MomentFit,
+    Problem,
+    Report,
+    Solved,
+    Training,
+)
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
-from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks
+from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.bandwidths import MedianGaussian
+from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.solvers.adaptation import Aligned, SidedMomentStatistic
+from bigkernel.kernels.landmarks import MedianGaussian
+from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.solvers.adaptation import Aligned
+from bigkernel.solvers.anchor_graph import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
@@ -47,8 +60,11 @@ class ReducedSides:
     graph: Array | None = None
 
 
+A = TypeVar("A", bound=AlignedSolution)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AdaptingMethod(Method):
+class AdaptingMethod(Method[ReducedSides, A]):
     """Base of the methods that adapt a labelled source to an unlabelled target, by rounds of pseudo-labels.
 
     `guarded`: against labels that become flat, or of one class.
@@ -60,12 +76,13 @@ class AdaptingMethod(Method):
     n_rounds: int
     graph: Graph = NO_GRAPH
 
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved[ReducedSides, A], number: int) -> tuple[Decision, float]:
         """Return f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
         raise TypeError(self.name)
 
-    def statistic(self, basis: Any, targets: Sides) -> MomentStatistic:
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`: the moments of target and labelled source."""
+        assert isinstance(targets, Sides)
         cells = targets.cells
         labels = Targets(cells.n_classes, cells.classes, cells.position)
         return SidedMomentStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
@@ -82,8 +99,9 @@ class AdaptingMethod(Method):
         """See `Method`."""
         return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))
 
-    def classes(self, targets: Any) -> Targets:
+    def classes(self, targets: AnyTargets) -> Targets:
         """See `Method`."""
+        assert isinstance(targets, Sides)
         return cell_targets(targets.cells)
 
     @property
@@ -104,18 +122,19 @@ class AdaptingMethod(Method):
         """
         raise ConfigError(f"{self.name}: with_landmarks would need new rounds; fit with n_landmarks={count}")
 
-    def finish(self, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+    def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
         """Return the fit after the rounds."""
-        return self_train(self, solved, data, **kept)
+        return self_train(self, solved, data, sweep, skipped_rows)
 
-    def report(self, fit: Any) -> dict[str, Any]:
+    def report(self, fit: Fit) -> Report:
         """Return the rows of both sides, and the rounds."""
+        assert isinstance(fit, MomentFit)
         target, source = (int(count) for count in fit.statistics["rows"])
         return {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
 
 
 @dataclass(eq=False)
-class SelfTraining:
+class SelfTraining(Generic[A]):
     """A solution and the rounds that follow it, at most `count`; fewer where no label changes or labels collapse.
 
     Each round is `asked`, a sweep of the target by whoever drives it, and `take`, a solve.
@@ -129,8 +148,8 @@ class SelfTraining:
     ended : whether there is none to come
     """
 
-    method: AdaptingMethod
-    solved: Solved
+    method: AdaptingMethod[A]
+    solved: Solved[ReducedSides, A]
     count: int
     rounds: list[dict[str, float]] = field(default_factory=list)
     fault: str = ""
@@ -146,12 +165,14 @@ class SelfTraining:
         """Of the round that is to come, from 1."""
         return len(self.rounds) + 1
 
-    def asked(self, features: Any, sides: Sides) -> Asked:
+    def asked(self, features: LandmarkMap | FourierMap, sides: Sides) -> Asked:
         """Whose labels this round wants, over the columns of a centred map."""
         decision, slope = self.method.decision(self.solved, self.number)
         self._asked = decision
+        shift = features.shift
+        assert shift is not None
         about, before = (
-            None if f is None else replace(f, intercept=f.intercept + features.shift.astype(np.float64) @ f.coef)
+            None if f is None else replace(f, intercept=f.intercept + shift.astype(np.float64) @ f.coef)
             for f in (decision, self._before)
         )
         assert about is not None
@@ -190,17 +211,19 @@ class SelfTraining:
         return ""
 
 
-def self_train(method: AdaptingMethod, solved: Solved, data: Training, **kept: Any) -> MomentFit:
+def self_train(
+    method: AdaptingMethod[A], solved: Solved[ReducedSides, A], data: Training, report: Report, skipped_rows: int
+) -> MomentFit:
     """Return the fit after at most `n_rounds` rounds from a first solution.
 
     Fewer where no label changes; where labels collapse, the least equivocal round is kept.
     """
     if method.n_rounds:  # the error is estimated of the last solution
         solved.certificates.errors = None
-    fit = finish(method, solved, **kept)
-    rounds, features = SelfTraining(method, solved, method.n_rounds), fit.basis.centred()
+    fit, sides = finish(method, solved, report, skipped_rows), data.sides
+    rounds, features = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis).centred()
     while not rounds.ended:
-        statistic = JointPseudoLabels(features, (rounds.asked(features, data.targets),))
+        statistic = JointPseudoLabels(features, (rounds.asked(features, sides),))
         total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
         rounds.take(*statistic.labels(total, features.shift))
     solved = rounds.solved
@@ -271,7 +294,7 @@ def with_sides(estimator: Any, data: Training, *, least: int = 1) -> Training:
     DataError
         No row without a label in a domain of its own, or fewer than `least` of them.
     """
-    cells = data.targets.cells if hasattr(data.targets, "cells") else data.targets
+    cells = data.cells
     inputs, domains, name = data.inputs, data.inputs.domains, type(estimator).__name__
     rows = with_label_domains(estimator, data.rows, cells)
     assert domains is not None

@@ -18,12 +18,20 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit_state import ExactProblem, MomentFit, Problem, Solution, SpectralSolution
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, one_penalty
+from bigkernel.estimators.fit_state import (
+    AnyTargets,
+    Columns,
+    ExactProblem,
+    MomentFit,
+    Problem,
+    Solution,
+    SpectralSolution,
+)
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
@@ -42,8 +50,11 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SSSLMethod(Method):
+class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     """Ridge on the leading eigenfunctions of all rows, or of the landmarks alone."""
 
     solution_type: ClassVar[type[Solution]] = SpectralSolution
@@ -70,7 +81,7 @@ class SSSLMethod(Method):
                 "eigenfunctions='all'"
             )
 
-    def statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`; with the anchors of a graph, where there is one."""
         return self.graph.anchored(super().statistic(basis, targets))
 
@@ -88,20 +99,19 @@ class SSSLMethod(Method):
             raise ConfigError(f"with_landmarks: manifold={self.graph.manifold}, a graph of all landmarks; fit again")
         return super().some_landmarks(before, count, columns)
 
-    def reduce(self, problem: Problem, whitening: Whitening) -> tuple[Whitening, Array | None]:
+    def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
         """Return the whitening and the graph, of all rows, whatever fold is held out."""
         return whitening, self.graph.laplacian(problem, whitening)
 
-    def solve(
-        self, problem: Problem, reduced: tuple[Whitening, Array | None], certificates: Certificates
-    ) -> SpectralSolution:
+    def solve(self, problem: Problem, reduced: SSSLReduced, certificates: Certificates) -> SpectralSolution:
         """See `Method`."""
         whitening, graph = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
-        alpha = _Penalty(self.alpha, labelled.q, float(labelled.rows))
+        alpha = _Penalty(one_penalty(self.alpha), labelled.q, float(labelled.rows))
         if self.of_landmarks:
-            core, labelled = problem.basis.core(), Moments.of(problem.statistics_about_zero, 1)
-            _note_negative(core, problem.basis.kernel, certificates)
+            basis = of_kernel(problem.basis)
+            core, labelled = basis.core(), Moments.of(problem.statistics_about_zero, 1)
+            _note_negative(core, basis.kernel, certificates)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
         else:
             count, P = self.n_components, None if graph is None else rough(graph, float(self.graph.manifold))
@@ -120,11 +130,12 @@ class SSSLMethod(Method):
         """See `Method`."""
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         K, (Y, labelled) = problem.K, problem.wanted
+        assert isinstance(labelled, np.ndarray)
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
-        _note_negative(K, problem.basis.kernel, certificates)
+        _note_negative(K, of_kernel(problem.basis).kernel, certificates)
         P = (K[:, labelled] * root[:, None]) * root[labelled]
         target = root[labelled, None] * Y
-        alpha = _Penalty(self.alpha, (target**2).sum(axis=0), float(np.count_nonzero(root[labelled])))
+        alpha = _Penalty(one_penalty(self.alpha), (target**2).sum(axis=0), float(np.count_nonzero(root[labelled])))
         coef, values = sssl_core(
             K * np.outer(root, root), P @ P.T, P @ target, self.n_components, alpha, certificates=certificates
         )
@@ -143,11 +154,11 @@ class SSSLMethod(Method):
         return Penalty(self.alpha, n_components=self.n_components)
 
     def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return the coordinates of the leading eigenfunctions."""
-        whitening = (whitening or basis.whitening()) if self.whitens else None
-        return sssl_coordinates(everything, basis.core(), whitening, n_components)
+        whitening = (whitening or self.whiten(basis)) if self.whitens else None
+        return sssl_coordinates(everything, of_kernel(basis).core(), whitening, n_components)
 
 
 class _Penalty:

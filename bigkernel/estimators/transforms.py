@@ -21,8 +21,7 @@ from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import is_dask_array
+from bigkernel.engine.rows import Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import set_parameters

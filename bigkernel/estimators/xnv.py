@@ -19,13 +19,13 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit_state import MomentFit, Problem, RowBasis, Solution, ViewSolution
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.fit_state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
-from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.whitening import Whitening
@@ -33,7 +33,7 @@ from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonic
 from bigkernel.statistics.moments import Moments, unshifted
 
 LANDMARKS = 200  # of a view, where nothing says how many
-_CONSTRAINTS: dict[str, list[Any]] = {
+_CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Interval(Real, 0, None, closed="left")],
     "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
@@ -71,7 +71,7 @@ class ViewChoice(BasisChoice):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class XNVMethod(Method):
+class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     """Ridge on the canonical directions of two views."""
 
     solution_type: ClassVar[type[Solution]] = ViewSolution
@@ -91,8 +91,9 @@ class XNVMethod(Method):
         """False: each view has its own directions."""
         return False
 
-    def predicting(self, features: Any) -> Any:
+    def predicting(self, features: FeatureMap) -> FeatureMap:
         """Return the first view: predictions need no other."""
+        assert isinstance(features, LandmarkMap | LandmarkFamily)
         return replace(features, landmarks=features.landmarks[: features.width // 2])
 
     def predicted_from(self, problem: Problem) -> Moments:
@@ -112,7 +113,7 @@ class XNVMethod(Method):
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
         labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
-        alpha = float(self.alpha)
+        alpha = number(self.alpha)
         coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, certificates=certificates)
         if problem.centre is not None:  # what the sums are about
             intercept = intercept - problem.centre[:m] @ coef
@@ -125,7 +126,7 @@ class XNVMethod(Method):
             view_ranks=reduced.ranks,
         )
 
-    def landmark_count(self, basis: Any) -> int:
+    def landmark_count(self, basis: Columns) -> int:
         """Return the number of landmarks of each view."""
         return int(basis.width) // 2
 
@@ -138,8 +139,9 @@ class XNVMethod(Method):
             )
         return np.concatenate([np.arange(count), view + np.arange(count)])
 
-    def report(self, fit: Any) -> dict[str, Any]:
+    def report(self, fit: Fit) -> Report:
         """Return the directions of each view; `rank` is that of the canonical ones."""
+        assert isinstance(fit.solution, ViewSolution)
         return {"view_ranks": list(fit.solution.view_ranks)}
 
     def penalty(self) -> Penalty:
@@ -147,7 +149,7 @@ class XNVMethod(Method):
         return Penalty(self.alpha, self.fit_intercept, by_direction=True)
 
     def coordinates(
-        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return the canonical coordinates of the views."""
         return canonical_views(everything, basis.width // 2)

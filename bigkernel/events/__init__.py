@@ -1,5 +1,1 @@
-"""A job's news and its listeners: events and scopes; the state, transport and views made of them."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""What a job tells: its events and messages, the books kept of them, and the ways to journals, schedulers and views."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,23 +47,14 @@ class Job:
     state: str = "running"  # or one of ENDED
     error: str = ""
     sweeps: dict[str, Progress] = field(default_factory=dict)
-    forgotten_sweeps: int = 0  # that have ended, and are not among them any more
     step: dict[str, Any] | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))
-    _resumes: dict[str, dict[str, Any]] = field(default_factory=dict)  # the line about it in the log, by sweep
 
     def note(self, kind: str, text: str, now: float) -> None:
         """Add a line to the log of events."""
         self.events.append({"time": now, "kind": kind, "text": text})
-
-    def note_resumed(self, sweep: Progress, now: float) -> None:
-        """Say what a sweep took over, in one line of the log that is the latest again whenever it changes."""
-        with suppress(ValueError):  # there is none, or the log has forgotten it
-            self.events.remove(self._resumes.get(sweep.token, {}))
-        self.note("resume", f"{sweep.what}: {sweep.resumed:,} of {len(sweep.stops):,} segments found in the run", now)
-        self._resumes[sweep.token] = self.events[-1]
 
     def end(self, state: str, now: float, error: str = "") -> None:
         """Close the books of this job."""
@@ -78,7 +68,6 @@ class Job:
             **{name: getattr(self, name) for name in plain},
             "elapsed_seconds": (now if self.ended is None else self.ended) - self.started,
             "stage_seconds": dict(self.stage_seconds),
-            "forgotten_sweeps": self.forgotten_sweeps,
             "sweeps": [sweep.snapshot(now) for sweep in self.sweeps.values()],
             "events": list(self.events),
         }
@@ -110,7 +99,9 @@ class Board:
         if kind == "sweep_started" and (token := str(message["sweep"])) not in job.sweeps:
             sweep = job.sweeps[token] = Progress.begun(message, now)
             self._sweeps[token] = job.id
-            job.note("start", f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments", now)
+            text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments"
+            resumed = whole(message.get("resumed", 0))
+            job.note("start", f"{text}, {resumed:,} of which the run holds" if resumed else text, now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
@@ -139,9 +130,7 @@ class Board:
         self.totals["segments"]["resumed" if resumed else "computed"] += max(0, sweep.done - done)
         for stage, seconds in sweep.stage_seconds.items():
             self.totals["stage_seconds"][stage] += seconds - stages.get(stage, 0.0)
-        if resumed:
-            job.note_resumed(sweep, now)
-        elif kind == "incident":
+        if kind == "incident":
             self.totals["incidents"][str(message["incident"])] += 1
             job.note(str(message["incident"]), str(message["text"]), now)
         elif kind == "sweep_ended":
@@ -150,7 +139,6 @@ class Board:
             ended = [token for token, other in job.sweeps.items() if other.ended is not None]
             for token in ended[:-ENDED_SWEEPS] if self._bounded else ():
                 del job.sweeps[token], self._sweeps[token]
-                job.forgotten_sweeps += 1
 
     def lose(self, driver: str, now: float) -> None:
         """Note that a driver's connection has ended: its jobs that did not end are lost."""
@@ -173,7 +161,7 @@ class Board:
         Keys: `version`, `time`, `totals`, and `jobs`: each with `id`, `title`, `host`, `pid`, `run`, `state` (running,
         finished, failed, interrupted, lost), `error`, `started`, `ended`, `elapsed_seconds`, `step` (what the driver
         does between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`,
-        `kind`, `text`), `forgotten_sweeps` (how many) and `sweeps` (`Progress.snapshot`). Times are seconds since 1970.
+        `kind`, `text`), and `sweeps` (`Progress.snapshot`). Times are seconds since 1970.
         """
         order = sorted(self.jobs.values(), key=lambda job: (job.ended is not None, -(job.ended or job.started)))
         return {

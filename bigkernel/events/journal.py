@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bigkernel.events.board import steady
-from bigkernel.events.kinds import Event, Pulse, message_of
-from bigkernel.events.scope import Scope
+from bigkernel.events.job import Event, Pulse, Scope, message_of
 
 NAME = "journal.jsonl"
 _PULSE_SECONDS = 2.0  # between two lines about a running segment

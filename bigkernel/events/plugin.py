@@ -14,7 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from bigkernel.data.visible import log_of
 from bigkernel.events.board import Board, steady
-from bigkernel.events.kinds import TOPIC
+from bigkernel.events.job import TOPIC
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"
@@ -69,7 +69,7 @@ class Monitor(SchedulerPlugin):
         """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
         if finish not in ("memory", "erred") or not isinstance(key, str) or not key.startswith(_PREFIX):
             return
-        kind, token, node = _parts(key)
+        kind, token, node = parse_key(key)
         if kind not in ("segment", "merge") or token not in self._drivers:
             return
         task = self._scheduler.tasks.get(key)
@@ -93,7 +93,7 @@ class Monitor(SchedulerPlugin):
         under_way = [str(key) for key in report["processing-tasks"]]
         held = [str(key) for key in report["lost-computed-tasks"]]
         for key in (*under_way, *held):
-            kind, token, node = _parts(key)
+            kind, token, node = parse_key(key)
             task = self._scheduler.tasks.get(key)
             given_up = task is not None and task.state == "erred"
             if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
@@ -112,7 +112,7 @@ class Monitor(SchedulerPlugin):
             self._scheduler.log_event(f"{TOPIC}-{driver}", dict(message))
 
 
-def _parts(key: str) -> tuple[str, str, str]:
+def parse_key(key: str) -> tuple[str, str, str]:
     """Return kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"; empty for tasks of others."""
     if not key.startswith(_PREFIX):
         return "", "", ""

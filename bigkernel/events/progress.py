@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-from bigkernel.data.run_directory import Receipt
-from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 # states of a segment: one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "wrapmf"
@@ -51,7 +50,6 @@ class Share:
 
     segments: int = 0
     rows: int = 0
-    busy_seconds: float = 0.0
     peak_bytes: int = 0
     lost: bool = False
 
@@ -158,7 +156,6 @@ class Progress:
         share = self.workers.setdefault(receipt.worker, Share())
         share.segments += 1
         share.rows += rows
-        share.busy_seconds += receipt.elapsed
         share.peak_bytes = max(share.peak_bytes, receipt.peak_bytes)
         self._costs.append((float(rows), float(receipt.elapsed)))
         self._spend(receipt.seconds)
@@ -199,13 +196,13 @@ class Progress:
 
     def _below(self, node: str) -> set[str]:
         """Return a node and all merges below it."""
-        within, found = [node], set()
+        within, below = [node], set()
         while within:
             one = within.pop()
-            if one in self._children and one not in found:
-                found.add(one)
+            if one in self._children and one not in below:
+                below.add(one)
                 within.extend(self._children[one])
-        return found
+        return below
 
     def _merge(self, node: str) -> None:
         if (node.startswith("0-") and len(self.stops) > 1) or node in self.merged_nodes:
@@ -217,11 +214,6 @@ class Progress:
 
     def _rows(self, index: int) -> int:
         return self.stops[index] - (self.stops[index - 1] if index else 0)
-
-    @property
-    def resumed(self) -> int:
-        """Segments that were found finished in the run."""
-        return len(self._resumed)
 
     @property
     def rows_computed(self) -> int:
@@ -282,7 +274,7 @@ class Progress:
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
         `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds` (`expected`,
-        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`,
+        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)

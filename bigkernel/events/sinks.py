@@ -26,10 +26,9 @@ from typing import Any
 from distributed import Client, Scheduler
 
 from bigkernel.data.visible import log_of
+from bigkernel.events.job import TOPIC, Event, Figures, Merged, Message, Pulse, Scope, SweepStarted, message_of
 from bigkernel.events.journal import Journal
-from bigkernel.events.kinds import TOPIC, Event, Figures, Merged, Pulse, SweepStarted, message_of
 from bigkernel.events.plugin import Monitor
-from bigkernel.events.scope import Scope
 
 _EVERY_SECONDS = 0.2
 _SEND_SECONDS = 5.0  # most that a scheduler may take for a batch
@@ -48,13 +47,13 @@ def write_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
     return name
 
 
-def send_to_scheduler(scope: Scope, client: object, *, wanted: bool) -> None:
-    """Send a job to the scheduler of `client` from now on, where it is a Client.
+def send_to_scheduler(scope: Scope, client: Client, *, wanted: bool) -> None:
+    """Send a job to the scheduler of `client` from now on.
 
     `wanted` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still tells of lost
     workers.
     """
-    if isinstance(client, Client) and install_monitor(client, shown=wanted) and wanted:
+    if install_monitor(client, shown=wanted) and wanted:
         scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
 
 
@@ -123,7 +122,7 @@ class Relay:
         self._post.flush()
 
 
-def listen(client: Client, token: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+def listen(client: Client, token: str, listener: Callable[[Message], None]) -> Callable[[], None]:
     """Hear what the scheduler tells about the sweep with this token, and about lost workers; return how to end it.
 
     `listener` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
@@ -154,13 +153,13 @@ class _Post:
     def __init__(self, client: Client) -> None:
         self._client = weakref.ref(client)
         self._loop = client.loop
-        self._queue: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._busy = threading.Lock()  # held while a coroutine sends
         self._idle = threading.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
         self._ending = 0  # flushes that wait
-        self.listeners: dict[str, Callable[[dict[str, Any]], None]] = {}
+        self.listeners: dict[str, Callable[[Message], None]] = {}
         client.subscribe_topic(f"{TOPIC}-{client.id}", self._dispatch)
 
     def _dispatch(self, event: tuple[float, Any]) -> None:
@@ -169,7 +168,7 @@ class _Post:
             if message.get("sweep", token) == token:
                 listener(message)
 
-    def put(self, message: dict[str, Any]) -> None:
+    def put(self, message: Message) -> None:
         """Queue a message."""
         self._queue.put(message)
         self._start()
@@ -184,7 +183,7 @@ class _Post:
 
     async def _send(self) -> None:
         """Send what is queued, in order, until nothing has come for a while."""
-        messages: list[dict[str, Any]] = []
+        messages: list[Message] = []
         try:
             while True:
                 client = self._open_client()

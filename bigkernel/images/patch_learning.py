@@ -17,12 +17,11 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
+from bigkernel.images.spherical_means import inverse_root, spherical_means
 from bigkernel.kernels.blas import one_thread
-from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.solvers.spherical_means import inverse_root, spherical_means
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 SAMPLE_BYTES = 2**27  # of the patches of a layer
 _PATCHES_A_ROW = 16

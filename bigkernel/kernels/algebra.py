@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.streaming.chunk import Chunk
 
-_FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
+_FAR = 1e3  # times that γ stays from the ends of the range of a dtype, where rows are not scaled
 _PART_ROWS = 128  # of a block whose parts are computed one after the other
-_PLAIN_GAMMA = 1e100  # up to which, and from whose inverse on, squares of γ stay in the range of float64
 _LINES = 64  # of a matrix at a time, whole cache lines of either triangle
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
@@ -44,7 +43,7 @@ class Kernel:
     precomputed: ClassVar[bool] = False  # rows hold values in place of features: k(x, x) of a new row is not known
     leaves: ClassVar[int] = 1  # products that a block takes: as many as it is made of
     kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
-    _distance: ClassVar[bool] = True  # a function of ‖x−z‖
+    of_distance: ClassVar[bool] = True  # a function of ‖x−z‖
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
@@ -53,7 +52,7 @@ class Kernel:
         """
         return m * (d + 2) * (1 + self.kinked) * itemsize
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Name and parameters, as plain data for reports."""
         return {"name": self.name, **self.get_params()}
 
@@ -69,7 +68,7 @@ class Kernel:
         inner = {name: value.get_params() for name, value in own.items() if deep and isinstance(value, Kernel)}
         return own | {f"{name}__{key}": value for name, params in inner.items() for key, value in params.items()}
 
-    def set_params(self, **params: Any) -> Kernel:
+    def set_params(self, **params: object) -> Kernel:
         """Set parameters by name and return the kernel; scikit-learn's convention."""
         for key, value in params.items():
             name, _, rest = key.partition("__")
@@ -81,10 +80,10 @@ class Kernel:
                 setattr(self, name, value)
         return self
 
-    def __add__(self, other: Any) -> Kernel:
+    def __add__(self, other: object) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
-    def __mul__(self, other: Any) -> Kernel:
+    def __mul__(self, other: object) -> Kernel:
         if isinstance(other, Kernel):
             return Product(self, other)
         return Scaled(self, float(other)) if isinstance(other, int | float | np.number) else NotImplemented
@@ -122,7 +121,7 @@ class Kernel:
     def finish(self, strip: Array) -> None:
         """Turn a strip of the argument into values, in place; here it holds values already."""
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
 
         With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
@@ -133,23 +132,27 @@ class Kernel:
         DataError
             float32 cannot resolve the distances between these landmarks at this bandwidth.
         """
-        dtype, Z = np.dtype(dtype), np.asarray(Z, np.float64)
-        if not self._distance:
-            return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), Z.shape[1])
-        (gamma, lengths), limits = self.widths(), np.finfo(dtype)
-        weights, squares = np.empty((Z.shape[1] + 2, len(Z)), dtype), np.empty(len(Z))
-        placed = np.empty(Z.shape, dtype) if touching or self.kinked else None
+        block_dtype: DType = np.dtype(dtype)
+        Z = np.asarray(Z, np.float64)
+        if not self.of_distance:
+            return Bound(self.finish, np.ascontiguousarray(Z.T, block_dtype), Z.shape[1])
+        (gamma, lengths), limits = self.widths(), np.finfo(block_dtype)
+        unit = exact_unit(gamma**0.5, block_dtype)
+        if unit != 1:
+            gamma, lengths = gamma / unit / unit, np.full(Z.shape[1], 1 / unit)
+        weights, squares = np.empty((Z.shape[1] + 2, len(Z)), block_dtype), np.empty(len(Z))
+        placed = np.empty(Z.shape, block_dtype) if touching or self.kinked else None
         with np.errstate(over="ignore", invalid="ignore"):
             # the mean as the blocks see it: rounded once, the same for rows and landmarks
-            shift, lost = Z.mean(axis=0).astype(dtype), rounding_of(Z, dtype)
-            stretch = None if lengths is None else (1 / lengths).astype(dtype)
+            shift, lost = Z.mean(axis=0).astype(block_dtype), rounding_of(Z, block_dtype)
+            stretch = None if lengths is None else (1 / lengths).astype(block_dtype)
             if stretch is not None:
                 lost *= stretch
             for strip in strips(Z):
                 centred = Z[strip] - shift.astype(np.float64)
                 if stretch is not None:
                     centred *= stretch.astype(np.float64)
-                centred[...] = centred.astype(dtype)
+                centred[...] = centred.astype(block_dtype)
                 squares[strip] = np.einsum("ij,ij->i", centred, centred)
                 np.multiply(centred.T, 2 * gamma, out=weights[:-2, strip], casting="same_kind")
                 if placed is not None:
@@ -157,22 +160,19 @@ class Kernel:
             # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
             largest = float(squares.max(initial=0.0))
             blur = float(gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost))
-            vanish = gamma * largest > limits.eps and largest < _FAR * float(limits.tiny)
-            if gamma > float(limits.max) / _FAR or vanish:  # rows so small that γ or their squares leave the range
-                blur = np.inf
             # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
             weights[-2] = -gamma
             weights[-1] = -gamma * squares
-        refuse_blur(self.name, dtype, blur)
-        return Bound(self.finish, weights, Z.shape[1], float(dtype.type(gamma)), shift, stretch, placed)
+        refuse_blur(self.name, block_dtype, blur)
+        return Bound(self.finish, weights, Z.shape[1], float(block_dtype.type(gamma)), shift, stretch, placed)
 
 
 @dataclass
 class Bound:
     """k(·, Z) with Z prepared: fills blocks in preallocated buffers. Made by `Kernel.bind`.
 
-    Call `product(rows, out)`, then `value` on strips of `out` (b, m). `rows` is what `load` gives, a (b, columns)
-    buffer with x in its first d columns, which is overwritten. Both are of `dtype`, C-contiguous.
+    Call `place(rows)`, `multiply(rows, out)`, then `value` on strips of `out` (b, m). `rows` is a buffer of as many
+    columns as `weights` has rows, with x in its first d, which is overwritten. Both are of `dtype`, C-contiguous.
     """
 
     # turns a strip of the argument into a strip of the kernel, in place; a method of a kernel, which is told beside
@@ -185,7 +185,7 @@ class Bound:
     touching: Array | None = None  # (m, d): shifted and stretched as rows are, where `product` is to look at them again
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """float32 or float64: of the rows, of the block and of the product."""
         return self.weights.dtype
 
@@ -197,15 +197,6 @@ class Bound:
     def spare_bytes(self, columns: int) -> int:
         """Bytes that values at so many of the landmarks take beside the block."""
         return 0
-
-    def load(self, chunk: Chunk, block: slice | Array) -> Array:
-        """Rows of a block of a chunk, in a buffer of the chunk's that `product` may overwrite."""
-        return chunk.load(block, len(self.weights), self.dtype)
-
-    def product(self, rows: Array, out: Array) -> None:
-        """out ← the kernel's argument: −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁."""
-        self.place(rows)
-        self.multiply(rows, out)
 
     def place(self, rows: Array) -> None:
         """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
@@ -226,7 +217,7 @@ class Bound:
             rows[:, d + 1] = 1
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← the argument of placed rows and some of the landmarks."""
+        """out (b, s) ← −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and some of the landmarks."""
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
             np.matmul(rows, self.weights[:, some], out=out)
         if self.touching is not None:
@@ -259,7 +250,7 @@ class Bound:
         """k(Z, Z) (m, m), exactly symmetric: one triangle is computed. None where no product in float64 gives it."""
         of_distance, d, gamma = len(self.weights) > self.n_features, self.n_features, self.gamma
         plain = type(self) is Bound and self.touching is None and self.dtype == np.float64
-        if not (plain and 1 / _PLAIN_GAMMA < gamma < _PLAIN_GAMMA):
+        if not plain:
             return None
         from bigkernel.kernels.blas import mirror, syrk  # SciPy's, which predictors do without
 
@@ -294,7 +285,7 @@ def _symmetric(matrix: Array) -> Array:
     return matrix
 
 
-def rounding_of(Z: Array, dtype: Any) -> Array:
+def rounding_of(Z: Array, dtype: DTypeLike) -> Array:
     """The largest |z − z rounded to `dtype`| of every feature, (d,)."""
     lost = np.zeros(Z.shape[1])
     for strip in strips(Z):
@@ -302,7 +293,29 @@ def rounding_of(Z: Array, dtype: Any) -> Array:
     return lost
 
 
-def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
+def exact_unit(size: float, dtype: DTypeLike) -> float:
+    """Return a power of two near `size` where squares of 1/size leave the range of `dtype`, and 1 elsewhere.
+
+    Rows of about 1/size come into the range when they are multiplied by it, and no digit of theirs changes.
+    """
+    limits = np.finfo(np.dtype(dtype))
+    end = float(limits.max) ** 0.25
+    if 1 / end < size < end:
+        return 1.0
+    return float(np.ldexp(1.0, np.clip(np.frexp(size)[1], 8 - limits.maxexp, limits.maxexp - 8)))
+
+
+def require_range(kernel: str, dtype: DTypeLike, gamma: float) -> None:
+    """Raise `DataError` where γ, or what it is multiplied by, has lost digits at an end of the range of `dtype`."""
+    limits = np.finfo(np.dtype(dtype))
+    if not _FAR * float(limits.tiny) < gamma < float(limits.max) / _FAR:
+        raise DataError(
+            f"{kernel} kernel: gamma = {gamma:.1e} is at an end of the range of {limits.dtype}; expected "
+            f"{_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e}; use dtype='float64', or scale the rows"
+        )
+
+
+def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
     """Raise `DataError` where rounding to `dtype` moves distances by a hundredth of a bandwidth or more."""
     if not blur < 0.01:
         raise DataError(
@@ -311,14 +324,18 @@ def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
         )
 
 
+class Filled(Protocol):
+    """A kernel that writes its argument itself."""
+
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
+        """out (b, s) ← of rows x (b, d) and points (s, d), number `some` of the landmarks."""
+
+
 @dataclass
 class PointsBound(Bound):
-    """Landmarks as they are, where no product gives the argument: `fill` of the kernel writes it, by strips of rows.
+    """Landmarks as they are, where no product gives the argument: `fill` of the kernel writes it, by strips of rows."""
 
-    `fill(x, points, some, out)`: out (b, s) ← of rows x (b, d) and points (s, d), number `some` of the landmarks.
-    """
-
-    kernel: Any = None
+    kernel: Filled | None = None
     points: Array | None = None  # (m, d), or None where it needs none
     strip_bytes: int = 0  # that a strip takes beside the block; 0: those of the points in float64
 
@@ -334,6 +351,7 @@ class PointsBound(Bound):
         """out (b, s) ← the argument of rows and some of the landmarks."""
         # once, and not for every strip
         points = None if self.points is None else self.points[some].astype(np.float64, copy=False)
+        assert self.kernel is not None
         for strip in strips(out):
             self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
 
@@ -344,7 +362,7 @@ class _JoinedBound(Bound):
 
     # prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
     parts: Sequence[tuple[Bound, Array | None]] = ()
-    join: Callable[..., Any] = np.add  # what two parts become
+    join: np.ufunc = np.add  # what two parts become
     factor: float = 1.0  # of the whole
 
     @property
@@ -374,7 +392,7 @@ class _JoinedBound(Bound):
 class _Made(Kernel):
     """A kernel made of others; block path and "scale" parameters are theirs."""
 
-    _distance: ClassVar[bool] = False
+    of_distance: ClassVar[bool] = False
     _join: ClassVar[np.ufunc] = np.add  # what two parts become
 
     @property
@@ -404,11 +422,11 @@ class _Made(Kernel):
         parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
         return parts + 8 * m * d + _PART_ROWS * (m + d + 2) * itemsize
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """As it is written."""
         return {"name": self.formula()}
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         Z, chosen = np.asarray(Z), self._columns(np.shape(Z)[1])
         seen = Z if chosen is None else Z[:, chosen]
         parts = tuple((part.bind(seen, dtype, touching=touching), chosen) for part in self.parts)
@@ -419,7 +437,7 @@ class _Made(Kernel):
         """Columns that the parts see; None: all."""
         return None
 
-    def _require_kernels(self, *parts: Any) -> None:
+    def _require_kernels(self, *parts: object) -> None:
         for part in parts:
             if not isinstance(part, Kernel):
                 raise ConfigError(f"{self.name} kernel: expected kernels, found {type(part).__name__}")

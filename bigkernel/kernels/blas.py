@@ -12,10 +12,9 @@ somewhat later). What is wider than `WIDE` goes by panels of columns: products o
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -40,7 +39,7 @@ _SIGNATURES = {
 
 
 @cache
-def _routine(name: str) -> Any | None:
+def _routine(name: str) -> Callable[..., None] | None:
     """A routine of SciPy's library; None where it has another signature there (64-bit integers, say)."""
     capsule = cython_blas.__pyx_capi__.get(name, cython_lapack.__pyx_capi__.get(name))
     of_capsule = ctypes.pythonapi.PyCapsule_GetName
@@ -61,9 +60,11 @@ def _kinds(signature: str, letter: str) -> str:
     return "".join(letters.get(part, "r" if part.endswith(f"_{letter} *") else "?") for part in parts)
 
 
-def _call(routine: Any, *given: Array | bytes | int | ctypes._SimpleCData[Any]) -> None:
+def _call(
+    routine: Callable[..., None], *given: Array | bytes | int | ctypes._SimpleCData[int] | ctypes._SimpleCData[float]
+) -> None:
     """Call a routine with the addresses of these."""
-    pointers: list[Any] = []
+    pointers: list[object] = []
     for one in given:
         if isinstance(one, np.ndarray):
             pointers.append(one.ctypes.data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ _SCALARS = (bool, int, float, str, type(None))
 _DEEPEST = 32  # kernels inside one another
 
 
-def encode(value: Any, where: str) -> Any:
+def encode(value: object, where: str) -> object:
     """A parameter or a fitted value as JSON; `ConfigError` where it cannot be."""
     if isinstance(value, Kernel):
         params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
@@ -34,12 +33,14 @@ def encode(value: Any, where: str) -> Any:
     raise ConfigError(f"save_model: {where} = {value!r} cannot be stored")
 
 
-def decode(value: Any, depth: int = 0) -> Any:
+def decode(value: object, depth: int = 0) -> object:
     """The value of `encode`; `ModelRejected` where it is none. `depth`: kernels that it is inside of."""
     if isinstance(value, dict) and set(value) == {"keys", "values"}:
         if not all(isinstance(part, list) for part in value.values()):
             raise ModelRejected("unexpected value: a table of something else than lists")
         keys, items = decode(value["keys"]), decode(value["values"])
+        assert isinstance(keys, tuple)
+        assert isinstance(items, tuple)
         if not len(keys) == len(items) == len(set(keys)):
             raise ModelRejected("unexpected value: a table whose keys and values do not belong together")
         return dict(zip(keys, items, strict=True))

@@ -16,20 +16,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
 SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
 PACKED_BYTES = 2**24  # what BLAS keeps of a slice, in the order of its product
 PREPARED_BYTES = 2**27  # of float64 landmarks, from which on they travel prepared
 _DIAGONAL_ROWS = 128  # whose k(x, x) are computed at a time
+
+Map = TypeVar("Map")
 
 
 class FeatureMap(Protocol):
@@ -44,20 +47,12 @@ class FeatureMap(Protocol):
         """p, the number of columns of a block."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """float32 or float64, of the block."""
 
     @property
-    def flops_per_row(self) -> float:
-        """Floating-point operations to make one row of a block."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of buffer a row of a block takes."""
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes that the map itself takes in a process, at most."""
+    def cost(self) -> MapCost:
+        """Flops of a row of a block, bytes of buffers for it, and bytes of the map in a process, at most."""
 
     def about(self, place: int) -> Array | None:
         """What is subtracted from the rows of block number `place`, (p,); None: nothing."""
@@ -95,23 +90,15 @@ class IdentityMap(SingleMap):
     """φ(x) = x − shift, with a shift (d,) near the mean so that centring the moments loses no digits."""
 
     shift: Array
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float64))
 
     @property
     def width(self) -> int:
         return len(self.shift)
 
     @property
-    def flops_per_row(self) -> float:
-        return float(len(self.shift))
-
-    @property
-    def row_bytes(self) -> int:
-        return self.width * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        return 8 * self.width
+    def cost(self) -> MapCost:
+        return MapCost(float(self.width), self.width * self.dtype.itemsize, 8 * self.width)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         rows = chunk.load(block, self.width + spare, self.dtype)
@@ -124,7 +111,7 @@ class _AtLandmarks:
     """What maps of landmarks (m, d) share; what is prepared of them does not travel."""
 
     landmarks: Array
-    dtype: np.dtype[Any]
+    dtype: DType
 
     @property
     def width(self) -> int:
@@ -135,13 +122,16 @@ class _AtLandmarks:
         """Columns of the rows: d."""
         return int(self.landmarks.shape[1])
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
-    def _held_bytes(self, kernels: Sequence[Kernel]) -> int:
-        """Bytes of landmarks in float64, and of what is prepared from them for blocks of kernels of one argument."""
-        m, d = self.landmarks.shape
-        return int(8 * m * d + max(kernel.prepared_bytes(m, d, self.dtype.itemsize) for kernel in kernels))
+    def _cost_of(self, kernels: Sequence[Kernel], columns: int) -> MapCost:
+        """Cost of blocks of kernels of one argument, which is computed once, and rows in buffers of so many columns."""
+        (m, d), itemsize = self.landmarks.shape, self.dtype.itemsize
+        # the landmarks as they came and as prepared, and NumPy's own buffers
+        held = 8 * m * d + max(kernel.prepared_bytes(m, d, itemsize) for kernel in kernels) + UFUNC_BYTES
+        flops = 2.0 * m * d * max(kernel.leaves for kernel in kernels)
+        return MapCost(flops, (columns + d + 2) * itemsize, held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +140,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
 
     kernel: Kernel  # every parameter a number
     landmarks: Array  # (m, d)
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the block
     shift: Array | None = None  # (m,) subtracted from every row of the block, or None; see `centre_of`
 
     @cached_property
@@ -159,17 +149,8 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return self.kernel.bind(self.landmarks, self.dtype)
 
     @property
-    def flops_per_row(self) -> float:
-        return float(2 * self.landmarks.size * self.kernel.leaves)
-
-    @property
-    def row_bytes(self) -> int:
-        return (self.width + self.n_features + 2) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """The landmarks as they came and as prepared, and NumPy's own buffers."""
-        return self._held_bytes([self.kernel]) + UFUNC_BYTES
+    def cost(self) -> MapCost:
+        return self._cost_of([self.kernel], self.width)
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""
@@ -181,10 +162,11 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return np.concatenate(found)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        rows = self.bound.load(chunk, block)
+        rows = chunk.load(block, len(self.bound.weights), self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.product(rows, out[:, : self.width])
+            self.bound.place(rows)
+            self.bound.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # so that contiguous passes serve
             shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
@@ -206,7 +188,7 @@ def argument(kernel: Kernel) -> str | None:
 
 def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
     """Positions of kernels that may share a computation, in lists; kernels that share with none stand alone."""
-    families: dict[Any, list[int]] = {}
+    families: dict[str | int, list[int]] = {}
     for place, kernel in enumerate(kernels):
         families.setdefault(argument(kernel) or place, []).append(place)
     return list(families.values())
@@ -221,7 +203,7 @@ class LandmarkFamily(_AtLandmarks):
 
     kernels: tuple[Kernel, ...]  # resolved kernels, all of the same `argument`; or one kernel of any kind
     landmarks: Array  # (m, d)
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
     shifts: Array | None = None  # (K, m) subtracted from the rows of each kernel's blocks, or None; see `centre_of`
 
     @property
@@ -242,28 +224,18 @@ class LandmarkFamily(_AtLandmarks):
         return [gamma / max(gammas) for gamma in gammas]
 
     @property
-    def flops_per_row(self) -> float:
-        """The argument is computed once."""
-        return float(2 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels))
-
-    @property
-    def row_bytes(self) -> int:
-        """The argument and a block of one kernel."""
-        return (2 * self.width + self.n_features + 2) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """The landmarks as they came and as prepared."""
-        return self._held_bytes(self.kernels) + UFUNC_BYTES
+    def cost(self) -> MapCost:
+        return self._cost_of(self.kernels, 2 * self.width)  # the argument and a block of one kernel
 
     def about(self, place: int) -> Array | None:
         return None if self.shifts is None else self.shifts[place]
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        rows = self.bound.load(chunk, block)
+        rows = chunk.load(block, len(self.bound.weights), self.dtype)
         shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.product(rows, shared)
+            self.bound.place(rows)
+            self.bound.multiply(rows, shared)
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
@@ -287,32 +259,23 @@ class LandmarkSlices:
     slice_width: int  # s, of every slice but the last
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """float32 or float64, of the blocks."""
         return self.bound.dtype
 
     @property
-    def flops_per_row(self) -> float:
-        """Floating-point operations to make one row of all slices."""
-        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of buffer a row of a slice takes."""
-        return (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes that the landmarks take in a process, at most: as prepared, and a quarter of that while they arrive."""
-        spare = self.bound.spare_bytes(self.slice_width)
-        return self.bound.nbytes * 5 // 4 + spare + PACKED_BYTES + UFUNC_BYTES
+    def cost(self) -> MapCost:
+        """See `FeatureMap`; a quarter of the landmarks as prepared is beside them while they arrive."""
+        flops = 2.0 * self.width * self.bound.n_features * self.kernel.leaves
+        held = self.bound.nbytes * 5 // 4 + self.bound.spare_bytes(self.slice_width) + PACKED_BYTES + UFUNC_BYTES
+        return MapCost(flops, (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize, held)
 
     def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
         """Columns, and the values (b, s) of these rows of the chunk in them, until all are given.
 
         The buffer is the chunk's, and valid until the next slice.
         """
-        rows, s = self.bound.load(chunk, block), self.slice_width
+        rows, s = chunk.load(block, len(self.bound.weights), self.dtype), self.slice_width
         with chunk.work.stage("block"):
             self.bound.place(rows)
         for first in range(0, self.width, s):
@@ -327,7 +290,7 @@ class LandmarkSlices:
             yield columns, out
 
 
-def in_slices(features: Any) -> Any:
+def in_slices(features: Map) -> Map | LandmarkSlices:
     """A map of landmarks as predictions see it: prepared and in slices where there are many; any other as it is.
 
     Raises
@@ -344,7 +307,7 @@ def in_slices(features: Any) -> Any:
     return LandmarkSlices(features.kernel, features.bound, features.width, width)
 
 
-def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
+def centre_of(kernel: Kernel, landmarks: Array, dtype: DTypeLike) -> Array:
     """A point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
 
     Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small

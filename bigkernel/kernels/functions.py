@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
@@ -29,6 +30,7 @@ from bigkernel.kernels.algebra import (
     Scaled,
     Sum,
     refuse_blur,
+    require_range,
     rounding_of,
 )
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
@@ -43,10 +45,9 @@ class _Euclidean(Kernel):
     _length: ClassVar[str]  # name of the parameter
     _factor: ClassVar[float] = 1.0  # of the argument, beside −‖x−z‖²/(2·length²)
 
-    def resolve(self, Z: Array, weight: Array | None = None) -> Any:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         length = getattr(self, self._length)
         _check_number(self.name, self._length, length, np.shape(Z)[1])
-        self._check()
         if isinstance(length, str):
             length = (_spread(length, Z, weight) / 2) ** 0.5
         return replace(self, **{self._length: length})  # type: ignore[type-var]
@@ -56,8 +57,6 @@ class _Euclidean(Kernel):
         if np.ndim(length) == 0:
             return self._factor * (1 / (2 * float(length) ** 2)), None
         return self._factor * 0.5, np.asarray(length, np.float64)
-
-    def _check(self) -> None: ...
 
 
 @dataclass
@@ -110,9 +109,10 @@ class Matern(_Euclidean):
     def kinked(self) -> bool:  # type: ignore[override]
         return self.nu == 0.5
 
-    def _check(self) -> None:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         if self.nu not in (0.5, 1.5, 2.5):
             raise ConfigError(f"matern kernel: expected nu of 0.5, 1.5 or 2.5, found {self.nu!r}")
+        return super().resolve(Z, weight)
 
     def finish(self, strip: Array) -> None:
         if strip.max(initial=-np.inf) > 0:
@@ -150,13 +150,12 @@ class Laplacian(Kernel):
             self, gamma=1 / (d * (_spread(gamma, Z, weight) / d) ** 0.5) if isinstance(gamma, str) else gamma
         )
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = float(self.resolve(Z).gamma)
             blur = float(rounding_of(Z, dtype).sum() * gamma)
-        if gamma > float(np.finfo(dtype).max):
-            blur = np.inf
+        require_range(self.name, dtype, gamma)
         refuse_blur(self.name, np.dtype(dtype), blur)
         none = np.empty((Z.shape[1], 0), dtype)
         return PointsBound(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
@@ -165,8 +164,9 @@ class Laplacian(Kernel):
         """L1 distances see the landmarks in float64."""
         return m * d * (itemsize + 8)
 
-    def fill(self, x: Array, points: Array, some: slice, out: Array) -> None:
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
         """out (b, s) ← ‖x−z‖₁ of rows x (b, d) and points (s, d): by SciPy where it is installed, else by NumPy."""
+        assert points is not None
         try:
             from scipy.spatial.distance import cdist  # slow to load, and needed here alone
         except ImportError:
@@ -188,7 +188,7 @@ class Linear(Kernel):
     """⟨x, z⟩."""
 
     name: ClassVar[str] = "linear"
-    _distance: ClassVar[bool] = False
+    of_distance: ClassVar[bool] = False
 
     def diag(self, X: Array) -> Array:
         X = np.asarray(X, np.float64)
@@ -205,6 +205,11 @@ class _Projected(Linear):
         self._check()
         gamma = 1 / _spread(self.gamma, Z, weight) if isinstance(self.gamma, str) else self.gamma
         return replace(self, gamma=gamma)  # type: ignore[call-arg]
+
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+        assert not isinstance(self.gamma, str)
+        require_range(self.name, dtype, float(self.gamma))
+        return super().bind(Z, dtype)
 
     def diag(self, X: Array) -> Array:
         value = super().diag(X)
@@ -281,7 +286,11 @@ STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns, Precomp
 
 
 def as_kernel(
-    kernel: Kernel | Callable[..., Any] | str, *, gamma: float | str = "scale", degree: int = 3, coef0: float = 1.0
+    kernel: Kernel | Callable[..., ArrayLike] | str,
+    *,
+    gamma: float | str = "scale",
+    degree: int = 3,
+    coef0: float = 1.0,
 ) -> Kernel:
     """Make a kernel object from itself, a function, or one of scikit-learn's names with scikit-learn's parameters.
 
@@ -297,7 +306,7 @@ def as_kernel(
     return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
 
 
-def _named_kernel(kernel: Any, gamma: float | str, degree: int, coef0: float) -> Kernel:
+def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
         raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
@@ -312,7 +321,7 @@ def _named_kernel(kernel: Any, gamma: float | str, degree: int, coef0: float) ->
     if name not in KERNELS:
         raise ConfigError(f"kernel: {kernel!r} is none of {', '.join(sorted(KERNELS))} (or rbf, poly)")
     length = gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5
-    params: Mapping[str, Any] = {
+    params: Mapping[str, object] = {
         "gaussian": {"sigma": length},
         "matern": {"length_scale": length},
         "laplacian": {"gamma": gamma},
@@ -333,7 +342,7 @@ def _spread(width: str, Z: Array, weight: Array | None) -> float:
     return spread if np.isfinite(spread) and spread > 0 else 1.0
 
 
-def _check_number(kernel: str, name: str, value: Any, n_features: int | None = None) -> None:
+def _check_number(kernel: str, name: str, value: object, n_features: int | None = None) -> None:
     """Refuse a parameter that is no positive number, nor one for each of `n_features`, nor one of `SCALES`."""
     if isinstance(value, str):
         if value not in SCALES:

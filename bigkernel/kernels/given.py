@@ -5,13 +5,15 @@ Shapes as in `algebra`. No product serves these: their values are written into t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, ModuleType
-from typing import Any, ClassVar
+from types import CodeType, FunctionType, ModuleType
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import BigKernelError, ConfigError, DataError
@@ -24,13 +26,17 @@ _NAMES = ", ".join(PAIRWISE)
 _SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ by
 
 
-class _Given(Kernel):
-    _distance: ClassVar[bool] = False
+class _Given(Kernel, ABC):
+    of_distance: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # values are computed from the landmarks
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         points, none = np.asarray(Z, np.float64) if self._points else None, np.empty((np.shape(Z)[1], 0), dtype)
         return PointsBound(self.finish, none, np.shape(Z)[1], kernel=self, points=points, strip_bytes=_STRIP_BYTES)
+
+    @abstractmethod
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
+        """See `algebra.PointsBound`."""
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """The landmarks are seen as they are; what a function of one's own takes is not known."""
@@ -81,9 +87,7 @@ class Pairwise(_Given):
     ----------
     metric : callable, "chi2", "additive_chi2" or "cosine"
         A function of blocks, f(X, Z) → (n, m), or of two rows, f(x, z) → number, which is slow. Which of them it is
-        is tried on a few landmarks. Workers import it by its name.
-    params : dict or None
-        Keyword arguments of the function.
+        is tried on a few landmarks. Workers import it by its name; `functools.partial` gives it further arguments.
     gamma : float or None
         Of "chi2"; None: 1.
 
@@ -95,8 +99,7 @@ class Pairwise(_Given):
     array([[1.5, 3. ]])
     """
 
-    metric: Callable[..., Any] | str
-    params: Mapping[str, Any] | None = None
+    metric: Callable[..., ArrayLike] | str
     gamma: float | None = None
     name: ClassVar[str] = "pairwise"
 
@@ -111,23 +114,17 @@ class Pairwise(_Given):
         elif not callable(self.metric) or isinstance(self.metric, Kernel):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         elif self.gamma is not None:
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}; take params for a function")
-        elif self.params is not None and not (
-            isinstance(self.params, Mapping) and all(isinstance(name, str) for name in self.params)
-        ):
-            raise ConfigError(f"pairwise kernel: expected params by name, found {self.params!r}")
+            raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}")
         return self
 
     def _check_named(self) -> None:
         if self.metric not in PAIRWISE:
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
-        if self.params:
-            raise ConfigError(f"pairwise kernel: params are of a function, and {self.metric} has none")
         number = isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < np.inf
         if self.gamma is not None and not (self.metric == "chi2" and number):
             raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         return super().bind(_of_length_one(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
@@ -167,25 +164,22 @@ class Pairwise(_Given):
     def formula(self) -> str:
         return self.metric if isinstance(self.metric, str) else _called(self.metric)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """As it is written."""
-        return {"name": self.formula(), **self._words()}
+        return {"name": self.formula()} | ({} if self.gamma is None else {"gamma": self.gamma})
 
     def fingerprint(self) -> str:
         """Equal for the same function in another process."""
-        return _sha256(repr((_plain(self.metric), _plain(self._words()))).encode())
+        return _sha256(repr((_plain(self.metric), self.gamma)).encode())
 
-    def _words(self) -> dict[str, Any]:
-        """Keyword arguments of the metric."""
-        return {**(self.params or {}), **({} if self.gamma is None else {"gamma": self.gamma})}
-
-    def _of_blocks(self, Z: Array) -> Callable[[Array, Array], Array]:
+    def _of_blocks(self, Z: Array) -> Callable[[Array, Array], ArrayLike]:
         """The metric as a function of blocks."""
         if isinstance(self.metric, str):
             from sklearn.metrics.pairwise import pairwise_kernels
 
-            return partial(pairwise_kernels, metric=self.metric, **self._words())
-        called = partial(self.metric, **self._words())
+            width = {} if self.gamma is None else {"gamma": self.gamma}
+            return partial(pairwise_kernels, metric=self.metric, **width)
+        called = self.metric
         few = Z[np.arange(3) % len(Z)]
         try:
             blocks = np.shape(called(few[:2], few)) == (2, 3) and np.shape(called(few[:1], few[:1])) == (1, 1)
@@ -194,13 +188,13 @@ class Pairwise(_Given):
         return called if blocks else partial(_by_pairs, called)
 
 
-def _by_pairs(function: Callable[..., Any], X: Array, Z: Array) -> Array:
+def _by_pairs(function: Callable[..., ArrayLike], X: Array, Z: Array) -> Array:
     """Values (n, m) of a function of two rows."""
     out = np.empty((len(X), len(Z)))
     for i, j in np.ndindex(out.shape):
         value = function(X[i], Z[j])
         try:
-            out[i, j] = float(value)
+            out[i, j] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
@@ -208,7 +202,7 @@ def _by_pairs(function: Callable[..., Any], X: Array, Z: Array) -> Array:
     return out
 
 
-def _called(function: Any) -> str:
+def _called(function: object) -> str:
     """Module and name of a function."""
     if isinstance(function, partial):
         return f"partial {_called(function.func)}"
@@ -228,7 +222,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> object:
     """What a function or an argument of one is, as nested tuples of texts that are the same in every process."""
     within = partial(_plain, depth=depth + 1)
     if depth > _DEEPEST:  # functions that remember one another
@@ -253,10 +247,15 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return shown if " at 0x" not in shown else (_called(value), within(getattr(value, "__dict__", {})))
 
 
-def _inside(function: Any) -> Any:
+def _inside(function: object) -> object:
     """The code of a function and what it remembers; of another object that is called, its attributes."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+    function = getattr(function, "__func__", function)  # of a method
+    if not isinstance(function, FunctionType):
         return getattr(function, "__dict__", {})
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return code, function.__defaults__, function.__kwdefaults__, [None if one is function else one for one in cells]
+    return (
+        function.__code__,
+        function.__defaults__,
+        function.__kwdefaults__,
+        [None if one is function else one for one in cells],
+    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import linalg
 from scipy.spatial.distance import cdist
 
@@ -52,7 +52,7 @@ class GramSpectrum:
 
 
 def check_positive_definite(
-    kernel: Kernel | str | Callable[[Array, Array], Any], X: Any, *, tolerance: float | None = None
+    kernel: Kernel | str | Callable[[Array, Array], ArrayLike], X: ArrayLike, *, tolerance: float | None = None
 ) -> GramSpectrum:
     """The spectrum of the Gram matrix of a kernel on rows X, which tells whether the kernel is PDS there.
 
@@ -108,7 +108,7 @@ def check_positive_definite(
 def _gram(kernel: Kernel, X: Array) -> Array:
     """k(X, X) with distances from the differences of rows: the fast blocks lose those of rows that nearly repeat."""
     kernel = kernel.resolve(X)
-    if not kernel._distance or isinstance(kernel, Laplacian):
+    if not kernel.of_distance or isinstance(kernel, Laplacian):
         return kernel(X)
     gamma, lengths = kernel.widths()
     scaled = X if lengths is None else X / lengths

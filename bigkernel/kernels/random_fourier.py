@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Philox
 from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.kernels.algebra import Kernel, exact_unit, strips
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
@@ -107,7 +107,7 @@ class FourierMap(SingleMap):
     width: int  # p
     origin: Array  # a, (d,)
     orthogonal: bool = False
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of the block
+    dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the block
     shift: Array | None = None  # (p,) subtracted from every row of the block, or None; see `feature_maps.centre_of`
 
     def __post_init__(self) -> None:
@@ -123,19 +123,11 @@ class FourierMap(SingleMap):
         return len(self.origin)
 
     @property
-    def flops_per_row(self) -> float:
-        return 2.0 * -(-self.width // 2) * self.n_features
-
-    @property
-    def row_bytes(self) -> int:
-        return (self.width + self.n_features) * self.dtype.itemsize
-
-    @property
-    def fixed_bytes(self) -> int:
-        """The frequencies, and what there is of them while they are made."""
-        d, count = self.n_features, -(-self.width // 2)
+    def cost(self) -> MapCost:
+        """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
+        d, count, itemsize = self.n_features, -(-self.width // 2), self.dtype.itemsize
         made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
-        return d * count * self.dtype.itemsize + made + UFUNC_BYTES
+        return MapCost(2.0 * count * d, (self.width + d) * itemsize, d * count * itemsize + made + UFUNC_BYTES)
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,): 1."""
@@ -143,12 +135,16 @@ class FourierMap(SingleMap):
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         pairs, count = self.width // 2, -(-self.width // 2)
-        frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
+        spectrum = self.spectrum
+        unit = exact_unit(max(spectrum.scales), self.dtype)
+        frequencies, phases = _frequencies(spectrum, count, self.dtype.name, unit)
         rows = chunk.load(block, self.n_features, self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         scale = self.dtype.type((2 / self.width) ** 0.5)
         with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
             np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+            if unit != 1:
+                np.multiply(rows, self.dtype.type(unit), out=rows)
             np.matmul(rows, frequencies, out=out[:, :count])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0
@@ -189,8 +185,7 @@ class FourierRows:
         return self.features.width
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        features = replace(self.features, dtype=np.dtype(f"f{itemsize}"))
-        return MapCost(features.flops_per_row, features.row_bytes, features.fixed_bytes)
+        return replace(self.features, dtype=np.dtype(f"f{itemsize}")).cost
 
     def apply(self, x: Array) -> Array:
         chunk, features = Chunk(x), replace(self.features, dtype=x.dtype)
@@ -201,9 +196,10 @@ class FourierRows:
 
 
 @lru_cache(maxsize=2)
-def _frequencies(spectrum: Spectrum, count: int, dtype: str) -> tuple[Array, Array]:
-    """Once a process: a task holds a map of its own, which is a few numbers."""
-    frequencies, phases = (part.astype(dtype) for part in spectrum.frequencies(count))
+def _frequencies(spectrum: Spectrum, count: int, dtype: str, unit: float) -> tuple[Array, Array]:
+    """Make frequencies over `unit`, and phases, once a process: a task holds a map of its own, a few numbers."""
+    frequencies, phases = spectrum.frequencies(count)
+    frequencies, phases = (frequencies / unit).astype(dtype), phases.astype(dtype)
     frequencies.setflags(write=False)
     return frequencies, phases
 

@@ -83,9 +83,9 @@ def write(
 ) -> None:
     """Write a description and its arrays to a file that appears whole or not at all; raises as `save_model`."""
     from bigkernel.data import atomic_write  # who reads needs no store
-    from bigkernel.data.targets import claimed, require_target
+    from bigkernel.data.run_lock import claimed
 
-    require_target(path, "the model", needed_bytes=sum(array.nbytes for array in arrays.values()))
+    atomic_write.require_target(path, "the model", needed_bytes=sum(array.nbytes for array in arrays.values()))
     if os.path.exists(path) and not overwrite:
         raise DataError(f"{os.fspath(path)}: already exists; choose another path or ask to overwrite it")
     if os.path.exists(path) and not is_model(path):

@@ -30,9 +30,9 @@ from bigkernel.kernels.functions import SCALES
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor
 from bigkernel.models.predictor import kind_of as predictor_kind
-from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.statistics.calibration import Calibration
+from bigkernel.solvers.residuals import VECTORS
+from bigkernel.statistics.predictor import Calibration
 
 _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
 _SOLUTIONS = (

@@ -23,9 +23,8 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
-from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
-from bigkernel.statistics.predictor import Projection
+from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, map_costs
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
 

@@ -20,10 +20,8 @@ from typing import Any
 
 import bigkernel
 from bigkernel.data import run_lock
-from bigkernel.data.atomic_write import writing
-from bigkernel.data.run_directory import read_sealed
-from bigkernel.data.run_status import RunState, command_of, survey
-from bigkernel.data.targets import require_target
+from bigkernel.data.atomic_write import require_target, writing
+from bigkernel.data.run_directory import RunState, command_of, read_sealed, survey
 from bigkernel.errors import DataError
 from bigkernel.events import journal
 from bigkernel.events.board import DAMAGED, Board, Job

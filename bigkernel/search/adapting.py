@@ -1,7 +1,7 @@
 """Candidates that adapt a source to a target on every split: from the sums of one sweep, and rounds that all share.
 
 A first sweep sums the rows by what the splits make of them. Each model is the fit to the labels that its split leaves
-(`solvers.split_sides`); the models of a split share its sums in whitened coordinates, so that one more is a solve. Each
+(`solvers.pseudo_labels`); models of a split share its sums in whitened coordinates, so that one more is a solve. Each
 round is then one sweep of the target, for the pseudo-labels of every candidate on every split that is still under way.
 Shapes: r whitened coordinates, c classes, k models of a split.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError
@@ -25,18 +25,19 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.inputs import cell_counts
+from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions, Scoring
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.anchor_graph import SplitMomentStatistic
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
-from bigkernel.solvers.split_sides import SplitMomentStatistic, SplitSides
+from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, SplitSides
+from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
@@ -84,7 +85,7 @@ class SplitFits:
 
     def squares(self, moments: Moments) -> Array:
         """Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
-        whitened = np.stack([course.solved.solution.whitened for course in self.courses])  # type: ignore[attr-defined]
+        whitened = np.stack([course.solved.solution.whitened for course in self.courses])
         return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
 
     def errors(self) -> list[Errors | None]:
@@ -200,7 +201,8 @@ class AdaptingSweep(Sweep):
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
     ) -> list[list[FoldSolutions]]:
         """Return the candidates after their rounds."""
-        return [_self_train(self.lead.basis.centred(), partition.attach(data.rows), of_kernel) for of_kernel in solved]
+        features, rows = of_kernel(self.lead.basis).centred(), partition.attach(data.rows)
+        return [_self_train(features, rows, one) for one in solved]
 
 
 def _adapting(candidate: Candidate) -> AdaptingMethod:
@@ -208,7 +210,7 @@ def _adapting(candidate: Candidate) -> AdaptingMethod:
     return candidate.method
 
 
-def _self_train(features: LandmarkMap, rows: Rows, found: list[FoldSolutions]) -> list[FoldSolutions]:
+def _self_train(features: LandmarkMap | FourierMap, rows: Rows, found: list[FoldSolutions]) -> list[FoldSolutions]:
     """Return the candidates after their rounds, by fold."""
     fits = [solved.fits for solved in found if isinstance(solved, AdaptingSolutions)]
     courses, number = [(of_split.sides, course) for of_split in fits for course in of_split.courses], 0

@@ -18,16 +18,20 @@ from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, p
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.estimators.ridge import RidgeMethod
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit
-from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.solvers.cg_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
-from bigkernel.solvers.preconditioners import describe_preconditioner
+from bigkernel.solvers.conjugate_gradients import (
+    FACTOR_BYTES,
+    PreconditionerChoice,
+    decades,
+    describe_preconditioner,
+    driver_bytes,
+)
+from bigkernel.solvers.residuals import PROMISE
 from bigkernel.statistics.moments import Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 
@@ -79,7 +83,7 @@ class CGSweep(Sweep):
 
     def samples(self, targets: Targets) -> list[Statistic]:
         """Return what the sweep that draws rows sums up, for a plan; nothing where there is none."""
-        return [planned_sample(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
+        return [planned_sample(targets, of_kernel(self.lead.basis), self.choice.rows)] if self.choice.rows else []
 
     def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
         """See `Sweep`."""
@@ -153,7 +157,7 @@ class CGSweep(Sweep):
     def _solve_folds(self, data: SearchData, partition: Partition) -> tuple[list[FoldSolutions], int]:
         """Solve for all candidates on all folds: by fold; and how many steps that took."""
         method, intercept = by_ridge(self.lead)[0], self.lead.penalty.fit_intercept
-        targets, inputs, basis = data.targets, data.inputs, self.lead.basis
+        targets, inputs, basis = data.targets, data.inputs, of_kernel(self.lead.basis)
         if not intercept:  # as a fit of its own would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
         stopping = StoppingRule(method.by_cg.tol, method.by_cg.max_iter)

@@ -17,20 +17,18 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.fitting import Trial, judge
 from bigkernel.estimators.ridge import fit_by_cg
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
-from bigkernel.solvers.accuracy import PROMISE, Errors
-from bigkernel.statistics.grid_scores import FoldValues
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
+from bigkernel.solvers.residuals import PROMISE, Errors
+from bigkernel.statistics.held_out import FoldValues
+from bigkernel.streaming.plan import Accumulator, Plan
 
 Scores = dict[tuple[int, int], dict[str, float]]  # by candidate and fold
 
@@ -61,7 +59,7 @@ class KernelTrial(Trial):
             return False
         return True
 
-    def _share(self, basis: object) -> None:
+    def _share(self, basis: Columns) -> None:
         self.basis = basis
         for candidate in self.members:
             candidate.basis = basis

@@ -16,20 +16,17 @@ from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import ClassWeightSource
+from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.inputs import CellTargets
-from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice
-from bigkernel.estimators.landmark_choice import BY_KERNEL
+from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
-from bigkernel.events.kinds import Event, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import gather
@@ -93,13 +90,13 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Can
         if not isinstance(last, RowsEstimator):
             raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
         last.check_parameters()
-        columns = last._columns()
+        method, columns = method_of(last)
         if columns.exact:
             raise ConfigError(
                 "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
-        method, weighting = last._method(), getattr(last, "class_weight", None)
+        weighting = getattr(last, "class_weight", None)
         penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
         found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
     return found
@@ -243,14 +240,19 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
         adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
         for candidate in group:
             graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
-            key = candidate.basis.dtype, candidate.columns.dtype == "auto", _key(candidate.basis.kernel), graph
+            key = (
+                candidate.basis.dtype,
+                candidate.columns.dtype == "auto",
+                _key(of_kernel(candidate.basis).kernel),
+                graph,
+            )
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
             if adapts:  # a kernel at a time: a graph is of one
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
-            for family in gather([one[0].basis.kernel for one in lists]):
+            for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 
@@ -293,7 +295,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             groups.setdefault("rows", []).append(candidate)
             continue
         draw = _draw_of(columns)
-        kernel = _key(columns.kernel) if draw[0] in BY_KERNEL else None
+        kernel = _key(columns.kernel) if draw[0] == "rpcholesky" else None
         if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
             kernel = _columns_of(columns)
         groups.setdefault((draw, kernel), []).append(candidate)

@@ -16,7 +16,7 @@ from bigkernel.errors import DataError, Inaccurate
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.search.sweeps import Candidate
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
 _TIE = 8 * float(np.finfo(np.float64).eps)  # means that differ by less are equal: their sums were rounded otherwise
 

@@ -16,7 +16,7 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
-    from bigkernel.solvers.accuracy import Errors
+    from bigkernel.solvers.residuals import Errors
 
 
 @dataclass(frozen=True, eq=False)

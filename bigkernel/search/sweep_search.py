@@ -21,8 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import BestAtEdge, ConfigError
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit, part_of_job
+from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
@@ -260,7 +259,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of a search before
-        with part_of_job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
         return self

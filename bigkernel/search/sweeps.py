@@ -21,22 +21,20 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force, processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit_state import Inputs, Problem, RowBasis
+from bigkernel.estimators.fit_state import Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import Coefficients, evidence_of, perturbed_errors, probed_sweep, with_probe
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import emit, spent
+from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import ENOUGH, Variances, variances
-from bigkernel.solvers.cg_cost import PreconditionerChoice
+from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -46,9 +44,10 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.whitening import Whitening, identity, reduced
-from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.solvers.residuals import ENOUGH, Certificates
+from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
+from bigkernel.solvers.whitening import Whitening, reduced
+from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
 from bigkernel.streaming.plan import Plan
 
@@ -78,7 +77,7 @@ class Candidate:
     method: Method
     columns: BasisChoice | RowChoice
     penalty: Penalty
-    basis: Any = None
+    basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 
 
@@ -148,7 +147,7 @@ def split_to_fit(one: T, check: Callable[[T], P], halves: Callable[[T], Sequence
 
 def limit_bytes(rows: Rows) -> int:
     """Return what a worker may take."""
-    limit, executor = settings().memory_limit_bytes, executor_in_force(rows)
+    limit, executor = settings().memory_limit_bytes, choose_executor(rows)
     if isinstance(executor, Client):
         workers = executor.scheduler_info(n_workers=-1)["workers"].values()
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
@@ -196,22 +195,18 @@ class Sweep:
     # -- what is summed ------------------------------------------------------------------------------------------------
 
     @property
-    def _is_family(self) -> bool:
-        return isinstance(self.lead.basis, LandmarkBasis) and len(self.members) > 1
-
-    @property
     def features(self) -> FeatureMap:
         """The feature map: one block a kernel."""
         basis = self.lead.basis
-        if not self._is_family:
-            return basis.features()  # type: ignore[no-any-return]
-        kernels = tuple(one[0].basis.kernel for one in self.members)
+        if len(self.members) == 1 or not isinstance(basis, LandmarkBasis):
+            return basis.features()
+        kernels = tuple(of_kernel(one[0].basis).kernel for one in self.members)
         return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
 
     @property
     def predicting(self) -> FeatureMap:
         """The part of the feature map that solutions have coefficients of."""
-        return self.lead.method.predicting(self.features)  # type: ignore[no-any-return]
+        return self.lead.method.predicting(self.features)
 
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
@@ -219,11 +214,11 @@ class Sweep:
         """Return the moments of all kernels, by fold; with their whitenings, a witness sees them."""
         basis, features = self.lead.basis, self.features
         if isinstance(features, LandmarkFamily):
-            features = replace(features, shifts=np.stack([one[0].basis.shift for one in self.members]))
+            features = replace(features, shifts=np.stack([_shift(one[0]) for one in self.members]))
         else:
             features = basis.centred()
-        sums = None if isinstance(basis, RowBasis) else basis.sum_dtype
-        statistic = MomentStatistic(features, targets, self.lead.method.unlabelled, partition.folds, sums=sums)
+        unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
+        statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
@@ -300,8 +295,7 @@ class Sweep:
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
         """Return the solutions of each kernel, by fold, from one sweep."""
         whitenings, noted = self._whiten()
-        known = [whitening for whitening in whitenings if whitening is not None]
-        statistic = self.statistic(data.targets, partition, len(data.rows), known)
+        statistic = self.statistic(data.targets, partition, len(data.rows), whitenings)
         total = probed_sweep(partition.attach(data.rows), statistic, what="tune").total
         for certificates in noted:
             certificates.warn()
@@ -318,7 +312,7 @@ class Sweep:
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
 
-    def _whiten(self) -> tuple[list[Whitening | None], list[Certificates]]:
+    def _whiten(self) -> tuple[list[Whitening], list[Certificates]]:
         """Return the whitening of each kernel, where their sums are probed; and what is to be warned of."""
         if not self.lead.method.probed:
             return [], []
@@ -351,6 +345,11 @@ class Sweep:
     ) -> list[list[FoldSolutions]]:
         """Return the solutions after what follows the last solve."""
         return solved
+
+
+def _shift(candidate: Candidate) -> Array:
+    assert isinstance(candidate.basis, LandmarkBasis)
+    return candidate.basis.shift
 
 
 def _about(statistic: MomentStatistic, place: int) -> Array | None:
@@ -469,7 +468,8 @@ def solve_folds(
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if evidence is not None and whitening is not None and not by_draw:
-            known = variances(evidence, folds.everything, summed(folds.parts), whitening)
+            rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
+            known = evidence.with_solve(rotation, folds.everything.rows)
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
         ]
@@ -504,13 +504,18 @@ def _penalties(folds: _Folds, some: list[Candidate], fold: int) -> list[Penalty]
 
 
 def _fit_fold(
-    folds: _Folds, known: Variances | None, scoring: Scoring, expand: bool, fold: int, penalties: Sequence[Penalty]
+    folds: _Folds,
+    known: RoundingEstimate | None,
+    scoring: Scoring,
+    expand: bool,
+    fold: int,
+    penalties: Sequence[Penalty],
 ) -> FoldSolutions:
     """Candidates trained on all parts but one and tested on that one."""
     coordinates, train = folds.coordinates, folds.train(fold)
     weights, intercepts, errors = coordinates.fit(train, penalties, known)
     if coordinates.origin is not None and not penalties[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
+        train = reduced(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
     totals = [float("nan") if error is None else error.total for error in errors]
     found = [

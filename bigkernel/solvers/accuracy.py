@@ -1,170 +1,46 @@
-"""How far predictions are from least squares in float64: by a formula, or by a second solve from perturbed sums.
+"""How far predictions are from least squares in float64, by a second solve from perturbed sums.
 
-In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E in the place of G move it by −H⁻¹Ew.
-`statistics.witness` has Ez for k random vectors z, of which entry i estimates the size of row i of E,
-    a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
-Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
-    Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
-and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
-whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
-(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work beside the
-factor. All is relative to wᵀGw. Measured on generated and public tables, cores of condition 1 to 1e10, float32 and
-float64: estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side
-of a warning, up to a thousandfold.
-
-Eigenfunctions, canonical directions and components are no linear functions of the sums and have no such formula. For
-them one rounding E of those sizes is drawn for each group of rows, and noise of float32 blocks as a few points show it:
+Eigenfunctions, canonical directions and components are no linear functions of the sums and have no formula for their
+errors, as ridge has (`solvers.ridge`). For them one rounding E of the sizes that the probe of the sums tells is drawn
+for each group of rows, and noise of float32 blocks as a few points show it:
     G + E,            Var E_ij = a_i a_j / Σa in whitened coordinates,
     Σ φy, Σ φ         of variances a_i / tr TᵀT, as E has them in the columns of the map, by the sizes of those columns,
     Σ δφᵀ, Σ δyᵀ, Σ δ  with Var δ_i = d_i: D^½ Ξ M^½ for M = Σ [φ, y, 1]ᵀ[φ, y, 1], alike for all three.
 A solve from these differs from the fit by about as much as the fit from that of exact sums.
 
-Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the witness, g groups of rows.
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the probe, g groups of rows.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.residuals import probes
+from bigkernel.solvers.residuals import VECTORS, probes
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Accumulator
 
-PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
-ENOUGH = PROMISE / 3  # errors are told to about a factor of three
-VECTORS = 8  # of the witness
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
 _CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
 _CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
-def directions(rank: int) -> Array:
-    """The vectors z of a witness, (r, k): fixed signs."""
-    return probes(rank, VECTORS)
-
-
-def scaled(total: Mapping[str, Array]) -> Array:
-    """Ev (p, k) of all rows from what was seen of some: rounding grows as the root of their number."""
-    seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
-    return np.asarray(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What is known of the errors behind the moments of a fit, in the columns of the map."""
-
-    z: Array  # (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
-    rounding: Array  # Ev, (p, k)
-    # δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
-    noise: Array | None = None
-    widest: bool = False  # the blocks are float64, as `Errors` has it
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
-
-    `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
-    `doubt`: what directions that count as null may hold, where a QR factorisation can tell; none is warned of.
-    """
-
-    sums: float
-    solve: float
-    blocks: float
-    advice: str = (
-        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
-    )
-    widest: bool = False
-    doubt: float = 0.0
-
-    def figures(self) -> dict[str, float]:
-        """As figures of a fit report."""
-        causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
-        return {"prediction_error": self.total, **causes}
-
-    @property
-    def total(self) -> float:
-        """The root of the sum of squares; infinite where G is all rounding."""
-        return float(np.sqrt(self.sums**2 + self.solve**2 + self.blocks**2))
-
-    @property
-    def note(self) -> str:
-        """What is to be warned of, if anything is."""
-        if self.total <= ENOUGH:
-            return ""
-        causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
-        worst = max(causes, key=lambda name: causes[name])
-        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
-        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
-        return (
-            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Variances:
-    """Of the errors behind moments, in whitened coordinates."""
-
-    sums: Array  # (r,) the a_i of the sums
-    solve: Array  # (r,) those of TᵀGT, or of the factor of G + αK where moments are not rotated
-    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
-    rows: float  # behind the moments
-    widest: bool = False  # see `Errors`
-
-    @cached_property
-    def changes(self) -> Array:
-        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
-        signs = probes(len(self.sums), VECTORS)
-        given = [self.sums, self.solve] if self.blocks is None else [self.sums, self.solve, self.blocks]
-        changes = [np.sqrt(one)[:, None] * signs for one in given]
-        return np.hstack(changes if self.blocks is None else [*changes, signs])
-
-
-def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Whitening) -> Variances:
-    """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
-    return variances_of(evidence, rounding_of_rotation(evidence.z, raw, rotated, whitening), whitening, raw.rows)
-
-
-def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
-    """What rounding does to TᵀGT, seen by the vectors z (r, k) of a witness: (r, k)."""
-    reduce = whitening.reduce
-    seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
-    if raw.shift is not None:
-        a, s = reduce(raw.shift), reduce(raw.s)
-        seen -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
-    return seen
-
-
-def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Whitening, rows: float) -> Variances:
-    """The same from what was seen of the rounding of the solve, (r, k); without evidence of that alone."""
-    solve = (of_solve**2).mean(axis=1)
-    if evidence is None:
-        return Variances(np.zeros(len(solve)), solve, None, float(rows))
-    blocks = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
-    of_sums = (whitening.reduce(evidence.rounding) ** 2).mean(axis=1)
-    return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
-
-
 def moved(
-    total: Accumulator, whitening: Whitening, evidence: Evidence, rng: np.random.Generator, *, sums: bool = True
+    total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
     """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
-    d = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
-    spread = float((whitening.expand(evidence.z) ** 2).sum()) / max(float((evidence.z**2).sum()), 1.0)
-    rows, seen, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    d = estimate.blocks
+    z = probes(whitening.rank, VECTORS)
+    spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
+    rows, probed, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
     for g in range(len(rows)):
-        # Ev (p, k) of a group from what was seen of some rows; one without any is taken to be like the others
-        share = rows[g] / seen[g] if seen[g] else rows[g] / max(float(seen.sum()), 1.0)
-        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if seen[g] else pooled * np.sqrt(share)
+        # Ev (p, k) of a group from that of some rows; one without any is taken to be like the others
+        share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
+        of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if probed[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
         sizes = np.append(moments.q, moments.n)
         E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
@@ -197,65 +73,52 @@ def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Gene
     # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
     B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
     rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
-    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
+    noise = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
     apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
     of_features = np.empty(G.shape)
-    of_features[:, kept] = drawn @ L.T
-    return of_features, drawn @ B + apart * rest
-
-
-def change(
-    moments: Moments, fit: tuple[Array, Array], other: tuple[Array, Array], *, turned: bool, seen: Array | None = None
-) -> float:
-    """How far the predictions of another solution are from those of a fit, on its rows, relative to their norm.
-
-    `fit` and `other` are coefficients (p, c) and intercepts (c,), columns that one lacks being zero; `turned`: up to a
-    rotation of the columns, of components that are used together. `seen` is φ at points like those rows, (k, p).
-    """
-    W, V = (_lifted(moments, *one) for one in (fit, other))
-    wide = max(W.shape[1], V.shape[1])
-    W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
-    if turned:
-        left, _, right = linalg.svd(W.T @ _with_ones(moments) @ V, full_matrices=False)
-        V = V @ (left @ right).T
-    return float(_changes(moments, W, V, np.array([np.any(fit[1])]), seen)[0])
+    of_features[:, kept] = noise @ L.T
+    return of_features, noise @ B + apart * rest
 
 
 def changes(
-    moments: Moments, fits: tuple[Array, Array], others: tuple[Array, Array], count: int, *, seen: Array | None = None
+    moments: Moments,
+    fits: tuple[Array, Array],
+    others: tuple[Array, Array],
+    count: int = 1,
+    *,
+    turned: bool = False,
+    seen: Array | None = None,
 ) -> Array:
-    """As `change`, of `count` fits side by side: (p, count·c) and (count·c,)."""
-    W, V = (_lifted(moments, *one) for one in (fits, others))
-    return _changes(moments, W, V, np.any(fits[1].reshape(count, -1), axis=1), seen)
+    """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
 
-
-def _with_ones(moments: Moments) -> Array:
-    """Σ [φ, 1][φ, 1]ᵀ."""
-    return np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
-
-
-def _lifted(moments: Moments, coef: Array, intercept: Array) -> Array:
-    """Coefficients of [φ − a, 1], about the shift a of the moments, (p + 1, c)."""
-    return np.vstack([coef, intercept if moments.shift is None else intercept + moments.shift @ coef])
-
-
-def _changes(moments: Moments, W: Array, V: Array, with_intercept: Array, seen: Array | None) -> Array:
-    """Of k fits W and others V, (p + 1, k·c); where the moments are rounding, what is seen at a few points counts."""
-    G, k, n, U = _with_ones(moments), len(with_intercept), max(float(moments.n), 1e-300), W - V
+    Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
+    are zero. `turned`: columns are components used together, so that a rotation of them makes no difference.
+    `seen` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
+    """
+    # of [φ − a, 1], about the shift a of the moments
+    a, n = moments.shift, max(float(moments.n), 1e-300)
+    W, V = (np.vstack([coef, b if a is None else b + a @ coef]) for coef, b in (fits, others))
+    G = np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
+    wide = max(W.shape[1], V.shape[1])
+    W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
+    if turned:
+        left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
+        V = V @ (left @ right).T
+    U = W - V
 
     def summed(columns: Array) -> Array:
-        return np.asarray(columns.reshape(k, -1).sum(axis=1))
+        return np.asarray(columns.reshape(count, -1).sum(axis=1))
 
-    bent = G @ W
-    whole = summed((W * bent).sum(axis=0))
+    of_W = G @ W
+    whole = summed((W * of_W).sum(axis=0))
     # what an intercept stands for is no merit
-    size = np.where(with_intercept, whole - summed(bent[-1] ** 2) / n, whole)
+    with_intercept = np.any(fits[1].reshape(count, -1), axis=1)
+    size = np.where(with_intercept, whole - summed(of_W[-1] ** 2) / n, whole)
     far = np.abs(summed((U * (G @ U)).sum(axis=0)))
     nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # what varies is nothing but rounding
-    nothing |= ~W.reshape(len(W), k, -1).any(axis=(0, 2))
+    nothing |= ~W.reshape(len(W), count, -1).any(axis=(0, 2))
     if seen is not None:
-        a = 0 if moments.shift is None else moments.shift
-        values = np.column_stack([seen - a, np.ones(len(seen))]) @ U
+        values = np.column_stack([seen if a is None else seen - a, np.ones(len(seen))]) @ U
         far = np.minimum(far, _CAUTION * float(moments.n) * summed((values**2).mean(axis=0)))
-    found = np.sqrt(np.divide(far, size, out=np.full(k, np.inf), where=size > 0))
+    found = np.sqrt(np.divide(far, size, out=np.full(count, np.inf), where=size > 0))
     return np.where(nothing, 0.0, found)

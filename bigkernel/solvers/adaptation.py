@@ -21,30 +21,11 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.solvers.eigenfunctions import leading
-from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, Sides
+from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, centre, reduced
-from bigkernel.statistics.moments import Moments, MomentStatistic
-from bigkernel.streaming.chunk import Chunk
-
-
-@dataclass(frozen=True, eq=False)
-class SidedMomentStatistic(MomentStatistic):
-    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class)."""
-
-    unlabelled: str = "keep"
-    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
-
-    def _split(self, chunk: Chunk) -> list[Array | None]:
-        if self.sides is None:
-            return super()._split(chunk)
-        target, source = self.sides.split(chunk)
-        parts = [target, source]
-        if self.folds is not None:
-            fold = self.folds.of(chunk)[source]
-            parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
-        return [None if len(part) == len(chunk) else part for part in parts]
+from bigkernel.solvers.whitening import Whitening, centre, reduced, signs
+from bigkernel.statistics.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +92,7 @@ def components(
     penalty = aligned.n * (E @ E.T)
     penalty[np.diag_indices(len(penalty))] += alpha
     values, W = leading(aligned.scatter, n_components, certificates, penalty=penalty)
-    # the sign of an eigenvector is anyone's: the largest entry is positive
-    largest = np.take_along_axis(W, np.abs(W).argmax(axis=0)[None], axis=0)
-    return values, W * np.where(largest < 0, -1.0, 1.0)
+    return values, W * signs(W)
 
 
 def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:

@@ -9,21 +9,20 @@ semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from bigkernel.arrays import Array
-from bigkernel.kernels.algebra import Kernel, strips
+from bigkernel.arrays import Array, Index
+from bigkernel.kernels.algebra import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.adaptation import SidedMomentStatistic
-from bigkernel.solvers.pseudo_labels import weights_of
-from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.solvers.pseudo_labels import Sides, SplitSides, label_slots
+from bigkernel.statistics.moments import MomentStatistic, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 
 def anchor_weights(
@@ -63,52 +62,64 @@ def anchor_weights(
     return places, weights
 
 
-def constant_diagonal(kernel: Kernel) -> bool:
-    """True where k(x, x) = 1 for every row, as for kernels of a distance."""
-    return type(kernel).diag is Kernel.diag
-
-
 @dataclass(frozen=True, eq=False)
-class AnchorMomentStatistic(SidedMomentStatistic):
-    """The moments of source and target, with `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p of all rows.
+class SidedMomentStatistic(MomentStatistic):
+    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
 
-    The landmarks of its map are the anchors: p = m. Where the map is shifted, A is of φ − shift, as G is: the Laplacian
-    does not see a shift, for its rows sum to 0.
+    With `neighbours` k > 0 also `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p, of all rows. The landmarks
+    of its map are the anchors: p = m. Where the map is shifted, A is of φ − shift, as G is: the Laplacian does not see
+    a shift, for its rows sum to 0.
     """
 
-    neighbours: int = 3  # k
+    unlabelled: str = "keep"
+    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
+    neighbours: int = 0  # k
+    apart: ClassVar[bool] = False  # A and δ are kept by group of rows, with an axis of groups in front
 
     def zero(self) -> Accumulator:
-        p = self.features.width
-        return {**super().zero(), "anchors": np.zeros((p, p)), "degrees": np.zeros(p)}
+        p, lead = self.features.width, (self.groups,) if self.apart else ()
+        graph = {"anchors": np.zeros((*lead, p, p)), "degrees": np.zeros((*lead, p))}
+        return super().zero() | (graph if self.neighbours else {})
 
     def footprint(self, block_rows: int) -> Footprint:
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
+        if not k:
+            return plain
         # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
         # the landmarks prepared in float64, and four strips of values as neighbours are chosen
         strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
-        work += self._exact.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.row_bytes)
+        work += self._exact.cost.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.cost.row_bytes)
         return replace(
             plain,
-            flops_per_row=plain.flops_per_row + self._exact.flops_per_row + p * (k + 2) + 2 * k * p,
-            partial_bytes=plain.partial_bytes + 8 * (p * p + p),
+            flops_per_row=plain.flops_per_row + self._exact.cost.flops_per_row + p * (k + 2) + 2 * k * p,
+            partial_bytes=plain.partial_bytes + (self.groups if self.apart else 1) * 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        if self.sides is None:
+            return super()._split(chunk)
+        target, source = self.sides.split(chunk)
+        parts = [target, source]
+        if self.folds is not None:
+            fold = self.folds.of(chunk)[source]
+            parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
+        return [None if len(part) == len(chunk) else part for part in parts]
+
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+        if not self.neighbours:
+            return
         places, weights = self._nearest(chunk, block)
-        w = weights_of(chunk, block)
-        if w is not None:
-            weights *= w[:, None]
-        b, k = places.shape
+        weights *= weights_of(chunk, block)[:, None]
+        (b, k), m = places.shape, self.features.width
         # in float64: what rounding moves A by is moved nowhere else, and the Laplacian is a difference
         dense = chunk.work.buffer("anchored", phi.shape, np.float64)
         np.copyto(dense, phi)
-        m = self.features.width
-        shape, starts = (b, m), np.arange(0, b * k + 1, k)
-        P = sparse.csr_array((weights.ravel(), places.ravel(), starts), shape=shape)
-        self._add_anchors(total, group, P.T @ dense, np.bincount(places.ravel(), weights.ravel(), m))
+        P = sparse.csr_array((weights.ravel(), places.ravel(), np.arange(0, b * k + 1, k)), shape=(b, m))
+        at = group if self.apart else ...
+        total["anchors"][at] += P.T @ dense
+        total["degrees"][at] += np.bincount(places.ravel(), weights.ravel(), m)
 
     @cached_property
     def _exact(self) -> LandmarkMap:
@@ -116,30 +127,52 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         assert isinstance(self.features, LandmarkMap)
         return replace(self.features, dtype=np.dtype(np.float64), shift=None)
 
-    def _nearest(self, chunk: Chunk, block: slice | Array) -> tuple[Array, Array]:
+    def _nearest(self, chunk: Chunk, block: Index) -> tuple[Array, Array]:
         """`anchor_weights` of the rows of a block."""
         exact, at = self._exact, np.arange(len(chunk))[block]
         kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
         places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
         values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)
         for strip in strips(values):
-            own = 1.0 if constant_diagonal(kernel) else exact.diagonal(chunk, at[strip])
-            rows = exact.bound.load(chunk, at[strip])
-            exact.bound.product(rows, values[strip])
+            own = 1.0 if kernel.of_distance else exact.diagonal(chunk, at[strip])
+            rows = chunk.load(at[strip], len(exact.bound.weights), exact.dtype)
+            exact.bound.place(rows)
+            exact.bound.multiply(rows, values[strip])
             exact.bound.value(values[strip])
             places[strip], weights[strip] = anchor_weights(values[strip], of_landmarks, self.neighbours, of_rows=own)
         return places, weights
 
-    def _add_anchors(self, total: Accumulator, group: int, A: Array, degrees: Array) -> None:
-        """Those of a block of rows of a group."""
-        total["anchors"] += A
-        total["degrees"] += degrees
 
-
-def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatistic:
+def anchored(statistic: MomentStatistic, neighbours: int) -> SidedMomentStatistic:
     """The same moments, with the anchors of all rows."""
     given = {one.name: getattr(statistic, one.name) for one in fields(statistic)}
-    return AnchorMomentStatistic(**given, neighbours=neighbours)
+    return SidedMomentStatistic(**given | {"neighbours": neighbours})
+
+
+@dataclass(frozen=True, eq=False)
+class SplitMomentStatistic(SidedMomentStatistic):
+    """The moments of each group of rows, and with `neighbours` > 0 its anchors: A (g, m, p) and δ (g, m)."""
+
+    splits: SplitSides = field(kw_only=True)
+    apart: ClassVar[bool] = True
+
+    @property
+    def groups(self) -> int:
+        """g."""
+        return len(self.splits.targets)
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        group = self.splits.group[label_slots(self.splits.cells, self.splits.folds, chunk)]
+        parts = [np.flatnonzero(group == number) for number in range(self.groups)]
+        return [None if len(part) == len(chunk) else part for part in parts]
+
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
+        if self.splits.labelled[group]:
+            assert self.targets is not None
+            assert chunk.y is not None
+            self.targets.encode(chunk.y[block], values)
+        else:
+            values[...] = 0
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:

@@ -1,4 +1,18 @@
-"""Preconditioned conjugate gradients on Aα = C, a column for each target; whoever calls has the products with A.
+"""Preconditioned conjugate gradients on Aα = C, A = Σ w bbᵀ + αK (m×m): what they cost, preconditioners, and a step.
+
+Whoever calls has the products with A, each of which is a sweep. Costs are counted before a fit, in products of float32
+numbers, of which float64 ones take twice as long; k(x, z) takes about twenty beside its 2d.
+
+Preconditioners are matrices near A that are quickly solved, each in one m×m array.
+    SampleFactor   P = ω Σ_S w bbᵀ + αK of some rows S: κ(P⁻¹A) ≤ ((1 + a^−½)/(1 − a^−½))² for a·m rows of even
+                   leverage, whatever the size of the problem
+    FalkonFactor   P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
+Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Matrices are in column
+order, as LAPACK wants them, and are overwritten. Of both kinds
+    rows           that the normal matrix is of; 0: of the landmarks alone
+    least          about the smallest eigenvalue of P⁻¹A
+    jitter, floor  that was added to the diagonal, relative to its largest entry, and as it is: directions in which A is
+                   smaller are not solved for
 
 The excess of the objective over its least value is rᵀA⁻¹r, at most ρ/λ with ρ = rᵀP⁻¹r and λ the smallest eigenvalue
 of P⁻¹A. The steps themselves estimate λ: their lengths η and the β of their directions are the entries of a Lanczos
@@ -6,21 +20,276 @@ matrix T of P⁻¹A, whose least eigenvalue θ, the smallest Ritz value, comes n
 Algorithms 2013).
     T_ii = 1/η_i + β_{i−1}/η_{i−1},   T_{i,i+1} = √β_i/η_i
 Before T has found λ, what is known of the preconditioner stands for it: θ is never above its `least`. β is that of
-Polak and Ribière, which tolerates a P that rounding makes a little different in each step. Shapes: m landmarks, c
-targets, k steps.
+Polak and Ribière, which tolerates a P that rounding makes a little different in each step.
+Shapes: n rows, d features, m landmarks, c targets, k steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import eigvalsh_tridiagonal
+from scipy import linalg
 
 from bigkernel.arrays import Array
+from bigkernel.errors import DataError
+from bigkernel.kernels import blas
+from bigkernel.kernels.blas import mirror
 
+AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
+CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
+FACTOR_BYTES = 2**33  # of the factors of a whole grid of penalties, one for each decade
+WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
+SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample a landmark
+PACE = 0.75  # a step divides the excess by about so much of that number, as measured
+MOST_OF_ROWS = 0.5  # of the rows in a sub-sample; beyond, it is a direct fit in disguise
+SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
+FALKON_PACE = 1.7  # with factors of the core
+_KERNEL = 20.0  # operations of a kernel value beside the product
+_WIDE = 2.0  # float64 against float32
+_SOLVE = 3.5  # m³ of whitening, solving and telling the errors, as measured
+_NARROW = 5000  # landmarks beyond which float32 sums seldom keep what is promised, so that they are float64
+_PROBES = 16  # vectors of random signs that estimate a trace
 _SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
+
+
+@dataclass(frozen=True)
+class PreconditionerChoice:
+    """`rows` of a sub-sample, or 0: factors of the core; and the sweeps that are expected."""
+
+    rows: int
+    sweeps: int
+    flops: float
+
+
+def preconditioner_itemsize(m: int) -> int:
+    """Give the bytes of a number of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well."""
+    return 4 if m >= WIDE else 8
+
+
+def decades(alphas: Array) -> tuple[list[float], Array]:
+    """Merge penalties within a decade of each other into one, rising; and say which is for each of alphas (columns,).
+
+    Examples
+    --------
+    >>> decades(np.array([1.0, 100.0, 4.0]))
+    ([2.0, 100.0], array([0, 1, 0]))
+    """
+    groups: list[list[float]] = []
+    for alpha in np.unique(alphas):
+        if groups and alpha <= 10.1 * groups[-1][0]:
+            groups[-1].append(float(alpha))
+        else:
+            groups.append([float(alpha)])
+    which = [next(place for place, group in enumerate(groups) if alpha in group) for alpha in alphas.tolist()]
+    return [group[0] if len(group) == 1 else math.sqrt(group[0] * group[-1]) for group in groups], np.array(which)
+
+
+def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
+    """Bound the memory that m×m arrays take on the driver at once, about; `None`: of a direct fit."""
+    if choice is None:
+        # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
+        return 8 * 8 * m * m
+    # beside the factors the sums of a block, or a float64 factor of the core that tells what is lost to rounding
+    made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
+    return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
+
+
+def sweep_flops(n: float, d: int, m: int, c: int) -> float:
+    """Count the flops of one product of the normal matrix with c vectors."""
+    return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
+
+
+def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
+    """Count the flops of a direct fit, with float64 sums where many landmarks call for it; `float64`: rows are in it.
+
+    The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
+    and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
+    """
+    gram = _WIDE if m > _NARROW and not float64 else 1.0
+    return n * m * (gram * m + 2 * d + _KERNEL) + _WIDE * _SOLVE * float(m) ** 3
+
+
+def solve_flops(m: int) -> float:
+    """Count the flops of one more solve from the same sums."""
+    return _WIDE * float(m) ** 3 / 3
+
+
+def choose_preconditioner(
+    n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
+) -> PreconditionerChoice:
+    """Choose the preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
+
+    `trained` : rows of each of several training sets that it serves, which differ from it as draws of so many rows do.
+    """
+    # pace of each sub-sample, or 0 rows: of factors of the core; sweeps beside the steps; and flops of its making
+    core = _WIDE * (float(m) ** 2 * (2 * d + _KERNEL) + float(m) ** 3)
+    options = [(0, FALKON_PACE, 2, core)]
+    for share in SHARES:
+        if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
+            pace = PACE / (1 / share + (0.0 if trained is None else m / trained))
+            gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
+            # one sweep more draws the rows by leverage, which the factors of the core estimate
+            options.append((share * m, pace, 3, core + gram))
+    choices = []
+    for rows, pace, others, flops in options:
+        sweeps = others + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
+        choices.append(PreconditionerChoice(rows, sweeps, flops + sweeps * sweep_flops(n, d, m, c)))
+    return min(choices, key=lambda choice: choice.flops)
+
+
+@dataclass(frozen=True, eq=False)
+class SampleFactor:
+    """P = LLᵀ of the normal matrix of some rows, L in the lower triangle of `lower` (m, m)."""
+
+    lower: Array
+    rows: int
+    jitter: float
+    floor: float
+
+    @property
+    def least(self) -> float:
+        """See above, where rows were drawn by leverage (Marchenko & Pastur)."""
+        return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
+
+    def solve(self, R: Array) -> Array:
+        """Compute P⁻¹R, (m, c) float64."""
+        return np.asarray(linalg.cho_solve((self.lower, True), R.astype(self.lower.dtype), check_finite=False), float)
+
+
+@dataclass(frozen=True, eq=False)
+class FalkonFactor:
+    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
+
+    Attributes
+    ----------
+    factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
+    diagonal : (m,) of T
+    ratio : n/m
+    """
+
+    factors: Array
+    diagonal: Array
+    ratio: float
+    jitter: float
+    floor: float = 0.0
+    rows: int = 0
+    least: float = 0.25  # of as many rows as landmarks
+
+    def solve(self, R: Array) -> Array:
+        """Compute P⁻¹R, (m, c) float64."""
+        x = self._solve_core(R.astype(self.factors.dtype), transposed=True)
+        x = linalg.cho_solve((self.factors, True), x, check_finite=False)
+        return np.asarray(self._solve_core(x, transposed=False), np.float64) / self.ratio
+
+    def half_solve(self, R: Array) -> Array:
+        """Compute SR, (m, c) float64, with SSᵀ = P⁻¹."""
+        x: Array = R.astype(self.factors.dtype)
+        x = linalg.solve_triangular(self.factors, x, lower=True, trans=1, check_finite=False)
+        return np.asarray(self._solve_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
+
+    def _solve_core(self, R: Array, *, transposed: bool) -> Array:
+        """Compute T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
+        places = np.diag_indices(len(R))
+        lent = self.factors[places]
+        self.factors[places] = self.diagonal
+        try:
+            return np.asarray(
+                linalg.solve_triangular(self.factors, R, lower=False, trans=int(transposed), check_finite=False)
+            )
+        finally:
+            self.factors[places] = lent
+
+
+Factor = SampleFactor | FalkonFactor
+
+
+@dataclass(frozen=True, eq=False)
+class Preconditioner:
+    """A factor for the columns of each decade of penalties.
+
+    Attributes
+    ----------
+    factors : one a decade
+    which : (columns,) the factor of each column
+    least : (columns,) about the smallest eigenvalue of P⁻¹A of each
+    lost : (columns,) about how many directions of each are lost to rounding
+    """
+
+    factors: Sequence[Factor]
+    which: Array
+    least: Array
+    lost: Array
+
+    def solve(self, R: Array) -> Array:
+        """Compute P⁻¹R of all columns, (m, columns) float64."""
+        out = np.empty(R.shape)
+        for number, factor in enumerate(self.factors):
+            own = self.which == number
+            if own.any():
+                out[:, own] = factor.solve(R[:, own])
+        return out
+
+    def select(self, columns: Array) -> Preconditioner:
+        """Select some columns."""
+        return replace(self, which=self.which[columns], least=self.least[columns], lost=self.lost[columns])
+
+
+def describe_preconditioner(rows: int) -> str:
+    """Describe the preconditioner of so many rows, or with 0 of the landmarks alone."""
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+
+
+def factor_sample(A: Array, rows: int) -> SampleFactor:
+    """Factor a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
+    largest = float(A.diagonal().max())
+    jitter = _factor_in_place(A, lower=True)
+    return SampleFactor(A, rows, jitter, jitter * largest)
+
+
+def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) -> FalkonFactor:
+    """Factor the core K (m, m), which is overwritten, for n rows (or the sum of their weights).
+
+    With an intercept, landmarks stand for rows about their mean: K(I − 11ᵀ/m)K takes the place of K².
+    """
+    jitter = _factor_in_place(K, lower=False)
+    diagonal, ratio = K.diagonal().copy(), n / len(K)
+    mirror(K)
+    along = linalg.get_blas_funcs("trmv", (K,))(K, np.ones(len(K), K.dtype))  # T1
+    blas.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
+    if intercept:
+        linalg.get_blas_funcs("syr", (K,))(-1 / len(K), along, lower=1, a=K, overwrite_a=1)
+    K[np.diag_indices(len(K))] += alpha / ratio
+    # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
+    K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
+    if blas.cholesky(K, lower=True):
+        raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
+    return FalkonFactor(K, diagonal, ratio, jitter)
+
+
+def estimate_trace(P: Factor, width: int, times: Callable[[Array], Array]) -> float:
+    """Estimate tr P⁻¹F from vectors of random signs (Hutchinson 1989); `times` gives FR of R (m, c)."""
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
+    return float((P.solve(signs) * times(signs)).sum()) / _PROBES
+
+
+def _factor_in_place(A: Array, *, lower: bool) -> float:
+    """Factor A + δI into one triangle of A; returns the jitter δ, in decades, relative to the largest diagonal entry.
+
+    The other triangle stays as it is, so that A can be restored where the jitter was too small.
+    """
+    diagonal, places = A.diagonal().copy(), np.diag_indices(len(A))
+    scale, jitter = float(diagonal.max()), 10 * float(np.finfo(A.dtype).eps)
+    while True:
+        A[places] = diagonal + jitter * scale
+        if not blas.cholesky(A, lower=lower):
+            return jitter
+        if jitter > 1 or not scale > 0:
+            raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
+        mirror(A if lower else A.T)
+        jitter *= 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +375,7 @@ def _smallest_ritz(eta: Array, beta: Array, stalled: Array) -> Array:
         lengths, betas = eta[:, column], beta[:, column]
         diagonal = 1 / lengths + np.append(0.0, betas / lengths[:-1])
         beside = np.sqrt(betas) / lengths[:-1]
-        smallest[column] = eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(0, 0))[0]
+        smallest[column] = linalg.eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(0, 0))[0]
     # rounding can take an eigenvalue that is small against the others below 0
     return np.asarray(np.maximum(smallest, 1e-300))
 

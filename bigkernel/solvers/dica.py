@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
-from bigkernel.solvers.whitening import Whitening, reduced
+from bigkernel.solvers.whitening import Whitening, reduced, signs
 from bigkernel.statistics.domain_cells import Cells, CellSums, means
 from bigkernel.statistics.moments import Moments
 
@@ -150,7 +149,7 @@ def landmark_components(
     w = V @ w
     report = _variance(between, float(spread.values.sum()) / n, w.T @ between, eigenvalues)
     coef = whitening.expand(w)
-    sign = _signs(core @ coef)
+    sign = signs(core @ coef)
     return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report, spread.rounding)
 
 
@@ -193,7 +192,7 @@ def exact_components(
     scale = np.sqrt(eigenvalues * n / np.einsum("ij,ij->j", z, z))
     dual = root[:, None] * (B * scale)
     dual -= np.outer(w, dual.sum(axis=0) / n)
-    sign = _signs(K @ dual)
+    sign = signs(K @ dual)
     spread = (centred @ between * between).sum()
     report = _variance(np.sqrt(max(spread, 0.0)), float(np.trace(centred)) / n, (z * scale).T @ between, eigenvalues)
     return Components(dual * sign, -(of_mean @ dual) * sign, eigenvalues, report)
@@ -224,17 +223,11 @@ def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Ar
     """
     order = np.lexsort((-values.imag, -values.real))
     order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]
-    values, turned = values[order], (vectors * np.exp(-0.5j * np.angle(squares)))[:, order]
-    return np.where(values.imag < 0, turned.imag, turned.real), values.real
+    values, rotated = values[order], (vectors * np.exp(-0.5j * np.angle(squares)))[:, order]
+    return np.where(values.imag < 0, rotated.imag, rotated.real), values.real
 
 
-def _signs(values: Array) -> Array:
-    """±1 (c,): the sign of the value of largest magnitude in each column of values (m, c)."""
-    largest = values[np.abs(values).argmax(axis=0), np.arange(values.shape[1])]
-    return np.where(largest < 0, -1.0, 1.0)
-
-
-def _variance(features: Any, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
+def _variance(features: float | Array, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
     """The report of `Components.variance`, from square roots of the variances between domains."""
     report = {"features": float(np.sum(np.square(features))), "components": float(np.sum(np.square(components)))}
     wholes = {"features": whole, "components": float(eigenvalues.sum())}

@@ -17,7 +17,7 @@ from bigkernel.arrays import Array
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, positive_part, reduced, top_eigen
+from bigkernel.solvers.whitening import Whitening, positive_part, reduced, signs, top_eigen
 from bigkernel.statistics.moments import Moments
 
 # a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)
@@ -128,7 +128,5 @@ def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
     if count is not None and count < 1:
         kept = int(np.searchsorted(np.cumsum(values), count * total)) + 1
         values, vectors = values[:kept], vectors[:, :kept]
-    largest = np.abs(vectors).argmax(axis=0)
-    signs = np.sign(vectors[largest, np.arange(len(values))])
     shift = 0.0 if moments.shift is None else moments.shift
-    return PrincipalAxes(mean + shift, (vectors * signs).T, values, total)
+    return PrincipalAxes(mean + shift, (vectors * signs(vectors)).T, values, total)

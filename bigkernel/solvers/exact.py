@@ -11,9 +11,8 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import Certificates, regularised
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.triangles import regularised
 
 
 def exact_krr(
@@ -23,14 +22,31 @@ def exact_krr(
     *,
     fit_intercept: bool = False,
     weight: Array | None = None,
+    indefinite: str = "",
     certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
     """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
 
-    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. K is positive
-    semi-definite; `indefinite_krr` is for kernels that are not.
+    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. `indefinite` is the
+    name of a kernel that need not be positive: where it has a negative part, that is dropped with a warning.
     """
     n = len(K)
+    if indefinite:
+        shifted = regularised(K, n * float(np.finfo(np.float64).eps) * float(np.abs(K).max(initial=0.0)))
+        if blas.cholesky(shifted, lower=True):
+            values, vectors = linalg.eigh(K)
+            if note := positive_definite.negative_note(values, indefinite):
+                residuals.warn_or_note(note, True, certificates)
+                # the Nyström form with every row a landmark: K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x)
+                keep = values > n * np.finfo(np.float64).eps * np.abs(values).max()
+                roots, basis = np.sqrt(values[keep]), vectors[:, keep]
+                phi, weights = basis * roots, np.ones(n) if weight is None else weight
+                share = weights / weights.sum() if fit_intercept else np.zeros(n)
+                mean, target_mean = share @ phi, share @ Y
+                phi, target = phi - mean, Y - target_mean
+                weighted = weights[:, None] * phi
+                w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=n, certificates=certificates)
+                return basis @ (w / roots[:, None]), target_mean - mean @ w
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
     if not fit_intercept:
@@ -60,37 +76,3 @@ def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
         return K, np.ones(len(K))
     root: Array = np.sqrt(weight)
     return K * np.outer(root, root), root
-
-
-def indefinite_krr(
-    K: Array,
-    Y: Array,
-    alpha: float,
-    *,
-    fit_intercept: bool = False,
-    weight: Array | None = None,
-    kernel: str = "",
-    certificates: Certificates | None = None,
-) -> tuple[Array, Array]:
-    """`exact_krr` for a kernel that need not be positive: the Nyström form with every row a landmark.
-
-    K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x), and a `RankDeficient` warning tells the mass dropped; where
-    there is no negative part this is `exact_krr`.
-    """
-    tolerance = len(K) * float(np.finfo(np.float64).eps)
-    shifted = regularised(K, tolerance * float(np.abs(K).max(initial=0.0)))
-    positive = blas.cholesky(shifted, lower=True) == 0
-    values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
-    note = "" if positive else positive_definite.negative_note(values, kernel)
-    if not note:
-        return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
-    residuals.warn_or_note(note, True, certificates)
-    keep = values > tolerance * np.abs(values).max()
-    roots, basis = np.sqrt(values[keep]), vectors[:, keep]
-    phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight
-    share = weights / weights.sum() if fit_intercept else np.zeros(len(K))
-    mean, target_mean = share @ phi, share @ Y
-    phi, target = phi - mean, Y - target_mean
-    weighted = weights[:, None] * phi
-    w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=len(K), certificates=certificates)
-    return basis @ (w / roots[:, None]), target_mean - mean @ w

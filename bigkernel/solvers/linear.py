@@ -7,7 +7,7 @@ solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + n�
 where H is singular and μ has a part in its null space, the mean of the targets is met there at no cost. A model is
 (x − a)ᵀw + b with its level b at a, the point that moments are about: about 0 it would lose the digits of an offset.
 
-The triangle R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
+The factor R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
 larger than all others. Multiples of the column that it is largest in are taken off the others, so that they are 0 in
 that row,
     w = Tu,   u ↦ (√n μᵀTu = u_j for that column j, and the rows about the mean of columns of ordinary length),
@@ -20,17 +20,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import VECTORS, Errors
-from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
-from bigkernel.solvers.ridge import Columns, Factor, by_penalty, factorize, quadratic, squared_error
+from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.ridge import Factor, Penalties, by_penalty, factorize, quadratic, squared_error
 from bigkernel.solvers.triangle_ridge import EPS, RowSystem
-from bigkernel.solvers.whitening import Reduced, centre, identity
+from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -71,7 +69,7 @@ def linear_ridge(
     squares_of = lambda w: float(quadratic(scaled.G, w).sum())  # noqa: E731
     v = least_norm(null, w, scale, squares_of)
     if fit_intercept:
-        error = squared_error(small, v)
+        error = squared_error(small.q, small.C, v, quadratic(small.G, v))
         certificates.errors = _errors(scaled, factor, w, known, error)
         return v, small.target_mean - small.mean @ v, error
     missed = small.target_mean - mean @ v
@@ -92,7 +90,7 @@ def linear_ridge(
     sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
     none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
     v[:, none], met = 0, np.where(none, 0, met)
-    error = squared_error(small, v) + small.n * (small.target_mean - met) ** 2
+    error = squared_error(small.q, small.C, v, quadratic(small.G, v)) + small.n * (small.target_mean - met) ** 2
     certificates.errors = _errors(scaled, factor, v / scale[:, None], known, error)
     return v, met - small.mean @ v, error
 
@@ -170,18 +168,19 @@ def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int
 
 
 def linear_fit(
-    moments: Moments, shift: Array, alpha: Any, *, fit_intercept: bool, certificates: Certificates
-) -> tuple[Any, ...]:
+    moments: Moments, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, certificates: Certificates
+) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
     if isinstance(alpha, str):
         about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, identity(len(shift)), fit_intercept=fit_intercept)
+        alpha = gcv.best_alpha(about, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
 
-    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
         part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted or Certificates())
+        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted)
 
-    return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
+    v, level, error = by_penalty(alpha, len(moments.t), certificates, solve)
+    return v, level, error, alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +211,8 @@ class _Scaled:
 
 
 def linear_ridge_of(
-    R: Array, shift: Array, alpha: float | Array | str, *, fit_intercept: bool, rows: float, certificates: Certificates
-) -> tuple[Array, Array, Array, Any]:
+    R: Array, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, rows: float, certificates: Certificates
+) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
 
     R (1 + d + c, 1 + d + c) is about `shift` (d,) in the columns and, without an intercept, about 0 in the targets, of
@@ -235,8 +234,8 @@ def _solve_rows(
     fit_intercept: bool,
     rows: float,
     alpha: float,
-    chosen: Columns,
-    noted: Certificates | None,
+    chosen: Index,
+    noted: Certificates,
 ) -> tuple[Array, Array, Array]:
     """Coefficients, level and squared errors of the targets that are chosen."""
     root, mean = np.sqrt(part.n), part.mean + shift
@@ -258,13 +257,13 @@ def _solve_rows(
     solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))
     u = solution.w
     w, whole = to.expand(u) / scale[:, None], np.vstack([top * (not fit_intercept), columns * scale])
-    null = np.linalg.qr(to.expand(solution.stacked.null))[0]
+    null = np.linalg.qr(to.expand(solution.null))[0]
     v = least_norm(null, w, scale, lambda moved: float(((whole @ moved) ** 2).sum()))
     level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
-    if noted is not None:
-        system.certify(solution, noted, v)
-        if not fit_intercept:  # relative to the norm of predictions about their mean, which the first row is
-            rest, found = float(np.linalg.norm((F @ u)[1:])), noted.errors
-            ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
-            noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
+    system.certify(solution, noted, v)
+    if not fit_intercept and (found := noted.errors) is not None:
+        # relative to the norm of predictions about their mean, which the first row is
+        rest = float(np.linalg.norm((F @ u)[1:]))
+        ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
+        noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
     return v, level - part.mean @ v, solution.squares

@@ -32,7 +32,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.solvers.ridge import Factor
-from bigkernel.statistics.calibration import Calibration, log_softmax
+from bigkernel.statistics.predictor import Calibration, log_softmax
 
 MEMORY = 20  # pairs of steps and changes of the gradient
 _ARMIJO = 1e-4  # share of the fall that the slope promises
@@ -95,9 +95,9 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
             return
         pair = theta - here.theta, gradient - here.gradient
         # of vectors, whose norms SciPy takes without their squares
-        moved, turned = (float(linalg.norm(one.ravel())) for one in pair)
-        bent = float((pair[0] * pair[1]).sum()) > 1e-14 * moved * turned
-        pairs = (*here.pairs, pair)[-MEMORY:] if bent else here.pairs
+        step_size, gradient_size = (float(linalg.norm(one.ravel())) for one in pair)
+        curved = float((pair[0] * pair[1]).sum()) > 1e-14 * step_size * gradient_size
+        pairs = (*here.pairs, pair)[-MEMORY:] if curved else here.pairs
         here = Point(theta, objective, gradient, pairs)
 
 
@@ -122,7 +122,7 @@ def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
 
     Examples
     --------
-    >>> from bigkernel.statistics.calibration import softmax
+    >>> from bigkernel.statistics.predictor import softmax
     >>> found = fit_softmax(np.eye(3).repeat(50, axis=0), np.arange(3).repeat(50), np.ones(150))
     >>> bool((softmax(found.logits(np.eye(3))).diagonal() > 0.95).all())
     True

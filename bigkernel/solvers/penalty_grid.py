@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import Errors, Variances
 from bigkernel.solvers.linear import linear_fit
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import SHARED, Columns, RidgeSystem, by_penalty
-from bigkernel.solvers.whitening import Reduced, Whitening, centre, identity, positive_part, reduced, top_eigen
+from bigkernel.solvers.residuals import Certificates, Errors
+from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Fits = tuple[Array, Array, list[Errors | None]]  # weights (k, r, c), intercepts (k, c), and errors where they are known
@@ -69,7 +67,7 @@ class Coordinates:
         """True where rounding hides directions that float64 might show."""
         return False
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
         """Every candidate on moments in these coordinates; see `candidates`."""
         if self.origin is None:
             return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
@@ -85,7 +83,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
     """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
-        return Coordinates(identity(len(core)), V)
+        return Coordinates(Whitening(len(core), len(core)), V)
     values, W = positive_part(*top_eigen(reduced(everything, whitening).G, n_components))
     return Coordinates(whitening, W * np.sqrt(values))
 
@@ -94,7 +92,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 class Penalty:
     """In what candidates that share all moments differ."""
 
-    alpha: Any  # a number, one for each target, or "gcv", which chooses one
+    alpha: Penalties | str  # "gcv" chooses one
     fit_intercept: bool = False
     n_components: int | None = None  # s; None: all
     weighting: str = ""  # how classes are weighed, in which they may not differ
@@ -121,7 +119,7 @@ def candidates(
     train: Moments,
     penalties: Sequence[Penalty],
     condition: float = 1.0,
-    known: Variances | None = None,
+    known: RoundingEstimate | None = None,
     *,
     shared: bool = False,
 ) -> Fits:
@@ -154,10 +152,9 @@ def candidates(
     return weights, intercepts, errors
 
 
-def _solve(system: RidgeSystem, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
+def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: Certificates) -> tuple[Array]:
     solution = system.solve(alpha, columns)
-    if noted is not None:
-        noted.errors = system.error(solution)
+    noted.errors = system.error(solution)
     return (solution.w,)
 
 
@@ -171,7 +168,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
-        scores.append(spectra[key].gcv(alpha) / train.C.shape[1])
+        scores.append(spectra[key].gcv(float(alpha)) / train.C.shape[1])
     return scores
 
 
@@ -179,9 +176,9 @@ def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
     """Σ w (y − f)² of the tested rows, (k, c), from their moments in the candidates' coordinates."""
     k, r, c = weights.shape
     flat = weights.transpose(1, 0, 2).reshape(r, k * c)
-    bent = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
+    products = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
     # q − 2⟨w,C⟩ + ⟨w,Gw⟩ + nb² − 2bt + 2b⟨s,w⟩
-    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * bent).sum(axis=1)
+    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * products).sum(axis=1)
     error += intercepts * (tested.n * intercepts - 2 * tested.t + 2 * np.einsum("r,krc->kc", tested.s, weights))
     return np.asarray(np.maximum(error, 0))
 

@@ -10,7 +10,6 @@ noise variances, α/w_i; a new observation has noise variance α. Shapes: b rows
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -27,16 +26,9 @@ from bigkernel.streaming.chunk import Chunk
 BLOCK_BYTES = 2**28  # of a block of rows and its half-solves
 
 
-class Posterior(Protocol):
-    """Var[y|x] of rows from their kernel values."""
-
-    def variance(self, block: Array, diagonal: Array) -> Array:
-        """(b,) for k(x, Z) in `block` (b, p) float64 and k(x, x) in `diagonal` (b,)."""
-
-
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """Of the exact form, p = n."""
+    """Var[y|x] of rows from their kernel values, of the exact form, p = n."""
 
     factor: DenseFactor  # of W^{1/2}KW^{1/2} + αI
     root: Array  # (n,) roots of the weights
@@ -44,6 +36,7 @@ class ExactPosterior:
     noise: float  # α
 
     def variance(self, block: Array, diagonal: Array) -> Array:
+        """(b,) for k(x, Z) in `block` (b, p) float64 and k(x, x) in `diagonal` (b,)."""
         half = self.factor.half((block * self.root).T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", half, half), 0)
         if self.constant is not None:
@@ -54,7 +47,7 @@ class ExactPosterior:
 
 @dataclass(frozen=True, eq=False)
 class NystromPosterior:
-    """Of the Nyström form, p = m."""
+    """Var[y|x] of rows from their kernel values, of the Nyström form, p = m."""
 
     whitening: Whitening  # φ = Tᵀk(Z, x)
     factor: DenseFactor  # of ΦᵀWΦ + αI, centred where there is an intercept
@@ -63,12 +56,16 @@ class NystromPosterior:
     constant: float  # variance of the intercept, α/Σw
 
     def variance(self, block: Array, diagonal: Array) -> Array:
+        """(b,) for k(x, Z) in `block` (b, p) float64 and k(x, x) in `diagonal` (b,)."""
         phi = self.whitening.reduce(block.T)
         total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", phi, phi), 0)
         phi = phi - self.mean[:, None]
         half, unseen = self.factor.half(phi), self.factor.unseen(phi)
         total += self.noise * np.einsum("ij,ij->j", half, half) + np.einsum("ij,ij->j", unseen, unseen)
         return total + (self.noise + self.constant)
+
+
+Posterior = ExactPosterior | NystromPosterior
 
 
 def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Array | None = None) -> ExactPosterior:
@@ -118,7 +115,7 @@ class SpreadPredictor(Predictor):
     @property
     def most_rows(self) -> int:
         """Rows of a block, at most: it cannot go in slices, for its half-solves need whole rows."""
-        return max(1, BLOCK_BYTES // (self.features.row_bytes + self.row_bytes))
+        return max(1, BLOCK_BYTES // (self.features.cost.row_bytes + self.row_bytes))
 
     def work_bytes(self, block_rows: int) -> int:
         """Bytes that a task needs to predict, its chunk apart."""

@@ -1,10 +1,15 @@
-"""Pseudo-labels: what a classifier says of rows without a label, as sums of features by predicted class.
+"""Source and target of a fit or of the splits of a search, and pseudo-labels of the target as sums of features.
 
 The rows of a target domain are known and their labels are not. A round of joint distribution adaptation or of
 adaptation regularization needs no more of them than, with f(x) = φ(x)ᵀW + b and Q = softmax(f·slope) a row,
     T = Σ w φ Qᵀ (p×c),   q = Σ w Q (c),   the mean entropy of Q,
-which one sweep of the target gives; no label is stored. Shapes: p columns of φ, c classes, b rows of a block, G
-domains.
+which one sweep of the target gives; no label is stored.
+
+A split of a search hides the labels of the rows that it tests, and is a fit to the labels that are left: a domain
+without any of these is the target, all its rows; labelled rows of the others are the source, and those without a label
+are left out. So folds of source rows share a target, and where a split tests all of a domain, that domain is the
+target. Rows of which every split makes the same are one group, so that the sums of each split are sums of groups.
+Shapes: p columns of φ, c classes, b rows of a block, G domains, g groups, F splits.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -20,12 +24,15 @@ from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Sums, require_weights
+from bigkernel.statistics.moments import Sums, weights_of
+from bigkernel.statistics.predictor import softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
+_OF_LABELS = ("C", "t", "q")
+_OF_GRAPH = ("anchors", "degrees")
 _HARD = 1e100  # a slope that is as good as infinite
 
 
@@ -46,11 +53,70 @@ class Sides:
         return np.flatnonzero(~in_source), np.flatnonzero(in_source & (label < self.cells.n_classes))
 
 
-def weights_of(chunk: Chunk, block: slice | Array) -> Array | None:
-    """Weights of a block, (b,) float64, or None where there are none; `DataError` unless finite and not negative."""
-    if chunk.weight is None:
-        return None
-    return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, np.arange(len(chunk))[block])
+def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
+    """domain·(F + 2) + slot of each row, (n,): slot 0 without a label that counts, 1 of no fold, 2 + f of fold f."""
+    label, fold = cells.label(chunk), folds.of(chunk)
+    slot = np.where((label < cells.n_classes) & (fold >= -1), fold + 2, 0)
+    return cells.domain(chunk, label=label) * (folds.count + 2) + slot
+
+
+@dataclass(frozen=True, eq=False)
+class SplitSides:
+    """What each split makes of the rows; the last, number F, is of all labels and tests nothing."""
+
+    cells: Cells  # of the rows
+    folds: Folds
+    source: Array  # (F + 1, G) bool, the domains that are the source
+    group: Array  # (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
+    targets: Array  # (g, F + 1) bool, whether a split has the rows of a group in its target,
+    sources: Array  # in its source,
+    tested: Array  # or tests them
+
+    @classmethod
+    def of(cls, cells: Cells, folds: Folds, counts: Array) -> SplitSides:
+        """From the number of rows of each slot, (G, F + 2)."""
+        F, slots = folds.count, np.arange(folds.count + 2)
+        own = slots[:, None] == np.arange(F + 1) + 2  # (slot, split): tested there
+        own[:, F] = False
+        trained = (slots > 0)[:, None] & ~own
+        source = ((counts > 0) @ trained > 0).T  # (F + 1, G)
+        found: dict[bytes, tuple[int, Array]] = {}
+        group = np.full(counts.shape, -1)
+        for domain, slot in zip(*np.nonzero(counts), strict=True):
+            roles = np.stack([~source[:, domain], source[:, domain] & trained[slot], own[slot]])
+            if roles.any():
+                group[domain, slot], _ = found.setdefault(roles.tobytes(), (len(found), roles))
+        targets, sources, tested = np.stack([roles for _, roles in found.values()], axis=1)
+        return cls(cells, folds, source, group.ravel(), targets, sources, tested)
+
+    def sides(self, split: int) -> Sides:
+        """Source and target of a split."""
+        return Sides(self.cells, self.source[split])
+
+    @property
+    def labelled(self) -> Array:
+        """(g,) the groups whose labels some split reads; all their rows have one."""
+        return np.asarray((self.sources | self.tested).any(axis=1))
+
+    def has_both(self, split: int) -> bool:
+        """Whether a split has rows of a source and of a target."""
+        return bool(self.sources[:, split].any() and self.targets[:, split].any())
+
+    def part(self, total: Accumulator, split: int) -> Accumulator:
+        """The sums of a split as a fit of its own has them: target and source, and the graph of both."""
+        sides = np.stack([self.targets[:, split], self.sources[:, split]])
+        plain = {name: values for name, values in total.items() if name not in _OF_GRAPH}
+        found = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
+        for name in _OF_LABELS:  # of the target none is read
+            found[name][0] = 0
+        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
+
+    def tests(self, total: Accumulator, split: int) -> Accumulator:
+        """The sums of the rows that a split tests, one group."""
+        here = self.tested[:, split]
+        return {
+            name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in _OF_GRAPH
+        }
 
 
 def soft_labels(values: Array, slope: float) -> Array:
@@ -66,9 +132,7 @@ def soft_labels(values: Array, slope: float) -> Array:
         hard = np.zeros(values.shape)
         hard[np.arange(len(values)), values.argmax(axis=1)] = 1
         return hard
-    labels: Array = np.exp(slope * (values - values.max(axis=1, keepdims=True)))
-    labels /= labels.sum(axis=1, keepdims=True)
-    return labels
+    return softmax(slope * (values - values.max(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +157,8 @@ class Asked:
         """c."""
         return int(self.decision.coef.shape[1])
 
-    def add(self, total: Accumulator, phi: Array, weights: Array, weight: Array | None) -> None:
-        """Add the features phi (b, p) of a block of the target, with weights (b,) or None.
+    def add(self, total: Accumulator, phi: Array, weights: Array, weight: Array) -> None:
+        """Add the features phi (b, p) of a block of the target, with weights (b,).
 
         `weights` are the coefficients of both decisions side by side, in the dtype of the features.
         """
@@ -106,8 +170,6 @@ class Asked:
         if self.before is not None:
             rows, was = np.arange(len(values)), (both[:, c:] + self.before.intercept).argmax(axis=1)
             changed = (values.max(axis=1) - values[rows, was]) * min(self.slope, _HARD) > _SAME
-        if weight is None:
-            weight = np.ones(len(phi))
         # 0·log 0 = 0
         entropy = -(labels * np.log(np.where(labels > 0, labels, 1))).sum(axis=1)
         total["rows"] += np.count_nonzero(weight)
@@ -137,15 +199,15 @@ class JointPseudoLabels(Sums):
         return [np.hstack(coef).astype(self.features.dtype) for coef in both]
 
     @cached_property
-    def _alike(self) -> list[list[int]]:
+    def _same_target(self) -> list[list[int]]:
         """Positions of decisions on the same target."""
         groups: dict[bytes, list[int]] = {}
         for place, one in enumerate(self.asked):
             groups.setdefault(one.sides.source.tobytes(), []).append(place)
         return list(groups.values())
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_alike")}
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
         k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
@@ -157,15 +219,16 @@ class JointPseudoLabels(Sums):
         p, c, itemsize = features.width, self.asked[0].n_classes, features.dtype.itemsize
         columns = [c if one.before is None else 2 * c for one in self.asked]
         # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
-        row_bytes = features.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
+        cost = features.cost
+        row_bytes = cost.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
-            flops_per_row=features.flops_per_row * len(self._alike) + sum(2 * p * (count + c) for count in columns),
+            flops_per_row=cost.flops_per_row * len(self._same_target) + sum(2 * p * (count + c) for count in columns),
             partial_bytes=len(columns) * 8 * (p * c + c + 4),
-            work_bytes=features.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
+            work_bytes=cost.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for places in self._alike:
+        for places in self._same_target:
             target, _ = self.asked[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):

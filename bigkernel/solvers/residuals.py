@@ -1,4 +1,7 @@
-"""Certificates of the small dense problems: residuals in units of rounding, in the manner of LAPACK's test programs.
+"""Small dense matrices: worked on in place, and certificates of what is solved with them.
+
+A symmetric m×m is worked on in place, some columns at a time: an m×m of its own for each step is too many. Residuals
+are in units of rounding, in the manner of LAPACK's test programs.
 
     whitening   ‖ΠKΠᵀ − LLᵀ‖ / (m·ulp·‖K‖)                      of a Cholesky factor
     solution    ‖Aw − C‖ / (m·ulp·(‖A‖‖w‖ + ‖C‖))               of a linear solve
@@ -16,22 +19,119 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.errors import Inaccurate, RankDeficient
-from bigkernel.solvers.triangles import Upper, solve_factored, times_triangle
+from bigkernel.kernels import blas
+from bigkernel.kernels.blas import mirror
 
+PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
+ENOUGH = PROMISE / 3  # errors are estimated to about a factor of three
 LIMIT = 30.0  # a ratio above it is not rounding any more
 # Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up
 # to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
 BLIND = 100.0
 PROBES = 2
+VECTORS = 8  # of the probe of the sums
 DOF_PROBES = 8
 EXACT_DOF = 512  # rank up to which the effective degrees of freedom are exact
 _TINY = 1e-300
+_STRIP = 256  # columns that are worked on at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Upper:
+    """A symmetric matrix K (m, m) above the diagonal of `array`, in column order, whose lower triangle is another's."""
+
+    array: Array  # (m, m)
+    diagonal: Array  # (m,) that of K
+
+    def __len__(self) -> int:
+        return len(self.diagonal)
+
+    def __matmul__(self, C: Array) -> Array:
+        """KC, (m, c)."""
+        # the columns from the second on hold what is strictly above the diagonal, as a triangle of order m − 1
+        above, out = self.array[:, 1:], np.asarray(self.diagonal[:, None] * C)
+        if len(self) > 1:
+            out[:-1] += times_triangle(above, C[1:], lower=False)
+            out[1:] += times_triangle(above, C[:-1], lower=False, transposed=True)
+        return out
+
+    def part(self, some: Array) -> Array:
+        """K of some rows and the same columns, (k, k)."""
+        half = self.array[np.ix_(some, some)]
+        out: Array = np.where(some[:, None] < some, half, half.T)
+        out[np.diag_indices(len(some))] = self.diagonal[some]
+        return out
+
+    def whole(self) -> Array:
+        """K in the place of `array`: what was in its lower triangle is lost."""
+        mirror(self.array)
+        self.array[np.diag_indices(len(self))] = self.diagonal
+        return self.array
+
+
+def clear_upper(A: Array) -> Array:
+    """Write zeros above the diagonal of A, and return it."""
+    for i in range(0, len(A), _STRIP):
+        j = i + _STRIP
+        A[:i, i:j] = 0
+        A[i:j, i:j] = np.tril(A[i:j, i:j])
+    return A
+
+
+def add_outer(A: Array, left: Array, right: Array) -> None:
+    """A ← A + Σ left·rightᵀ, over the columns of left and right (m, k)."""
+    if A.flags.f_contiguous:
+        A, left, right = A.T, right, left
+    for i in range(0, len(A), _STRIP):
+        A[i : i + _STRIP] += left[i : i + _STRIP] @ right.T
+
+
+def congruence(lower: Array, G: Array, kept: Array) -> Array:
+    """L⁻¹G'L⁻ᵀ (r, r) of L (r, r) in column order and the rows and columns `kept` (r,) of a symmetric G; m³ flops."""
+    rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK wants it
+    out = blas.congruent(rows, lower)
+    mirror(out.T)  # its lower triangle is whole
+    return np.asarray(out)
+
+
+def regularised(G: Array, alpha: float) -> Array:
+    """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
+    regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
+    regular[np.diag_indices(len(G))] += alpha
+    return regular
+
+
+def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False) -> Array:
+    """AC or AᵀC of one triangle of A (r, r) in column order, with the diagonal; the other one is not read. (r, c).
+
+    Of an A (r + 1, r) the last row is not read.
+    """
+    if C.shape[1] == 1 and len(A) == len(C):
+        (trmv,) = linalg.get_blas_funcs(("trmv",), (A, C))
+        return np.asarray(trmv(A, C[:, 0], lower=int(lower), trans=int(transposed)))[:, None]
+    (trmm,) = linalg.get_blas_funcs(("trmm",), (A, C))
+    return np.asarray(trmm(1.0, A, C, lower=int(lower), trans_a=int(transposed)))
+
+
+def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
+    """A⁻¹C (r, c), of the Cholesky factor L of A = LLᵀ, or R of A = RᵀR, in one triangle of `factor`."""
+    if C.shape[1] != 1:
+        return np.asarray(linalg.cho_solve((factor, lower), C, check_finite=False))
+    # LAPACK's routine takes a single column as one of many, which is a third as fast
+    for trans in "NT" if lower else "TN":
+        C = linalg.solve_triangular(factor, C, lower=lower, trans=trans, check_finite=False)
+    return np.asarray(C)
+
+
+def solve_lower(factor: Array | None, right: Array) -> Array:
+    """L⁻¹C of a lower triangular L (r, r), (r, c)."""
+    return np.asarray(linalg.solve_triangular(factor, right, lower=True, check_finite=False))
 
 
 def probes(size: int, count: int = PROBES) -> Array:
@@ -87,13 +187,8 @@ def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tu
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
 
-def smallest_eigenvalue(lower: Array, *, steps: int = 3) -> float:
-    """About the least eigenvalue of LLᵀ, never below it, O(m²) a step."""
-    return smallest_of(lambda v: solve_factored(lower, v, lower=True), len(lower), steps=steps)
-
-
-def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
-    """The same of a matrix A (size, size) by `solve(v)`, A⁻¹v (size, 1): inverse iteration from a fixed vector."""
+def smallest_eigenvalue(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
+    """Estimate the least eigenvalue of A, never below it, by `solve(v)` = A⁻¹v (size, 1): inverse iteration."""
     v, quotient = probes(size, 1), 0.0
     for _ in range(steps):
         v = v / max(float(np.abs(v).max()), _TINY)
@@ -102,18 +197,6 @@ def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -
         # vᵀA⁻¹v of a unit vector is at most 1/λ_min
         quotient, v = float(v[:, 0] @ solved[:, 0]), solved
     return 1 / max(quotient, _TINY)
-
-
-def condition(lower: Array, norm: float) -> float:
-    """The condition number of LLᵀ, of norm `norm`, to a factor of about 3, and rather below it."""
-    return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
-
-
-def effective_dof(size: int, alpha: float, solve: Callable[[Array], Array]) -> float:
-    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹ of G (r, r), by `solve(C)` = (G + αI)⁻¹C; see `dof_vectors`."""
-    V = dof_vectors(size)
-    squares = float((V * V).sum())
-    return max(float(size * (squares - alpha * (V * solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
 
 def dof_vectors(size: int) -> Array:
@@ -135,6 +218,48 @@ def constant_features(Z: Array) -> int:
     return int((Z[:1] == Z).all(axis=0).sum())
 
 
+@dataclass(frozen=True)
+class Errors:
+    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
+
+    `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
+    `doubt`: what directions that count as null may hold, where a QR factorisation can tell; none is warned of.
+    """
+
+    sums: float
+    solve: float
+    blocks: float
+    advice: str = (
+        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
+    )
+    widest: bool = False
+    doubt: float = 0.0
+
+    def figures(self) -> dict[str, float]:
+        """As figures of a fit report."""
+        causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
+        return {"prediction_error": self.total, **causes}
+
+    @property
+    def total(self) -> float:
+        """The root of the sum of squares; infinite where G is all rounding."""
+        return float(np.sqrt(self.sums**2 + self.solve**2 + self.blocks**2))
+
+    @property
+    def note(self) -> str:
+        """What is to be warned of, if anything is."""
+        if self.total <= ENOUGH:
+            return ""
+        causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
+        worst = max(causes, key=lambda name: causes[name])
+        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
+        return (
+            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
+            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
+        )
+
+
 @dataclass
 class Certificates:
     """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it."""
@@ -145,7 +270,7 @@ class Certificates:
     notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
     rounding: float = 0.0  # of moments, the largest that was met: how far below 0 eigenvalues of G reach
     blind: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
-    errors: Any = None  # `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
+    errors: Errors | None = None  # of the predictions, where vectors have probed the sums
 
     def take_worst(self, other: Certificates) -> None:
         """Take what another solve of the same fit has met, where it is worse."""
@@ -155,11 +280,6 @@ class Certificates:
         self.rounding, self.blind = max(self.rounding, other.rounding), self.blind or other.blind
         if self.errors is None or (other.errors is not None and other.errors.total > self.errors.total):
             self.errors = other.errors
-
-    def meet(self, rounding: float, alpha: float) -> None:
-        """Take the rounding of moments that were solved with a penalty."""
-        self.rounding = max(self.rounding, rounding)
-        self.blind |= rounding > BLIND * alpha
 
     def warn(self) -> None:
         """Warn of notes and ratios above 30 (`RankDeficient`), and of errors beyond a thousandth (`Inaccurate`)."""
@@ -176,8 +296,8 @@ class Certificates:
 
     def report(self) -> dict[str, float | int]:
         """All figures as plain data."""
-        told = {} if self.errors is None else self.errors.figures()
-        return {**self.ratios, **self.figures, **told, "rounding": self.rounding}
+        errors = {} if self.errors is None else self.errors.figures()
+        return {**self.ratios, **self.figures, **errors, "rounding": self.rounding}
 
 
 def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:

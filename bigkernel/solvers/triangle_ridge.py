@@ -1,4 +1,4 @@
-"""Ridge from the triangle of a QR factorisation of the rows: no condition is squared.
+"""Ridge from the R factor of a QR factorisation of the rows: no condition is squared.
 
 Least squares on the rows is least squares on R (`statistics.triangle`), and the penalty is so many rows more:
     min ‖Fw − Y‖² + ‖Pw‖²,   [F; P] = QS,   w = S⁻¹Qᵀ[Y; 0],
@@ -9,24 +9,23 @@ independent entries beside F = RT,
     δ(Fw) = F H⁻¹(TᵀΔᵀ(Y − Fw)) − F H⁻¹Fᵀ Δ Tw,
 of which the second is at most ‖ΔTw‖, and the first is seen by a few vectors ξ of ±1 in the place of the entries. So is
 what rounding does to F and S in the solve, and rounding of the blocks themselves, to values and to the core.
-Shapes: p columns, r whitened coordinates, c targets, k rows of the triangle.
+Shapes: p columns, r whitened coordinates, c targets, k rows of R.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
 
-from bigkernel.arrays import Array
-from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.arrays import Array, Index
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import Certificates, dof_vectors, probes
-from bigkernel.solvers.ridge import ALL, CholeskyFactor, Columns, DenseFactor, SpectralFactor, solve_targets
+from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.ridge import ALL, CholeskyFactor, DenseFactor, Penalties, SpectralFactor, by_penalty
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.triangle import TriangularRows
 
@@ -36,8 +35,11 @@ NULL = 8.0  # times ε√r of the largest singular value, below which one is nul
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """[F; P] = QS, and Qᵀ[Y; 0]."""
+    """The solution of min ‖Fw − Y‖² + ‖Pw‖² by [F; P] = QS and Qᵀ[Y; 0]."""
 
+    F: Array  # (k, r)
+    Y: Array  # (k, c)
+    alpha: float
     S: Array  # (r, r) upper triangular
     z: Array  # (r, c), the first rows of Qᵀ[Y; 0]
     # U, values, Vᵀ of the singular values above rounding, where S is singular
@@ -47,13 +49,13 @@ class Stacked:
     left: float  # squared errors that no w takes away
 
     @classmethod
-    def of(cls, F: Array, Y: Array, penalty: float | Array, noise: float = 0.0) -> Stacked:
-        """Of F (k, r), Y (k, c) and α, or rows P (·, r) in the place of √α I.
+    def of(cls, F: Array, Y: Array, alpha: float, penalty: Array | None = None, noise: float = 0.0) -> Stacked:
+        """Of F (k, r), Y (k, c) and α; `penalty` are rows P (·, r) in the place of √α I.
 
         `noise` is the length of the rounding of F in units of ε times its norm, where it is more than √r.
         """
         r = F.shape[1]
-        below = np.sqrt(penalty) * np.eye(r) if np.ndim(penalty) == 0 else np.asarray(penalty)
+        below = np.sqrt(alpha) * np.eye(r) if penalty is None else penalty
         tall = np.zeros((len(F) + len(below), r + Y.shape[1]))
         tall[: len(F), :r], tall[: len(F), r:], tall[len(F) :, :r] = F, Y, below
         R: Array = np.asarray(np.linalg.qr(tall, mode="r"))
@@ -61,15 +63,21 @@ class Stacked:
         reciprocal = float(linalg.lapack.dtrcon(S, norm="1", uplo="U")[0]) if r else 1.0
         lost = NULL * EPS * max(np.sqrt(r), noise)
         if reciprocal > lost * np.sqrt(r):
-            return cls(S, z, None, np.zeros((r, 0)), 1 / reciprocal, left)
+            return cls(F, Y, alpha, S, z, None, np.zeros((r, 0)), 1 / reciprocal, left)
         U, values, Vt = linalg.svd(S, check_finite=False)
         keep = values > lost * values[0]
         condition = float(values[0] / values[keep][-1]) if keep.any() else 1.0
-        return cls(S, z, (U[:, keep], values[keep], Vt[keep]), Vt[~keep].T, condition, left)
+        return cls(F, Y, alpha, S, z, (U[:, keep], values[keep], Vt[keep]), Vt[~keep].T, condition, left)
 
-    def solution(self) -> Array:
-        """w (r, c), of least norm."""
+    @cached_property
+    def w(self) -> Array:
+        """Weights (r, c), of least norm."""
         return self.solve(self.z)
+
+    @property
+    def squares(self) -> Array:
+        """Squared errors (c,)."""
+        return np.asarray(((self.F @ self.w - self.Y) ** 2).sum(axis=0))
 
     def inverse(self, X: Array) -> Array:
         """H⁻¹X = S⁻¹S⁻ᵀX."""
@@ -87,17 +95,6 @@ class Stacked:
 
 
 @dataclass(frozen=True, eq=False)
-class RowSolution:
-    """Weights w (r, c) and squared errors (c,) of targets Y, by a factorization."""
-
-    w: Array
-    squares: Array
-    alpha: float
-    Y: Array
-    stacked: Stacked
-
-
-@dataclass(frozen=True, eq=False)
 class RowSystem:
     """The system of `ridge.RidgeSystem`, by QR of the rows."""
 
@@ -111,37 +108,27 @@ class RowSystem:
     expand: Callable[[Array], Array]  # Tw
     advice: str = Errors.advice  # for `Errors`
 
-    @property
-    def n_targets(self) -> int:
-        """c."""
-        return int(self.Y.shape[1])
-
-    def solve(
-        self, alpha: float, columns: Columns = ALL, *, penalty: Array | None = None, noise: float = 0.0
-    ) -> RowSolution:
+    def solve(self, alpha: float, columns: Index = ALL, *, penalty: Array | None = None, noise: float = 0.0) -> Stacked:
         """Weights of some targets; see `Stacked.of`."""
-        Y = self.Y[:, columns]
-        stacked = Stacked.of(self.F, Y, alpha if penalty is None else penalty, noise)
-        w = stacked.solution()
-        return RowSolution(w, ((self.F @ w - Y) ** 2).sum(axis=0), alpha, Y, stacked)
+        return Stacked.of(self.F, self.Y[:, columns], alpha, penalty, noise)
 
-    def effective_dof(self, solution: RowSolution) -> float:
+    def effective_dof(self, solution: Stacked) -> float:
         """tr FH⁻¹Fᵀ."""
         # ‖FS⁻¹V‖²
-        S, V = solution.stacked, dof_vectors(self.F.shape[1])
+        S, V = solution, dof_vectors(self.F.shape[1])
         if S.spectrum is not None:
             return float(((self.F @ (S.spectrum[2].T / S.spectrum[1])) ** 2).sum())
         return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
 
-    def certify(self, solution: RowSolution, certificates: Certificates, coef: Array | None = None) -> None:
+    def certify(self, solution: Stacked, certificates: Certificates, coef: Array | None = None) -> None:
         """Leave condition, effective degrees of freedom and errors; `coef`: Tw, where it was chosen otherwise."""
         certificates.figures["effective_dof"] = self.effective_dof(solution)
-        certificates.figures["solved_condition"] = solution.stacked.condition
+        certificates.figures["solved_condition"] = solution.condition
         certificates.errors = self.error(solution, coef)
 
-    def error(self, solution: RowSolution, coef: Array | None = None) -> Errors:
+    def error(self, solution: Stacked, coef: Array | None = None) -> Errors:
         """The errors of predictions, relative to their norm; see the module."""
-        F, Y, w, stacked = self.F, solution.Y, solution.w, solution.stacked
+        F, Y, w = self.F, solution.Y, solution.w
         coef = self.expand(w) if coef is None else coef
         predicted = float(((F @ w) ** 2).sum())
         if not w.any() or not predicted > 0:
@@ -150,7 +137,7 @@ class RowSystem:
 
         def power(X: Array) -> float:
             """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
-            return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
+            return float(((F @ solution.inverse(X)) ** 2).sum()) / VECTORS
 
         def along(lengths: Array) -> float:
             return float(((lengths[:, None] * coef) ** 2).sum())
@@ -158,9 +145,9 @@ class RowSystem:
         def of_columns(lengths: Array) -> float:
             return power(self.reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
 
-        of_S = np.linalg.norm(stacked.S, axis=0)
+        of_S = np.linalg.norm(solution.S, axis=0)
         sums = of_columns(self.factored) * left_squares / k + along(self.factored) + float((Y**2).sum())
-        rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
+        rest = solution.left + float(((solution.S @ w - solution.z) ** 2).sum())
         solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
         blocks = along(self.values)
         if self.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
@@ -174,13 +161,13 @@ def nystrom_ridge_of(
     R: Array,
     shift: Array | None,
     whitening: Whitening,
-    alpha: float | Array | str,
+    alpha: Penalties | str,
     *,
     fit_intercept: bool,
     rows: float,
     noise: float,
     certificates: Certificates,
-) -> tuple[Array, Array, Array, Any]:
+) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
     R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
@@ -191,7 +178,13 @@ def nystrom_ridge_of(
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
     system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
-    w, error = solve_targets(system, penalty, certificates)
+
+    def solve(value: float, chosen: Index, noted: Certificates) -> tuple[Array, ...]:
+        solution = system.solve(value, chosen)
+        system.certify(solution, noted)
+        return solution.w, solution.squares
+
+    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 
@@ -199,7 +192,7 @@ def nystrom_ridge_of(
 def triangle_posterior(
     R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
 ) -> NystromPosterior:
-    """`posterior.nystrom_posterior` from the triangle (q, q) of the rows about `shift` (p,), None: 0."""
+    """`posterior.nystrom_posterior` from the R factor (q, q) of the rows about `shift` (p,), None: 0."""
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = whitening.reduce(part.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)

@@ -9,7 +9,7 @@ Shapes: p columns of the map, r the rank kept, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from scipy import linalg
@@ -17,14 +17,24 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
+from bigkernel.solvers.residuals import (
+    Certificates,
+    Upper,
+    add_outer,
+    congruence,
+    solve_factored,
+    solve_lower,
+    times_triangle,
+)
 from bigkernel.statistics.moments import Moments
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular."""
+    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
+
+    Maps that are features already need none: `Whitening(p, p)`.
+    """
 
     width: int  # p
     rank: int  # r
@@ -88,11 +98,6 @@ class Whitening:
         return out
 
 
-def identity(width: int) -> Whitening:
-    """No whitening: for maps that are features already."""
-    return Whitening(width, width)
-
-
 def whiten(
     core: Array,
     *,
@@ -137,7 +142,9 @@ def whiten(
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
     if certificates is not None:
         certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
-        certificates.figures["core_condition"] = residuals.condition(lower, norm)
+        # to a factor of about 3, and rather below it
+        least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower), steps=2)
+        certificates.figures["core_condition"] = norm / least
     return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
 
 
@@ -161,20 +168,16 @@ def _whiten_indefinite(
 class Reduced:
     """Moments in whitened coordinates, centred when an intercept is wanted.
 
-    G (r×r), an array or what gives products with it, C (r, c), and the means of the features (r,) and targets (c,) that
+    G (r×r), C (r, c), and the means of the features (r,) and targets (c,) that
     were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
     """
 
     n: float
-    G: Any
+    G: Array
     C: Array
     q: Array
     mean: Array
     target_mean: Array
-
-    def of_targets(self, columns: slice | Array) -> Reduced:
-        """Those of some targets."""
-        return replace(self, C=self.C[:, columns], q=self.q[columns], target_mean=self.target_mean[columns])
 
 
 def reduced(moments: Moments, whitening: Whitening) -> Moments:
@@ -233,3 +236,9 @@ def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
     """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]
+
+
+def signs(columns: Array) -> Array:
+    """±1 (c,), the sign of the largest entry of each column (m, c): that of an eigenvector is arbitrary."""
+    largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
+    return np.where(largest < 0, -1.0, 1.0)

@@ -19,10 +19,9 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
@@ -55,14 +54,14 @@ class CanonicalCoordinates(Coordinates):
         return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o, shift=None)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        moved = self.offset if self.about is None else self.offset + self.basis.T @ self.about
-        return np.asarray(b - moved @ w)
+        offset = self.offset if self.about is None else self.offset + self.basis.T @ self.about
+        return np.asarray(b - offset @ w)
 
     @property
     def hidden(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
         found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
         return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import MomentStatistic, Targets, require_labels
 from bigkernel.streaming.chunk import Chunk
@@ -62,12 +62,12 @@ class Cells:
         """The number of cells: G(k + 1)."""
         return self.n_domains * (self.n_classes + 1)
 
-    def of(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
+    def of(self, chunk: Chunk, block: Index = slice(None)) -> Array:
         """The cell of each row of a block, (b,) int64; `DataError` for what is missing or not among those known."""
         label = self.label(chunk, block)
         return self.domain(chunk, block, label) * (self.n_classes + 1) + label
 
-    def label(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
+    def label(self, chunk: Chunk, block: Index = slice(None)) -> Array:
         """The place of each row's class, (b,) int64, k where it has no label. Raises as `of` does."""
         if not self.n_classes:
             return np.zeros(len(np.arange(len(chunk))[block]), np.int64)
@@ -80,7 +80,7 @@ class Cells:
         self._require(known | missing, chunk, block, "y", "label", y, "classes")
         return np.where(missing, self.n_classes, place if self.position is None else self.position[place])
 
-    def domain(self, chunk: Chunk, block: slice | Array = slice(None), label: Array | None = None) -> Array:
+    def domain(self, chunk: Chunk, block: Index = slice(None), label: Array | None = None) -> Array:
         """The place of each row's domain, (b,) int64; `label` is what `label` gives, where it is at hand."""
         if self.domains is None:
             label = self.label(chunk, block) if label is None else label
@@ -93,7 +93,7 @@ class Cells:
         return place.astype(np.int64)
 
     def _require(
-        self, known: Array, chunk: Chunk, block: slice | Array, column: str, what: str, values: Array, of: str
+        self, known: Array, chunk: Chunk, block: Index, column: str, what: str, values: Array, of: str
     ) -> None:
         if not known.all():
             first = int(np.argmin(known))
@@ -116,7 +116,7 @@ class CellMomentStatistic(MomentStatistic):
     def _split(self, chunk: Chunk) -> list[Array | None]:
         return [None]
 
-    def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
         values[...] = 0
         values[np.arange(len(values)), self.cells.of(chunk, block)] = 1
 

@@ -1,31 +1,150 @@
-"""Values of f at rows that took no part in their f: what probabilities are calibrated on, from one sweep.
+"""What models say at rows that took no part in their fit: scores and values, from one sweep.
 
-The moments of folds give an f without each (`estimators.calibration`); here every labelled row meets the f that was
-fitted without it. Some ten thousand rows fix the few numbers of a calibration, so of more rows those of least hash are
-kept, the same however the rows are cut, and kernel values of the others are not computed. Shapes: n rows, p columns of
-the map, c classes, g folds.
+The models differ in their coefficients and share their features, so that a block of rows meets one matrix of all
+coefficients. A row is predicted by the models of its fold, which were trained without it: training moments are those
+of all rows less those of a fold. `GridScores` counts, `FoldValues` keeps the values, for scores that need every
+prediction, and `HeldOutValues` keeps those of a sample, which probabilities are calibrated on. Shapes: r rows, K
+kernels, F folds, p columns of the map, k candidates a kernel, c classes or targets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.random_fourier import BlockMap
-from bigkernel.statistics.moments import Targets, weights_of
+from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import HashFolds, mixed
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.folds import Folds, HashFolds, mixed
+from bigkernel.streaming.plan import Accumulator, Footprint
 
+FLOOR = 1e-3  # least probability that log-loss reads from a value of f
 FOLDS = 5
 _FOLD_SEED, _ROW_SEED = 11, 12
 _NUMBERS, _LEAST_ROWS = 2**20, 2**14  # kept values, and rows of them where classes are many
 _SURE = 8.0  # standard deviations by which the number of rows below a hash may be less than its mean
+
+
+@dataclass(frozen=True, eq=False)
+class _FoldModels:
+    """Models without each fold."""
+
+    features: FeatureMap  # of K blocks
+    weights: Array  # (K, F, p, k·c) float64
+    intercepts: Array  # (K, F, k·c)
+    folds: Folds  # which of them tests a row
+    targets: Targets
+
+    @cached_property
+    def _narrow_weights(self) -> Array:
+        """The weights in the dtype of the features."""
+        return np.asarray(self.weights.astype(self.features.dtype))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_narrow_weights"}
+
+    def _values(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
+        """Predict rows by the models without a fold, block by block: their positions, a kernel, f (b, k·c) float64."""
+        for block in chunk.blocks(ids):
+            assert not isinstance(block, slice)
+            for kernel, phi in enumerate(self.features.blocks(chunk, block)):
+                with chunk.work.stage("predict"):
+                    values: Array = (phi @ self._narrow_weights[kernel, fold]).astype(np.float64)
+                    values += self.intercepts[kernel, fold]
+                yield block, kernel, values
+
+    def _tested(self, chunk: Chunk) -> list[Array]:
+        """List the positions of the labelled rows that each fold tests."""
+        known, fold = self.targets.labelled_in(chunk), self.folds.of(chunk)
+        return [np.flatnonzero(known & (fold == number)) for number in range(self.folds.count)]
+
+
+@dataclass(frozen=True, eq=False)
+class GridScores(_FoldModels, Sums):
+    """Confusion matrices (and log-losses) of every candidate on the rows of each fold.
+
+    Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
+    (K, F, k), Σ −log p of the true class with p the values of f cut to [0.001, 1] and divided by their sum. Rows count
+    with their weights.
+    """
+
+    with_loss: bool = False  # whether log-losses are wanted
+
+    @property
+    def candidates(self) -> int:
+        return int(self.weights.shape[3]) // self.targets.width
+
+    def zero(self) -> Accumulator:
+        shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
+        return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(shape if self.with_loss else (0,))}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        count, folds, p, wide = self.weights.shape
+        c = self.targets.width
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * count * p * wide,
+            row_bytes=wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates,
+            partial_bytes=8 * count * folds * self.candidates * (c * c + 1),
+            work_bytes=2 * self.weights.nbytes,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        c, k = self.targets.width, self.candidates
+        for fold, ids in enumerate(self._tested(chunk)):
+            for block, kernel, values in self._values(chunk, fold, ids):
+                with chunk.work.stage("predict"):
+                    truth, weight = self.targets.one_hot(chunk, block).argmax(axis=1), weights_of(chunk, block)
+                    values = values.reshape(len(block), k, c)
+                    # (candidate, truth, predicted) as one number
+                    cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
+                    counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
+                    total["confusion"][kernel, fold] += counts.reshape(k, c, c)
+                    if self.with_loss:
+                        np.clip(values, FLOOR, 1, out=values)
+                        of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
+                        total["loss"][kernel, fold] -= weight @ np.log(of_truth / values.sum(axis=2))
+
+
+@dataclass(frozen=True, eq=False)
+class FoldValues(_FoldModels):
+    """Values of f of every candidate at the labelled rows that a fold tests.
+
+    Accumulates `row` (r,), `fold` (r,) that tests it, and `values` (r, K, k·c) by the models without this fold.
+    """
+
+    rows: int  # about how many there are
+
+    def zero(self) -> Accumulator:
+        return {"row": np.zeros(0), "fold": np.zeros(0), "values": np.zeros((0, *self.weights.shape[::3]))}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        return {name: np.concatenate([a[name], b[name]]) for name in a}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        count, _, p, wide = self.weights.shape
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * p * count * wide,
+            row_bytes=(count + 1) * wide * (8 + self.features.dtype.itemsize),
+            partial_bytes=8 * self.rows * (count * wide + 2),
+            work_bytes=2 * self.weights.nbytes,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        for fold, ids in enumerate(self._tested(chunk)):
+            values = np.empty((len(ids), *self.weights.shape[::3]))
+            for block, kernel, of_block in self._values(chunk, fold, ids):
+                values[np.searchsorted(ids, block), kernel] = of_block
+            row = np.asarray(ids + chunk.start, np.float64)
+            total.update(self.merge(total, {"row": row, "fold": np.full(len(ids), float(fold)), "values": values}))
 
 
 @dataclass(frozen=True)
@@ -44,33 +163,21 @@ class HeldOutFolds:
 
 
 def most_rows(classes: int) -> int:
-    """Rows that are kept at most."""
+    """Rows that are kept at most: some ten thousand fix the few numbers of a calibration."""
     return max(_LEAST_ROWS, _NUMBERS // classes)
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutValues:
-    """Values of f, one f a fold, at labelled rows of weight above 0.
+class HeldOutValues(_FoldModels):
+    """Values of f, one f a fold, at labelled rows of weight above 0; of many rows at those of least hash.
 
     Accumulates, of at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the position of the
-    row's class, (r,); and `values` (r, c).
+    row's class, (r,); and `values` (r, c). Rows of no fold meet f number `folds.count`, where there is one.
+    They are the same however the rows are cut, and kernel values of the others are not computed.
     """
 
-    features: BlockMap  # a single map of width p
-    targets: Targets  # the classes
-    folds: HeldOutFolds  # which f a row meets; with g = folds.count + 1, rows of no fold meet the last
-    coef: Array  # (g, p, c)
-    intercept: Array  # (g, c)
     most: int  # rows that are kept
     rows: float  # about how many there are to choose from
-
-    @cached_property
-    def weights(self) -> Array:
-        """The coefficients in the dtype of the features."""
-        return np.asarray(self.coef.astype(self.features.dtype))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "weights"}
 
     @property
     def share(self) -> float:
@@ -87,32 +194,28 @@ class HeldOutValues:
         return {name: values[order] for name, values in both.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        g, p, c = self.coef.shape
+        _, g, p, c = self.weights.shape
         kept = 8 * int(min(self.most, self.rows)) * (c + 4)
         return Footprint(
-            flops_per_row=self.share * (self.features.flops_per_row + 2.0 * p * c),
+            flops_per_row=self.share * (self.features.cost.flops_per_row + 2.0 * p * c),
             partial_bytes=kept,
-            work_bytes=self.features.fixed_bytes
+            work_bytes=self.features.cost.fixed_bytes
             + g * p * c * (8 + self.features.dtype.itemsize)
-            + block_rows * (self.features.row_bytes + 8 * (3 * c + 8))
+            + block_rows * (self.features.cost.row_bytes + 8 * (3 * c + 8))
             + 2 * kept,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        known = self.targets.labelled_in(chunk)
         ids = np.arange(chunk.start, chunk.start + len(chunk))
         # 53 bits of the hash, which a double holds
         key = (mixed(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
         weight = weights_of(chunk, slice(None))
-        chosen = known & (weight > 0) & (key <= self.share)
+        chosen = self.targets.labelled_in(chunk) & (weight > 0) & (key <= self.share)
         fold, found = self.folds.of(chunk) % (self.folds.count + 1), [total]
-        for number in range(len(self.coef)):
-            for block in chunk.blocks(np.flatnonzero(chosen & (fold == number))):
-                phi = self.features.block(chunk, block)
-                with chunk.work.stage("predict"):
-                    place = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
-                    values = (phi @ self.weights[number]).astype(np.float64) + self.intercept[number]
+        for number in range(self.weights.shape[1]):
+            for block, _, values in self._values(chunk, number, np.flatnonzero(chosen & (fold == number))):
+                truth = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
-                found.append({**columns, "truth": place, "values": values})
+                found.append({**columns, "truth": truth, "values": values})
         both = {name: np.concatenate([part[name] for part in found]) for name in total}
         total.update(self.merge(both, self.zero()))

@@ -13,23 +13,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.witness import WITNESS_BYTES, WITNESSED, View, Witness
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32
+WITNESSED = ("E", "seen")  # what the witness adds to the moments
+WITNESS_BYTES = 2**21  # of its float64 copies of some rows and columns
+_STRIP_NUMBERS = 2**17  # of such a copy: it stays in cache
+_MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
+_SLOWNESS = 25  # of the float64 products of a few vectors, against float32 ones of matrices
+_SHARE = 0.01  # of the time of a sweep, that seeing it may take
+_LEAST_WINDOWS = 2  # about so many are seen: each has k vectors for every column
 
 
 class Statistic(Protocol):
@@ -64,8 +69,8 @@ def block_footprint(
     features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
 ) -> Footprint:
     """The cost of a statistic of blocks of these features, beside them: of a row, of the accumulator, of a task."""
-    work = features.fixed_bytes + block_rows * (features.row_bytes + row_bytes) + work_bytes
-    return Footprint(features.flops_per_row + flops, partial_bytes, work)
+    work = features.cost.fixed_bytes + block_rows * (features.cost.row_bytes + row_bytes) + work_bytes
+    return Footprint(features.cost.flops_per_row + flops, partial_bytes, work)
 
 
 def uncentred(total: Accumulator, shift: Array) -> Accumulator:
@@ -84,13 +89,9 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
 
 def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
-    cut = {
-        "G": total["G"][:, columns[:, None], columns],
-        "C": total["C"][:, columns],
-        "s": total["s"][:, columns],
-    }
-    kept = {name: values for name, values in total.items() if name not in WITNESSED}
-    return {name: cut[name] if name in cut else values.copy() for name, values in kept.items()}
+    out = {name: values.copy() for name, values in total.items() if name not in (*WITNESSED, "G", "C", "s")}
+    G, C, s = total["G"][:, columns[:, None], columns], total["C"][:, columns], total["s"][:, columns]
+    return out | {"G": G, "C": C, "s": s}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
@@ -120,11 +121,9 @@ class Moments:
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
         """Those of one group, or of all groups together."""
-        if group is None and len(total["n"]) == 1:
-            group = 0
-        if group is None:
-            return cls(**{name: total[name].sum(axis=0) for name in SUMS}, shift=shift)
-        return cls(**{name: total[name][group] for name in SUMS}, shift=shift)
+        one = 0 if group is None and len(total["n"]) == 1 else group
+        sums = {name: total[name].sum(axis=0) if one is None else total[name][one] for name in SUMS}
+        return cls(**sums, shift=shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +140,7 @@ class Targets:
     shift: Array | None = None
 
     def labelled_in(self, chunk: Chunk) -> Array:
-        """Which rows of a chunk carry a label, (n,) bool; `DataError` where it has no `y`, or another label."""
+        """Tell which rows of a chunk carry a label, (n,) bool; `DataError` where it has no `y`, or another label."""
         return self.labelled(require_labels(chunk), chunk.start)
 
     def labelled(self, y: Array, start: int) -> Array:
@@ -162,7 +161,7 @@ class Targets:
             raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
         return known
 
-    def one_hot(self, chunk: Chunk, block: slice | Array) -> Array:
+    def one_hot(self, chunk: Chunk, block: Index) -> Array:
         """Targets of labelled rows of a block, (b, c) float64."""
         assert chunk.y is not None
         out = np.empty((len(chunk.y[block]), self.width))
@@ -190,7 +189,7 @@ def require_labels(chunk: Chunk) -> Array:
     return chunk.y
 
 
-def weights_of(chunk: Chunk, block: slice | Array) -> Array:
+def weights_of(chunk: Chunk, block: Index) -> Array:
     """Weights of a block, (b,) float64, 1 where there are none; refused unless finite and not negative."""
     rows = np.arange(len(chunk))[block]
     if chunk.weight is None:
@@ -209,6 +208,76 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class Witness:
+    """Vectors that probe the rounding of a Gram matrix, beside the rows of a sweep.
+
+    G = Σ w bbᵀ that is multiplied in the dtype of the blocks, and summed in it over some thousand rows, is G + E with a
+    rounding E. k vectors v go past the rows too: u = Σ w b (bᵀv) in float64 keeps √κ more digits than Gv, because |bᵀv|
+    is of order one where v = Tz whitens the block, and so Ev = Gv − u. What that means for a solution is in
+    `solvers.ridge`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
+    where they begin, the same in every process. Shapes: K blocks of the same rows.
+    """
+
+    # v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise; see
+    # `data.fingerprint.NOT_COMPARED`
+    vectors: Array = field(metadata={"identity": False})
+    every: int = 1  # one window of rows in so many is seen
+
+    def sees(self, start: int, window: int) -> bool:
+        """True for the windows that are seen: number `window` of the rows from `start`; the first of all is."""
+        return start == window == 0 or ((start + window + 1) * _MIX % 2**64 >> 32) % self.every == 0
+
+
+def windows_to_skip(flops_per_row: float, size: int, windows: int) -> int:
+    """One window in how many is seen, for a small share of the time of rows of so many flops; `size`: K·p·k."""
+    affordable = -(-4 * size * _SLOWNESS // max(int(_SHARE * flops_per_row), 1))
+    return int(max(1, min(affordable, windows // _LEAST_WINDOWS)))
+
+
+class View:
+    """What vectors (p, k) see of one window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
+
+    `place` is the column of the ones, which goes with them: moments about a shift are taken back to 0 by it.
+    """
+
+    def __init__(self, vectors: Array, shift: Array | None, place: int) -> None:
+        self._shift = np.zeros(len(vectors)) if shift is None else shift.astype(np.float64)
+        self._place = place
+        # b + a = (b, 1)(I; aᵀ)
+        self._vectors = np.vstack([vectors, self._shift[None] @ vectors])
+        self._seen = np.zeros(self._vectors.shape)
+        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1))  # rows of a strip
+
+    def look(self, rows: Array) -> None:
+        """See a block (b, wide): Σ b (bᵀv), in float64."""
+        V, seen, p = self._vectors, self._seen, len(self._shift)
+        for start in range(0, len(rows), self._step):
+            strip = rows[start : start + self._step, :p].astype(np.float64)
+            one = rows[start : start + self._step, self._place].astype(np.float64)
+            values = strip @ V[:p]
+            values += one[:, None] * V[p]
+            seen[:p] += strip.T @ values
+            seen[p] += one @ values
+
+    def rounding_of(self, gram: Array) -> Array:
+        """Ev (p, k) about 0, of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
+        V, p, last = self._vectors, len(self._shift), self._place
+        product = np.zeros((p, V.shape[1]))  # Gv
+        for i in range(0, p, self._step):
+            j = min(i + self._step, p)
+            strip = np.empty((j - i, p - i))
+            strip[:, j - i :] = gram[i:j, j:p]
+            strip[:, : j - i] = np.triu(gram[i:j, i:j])  # below the diagonal may stand anything
+            product[i:j] += strip @ V[i:p]
+            strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
+            product[i:] += strip.T @ V[i:j]
+        sums = gram[:p, last].astype(np.float64)
+        error = product + sums[:, None] * V[p] - self._seen[:p]
+        of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._seen[p]
+        return np.asarray(error + self._shift[:, None] * of_ones)
+
+
+@dataclass(frozen=True, eq=False)
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 
@@ -222,8 +291,8 @@ class MomentStatistic:
     # labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none
     folds: Folds | None = None
     # of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
-    sums: np.dtype[Any] | None = field(default=None, kw_only=True)
-    # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
+    sums: DType | None = field(default=None, kw_only=True)
+    # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it
     witness: Witness | None = field(default=None, kw_only=True)
 
     @property
@@ -266,17 +335,17 @@ class MomentStatistic:
         widened = 0 if sums == dtype else self.wide * sums.itemsize
         k = self.witness.vectors.shape[2] if self.witness else 0
         return Footprint(
-            flops_per_row=self.features.flops_per_row
+            flops_per_row=self.features.cost.flops_per_row
             + count * (p * p + 2 * p * (c + 1))
             + (4.0 * self.witness.vectors.size / self.witness.every if self.witness else 0),
             partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
             + count * self.wide**2 * sums.itemsize
             + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
             dtype=dtype.name,
-            shared_bytes=self.features.fixed_bytes,
+            shared_bytes=self.features.cost.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -304,7 +373,8 @@ class MomentStatistic:
                     break
                 if not waiting:
                     first = chunk.start + group
-                    views = self.witness.views(first, window, self.features, p + c) if self.witness else []
+                    seen = self.witness.vectors if self.witness and self.witness.sees(first, window) else ()
+                    views = [View(V, self.features.about(place), p + c) for place, V in enumerate(seen)]
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with work.stage("gram"):
                         wider = rows
@@ -330,17 +400,17 @@ class MomentStatistic:
             parts += [known & (fold == number) for number in (*range(self.folds.count), -1)]
         return [None if part.all() else np.flatnonzero(part) for part in parts]
 
-    def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
         """The targets of a block into values (b, c)."""
         if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
             self.targets.encode(chunk.y[block], values)
         else:
             values[...] = 0
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         """The summand of a subclass of the features (b, p) of a block of a group, before their weights."""
 
-    def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Iterator[Array]:
+    def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: Index) -> Iterator[Array]:
         """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""
         p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
         for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):

@@ -2,7 +2,9 @@
 
 Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m landmarks, or
 random features of them. Transformers that learn such a W (components of DICA and JDA, whitened Nyström features) apply
-it as a row map, `Projection`. Shapes: n rows, d features, p columns of φ, c targets.
+it as a row map, `Projection`. Probabilities of classes are p(x) = softmax(a ∘ f(x) + b), a scale and an offset a class
+(`Calibration`); with two classes the scales are one, and this is Platt's sigmoid of f₂ − f₁. Shapes: n rows, d
+features, p columns of φ, c targets or classes.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
-    from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
+    from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # of SciPy
 
 _PREPARING = Lock()
 
@@ -36,7 +38,7 @@ class Predictor:
     logits: bool = False  # the values are logits of the classes, whose softmax are probabilities
 
     @classmethod
-    def of(cls, features: Any, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
+    def of(cls, features: BlockMap, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
         """With landmarks in slices where there are many."""
         return cls(in_slices(features), coef, intercept, classes)
 
@@ -48,7 +50,7 @@ class Predictor:
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations of a row."""
-        return self.features.flops_per_row + 2.0 * self.features.width * len(self.intercept)
+        return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
     @property
     def row_bytes(self) -> int:
@@ -58,11 +60,11 @@ class Predictor:
     @property
     def fixed_bytes(self) -> int:
         """Bytes that the model takes in a process, at most."""
-        return self.features.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
+        return self.features.cost.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
 
     def work_bytes(self, block_rows: int) -> int:
         """Bytes that a task needs to predict, its chunk apart."""
-        return self.fixed_bytes + block_rows * (self.features.row_bytes + self.row_bytes)
+        return self.fixed_bytes + block_rows * (self.features.cost.row_bytes + self.row_bytes)
 
     @cached_property
     def weights(self) -> Array:
@@ -77,10 +79,10 @@ class Predictor:
                     _ = self.features.bound
                 _ = self.weights
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "weights"}
 
-    def fill(self, chunk: Chunk, block: slice | Array, out: Array) -> None:
+    def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """out ← f, (b, c) float64, of these rows of the chunk: φᵀW of one slice of columns after another, and b."""
         out[...] = self.intercept
         for columns, phi in self.features.parts(chunk, block):
@@ -112,10 +114,50 @@ class Projection:
     def cost(self, d: int, itemsize: int) -> MapCost:
         predictor = self.predictor
         # values leave in float64 before they take the dtype of the rows
-        row_bytes = predictor.features.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
+        row_bytes = predictor.features.cost.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
     def apply(self, x: Array) -> Array:
         # in blocks of its own: x may be a whole array
         mapped: Array = self.predictor.values(Chunk(x)).astype(x.dtype, copy=False)
         return mapped
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """a and b of the softmax.
+
+    Attributes
+    ----------
+    scale, offset : (c,) float64
+    rows : held-out rows that they were fitted to; 0 where a file does not tell
+    log_loss : on these rows, mean −log p of the true class in nats; NaN where a file does not tell
+
+    Examples
+    --------
+    >>> Calibration(np.array([2.0, 2.0]), np.array([0.0, 1.0])).logits(np.array([[0.25, 0.5]]))
+    array([[0.5, 2. ]])
+    """
+
+    scale: Array
+    offset: Array
+    rows: int = 0
+    log_loss: float = float("nan")
+
+    def logits(self, values: Array) -> Array:
+        """The logits of values of f, (n, c)."""
+        return np.asarray(values * self.scale + self.offset)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Log p of logits, (n, c)."""
+    found: Array = logits - logits.max(axis=1, keepdims=True)
+    found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
+    return found
+
+
+def softmax(logits: Array) -> Array:
+    """P of logits, (n, c), rows of sum 1."""
+    found: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found /= found.sum(axis=1, keepdims=True)
+    return found

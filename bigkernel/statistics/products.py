@@ -1,8 +1,16 @@
-"""Products of a feature block with a few vectors: all that a step of conjugate gradients needs of the rows.
+"""What iterations need of the rows: products with a few vectors, gradients, and a sub-sample for a preconditioner.
 
-With b = φ(x) of a row, w its weight and y its targets, a step sums up Σ w b (bᵀv), (p, columns), and a residual
-Σ w b (y − bᵀv). Blocks have the dtype of the map, products and sums are float64: rounding of products in float32 would
-end the iteration early. Shapes: b rows of a block, p columns of the map, c targets, F folds.
+A step of conjugate gradients sums up, with b = φ(x) of a row, w its weight and y its targets, Σ w b (bᵀv), (p,
+columns), and a residual Σ w b (y − bᵀv). A step of softmax regression sums up, with t the one-hot class of a row and
+p = softmax(φᵀV + b), −Σ w log p_y, Σ w φ (t − p)ᵀ and Σ w (t − p), m×c numbers. Blocks have the dtype of the map,
+products and sums are float64: rounding of products in float32 would end the iteration early.
+
+The ridge leverage of a row is bᵀH⁻¹b for a matrix H near the normal equations (Alaoui & Mahoney, NIPS 2015). Rows of
+great leverage shape the normal equations alone; a uniform draw misses most of them and counts the others as many. Half
+of the sub-sample is drawn by weight, half by weight times leverage, by one priority sample for both (Duffield, Lund &
+Thorup, J. ACM 2007): a row whose key u/priority, u its own uniform number, is among the smallest is taken, with the
+chance that follows from the first key that is not. Such samples merge, as sums do.
+Shapes: b rows of a block, p columns of the map, c targets or classes, F folds, q probe vectors, k rows kept.
 """
 
 from __future__ import annotations
@@ -12,17 +20,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bigkernel.arrays import Array
-from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics.moments import Sums, Targets, weights_of
+from bigkernel.arrays import Array, Index
+from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
+from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.folds import Folds, mixed
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 _TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
+_STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
+_NOT_COMPARED = {"identity": False}  # other processors round them otherwise; `data.fingerprint.NOT_COMPARED`
+_NAMES = ("row", "weight", "leverage", "fold")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +50,20 @@ class ProductStatistic(Sums):
     ----------
     features : a single map of width p
     targets : how y becomes (b, c), and which rows are labelled
-    vectors : v, (p, columns) float64; not compared when a run resumes, for other processors round them otherwise
+    vectors : v, (p, columns) float64
     step : the step that they belong to, by which a run knows the sweep
     residual : whether targets are read
     folds : which fold tests a row; rows below −1 are left out. None: nothing is held out
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: BlockMap
     targets: Targets
-    vectors: Array = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
+    vectors: Array = field(metadata=_NOT_COMPARED)
     step: str
     residual: bool = False
     folds: Folds | None = None
 
     def zero(self) -> Accumulator:
-        """See `Statistic`."""
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
         shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
@@ -66,39 +74,32 @@ class ProductStatistic(Sums):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
         (p, columns), c = self.vectors.shape, self.targets.width
         g = self.folds.count + 1 if self.folds else 1
-        return Footprint(
-            flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=4.0 * p * columns + 2.0 * p * g * self.residual,
+            row_bytes=8 * (c + 4),
             partial_bytes=8 * (p * (columns + g) + (5 if self.folds else 3) * columns + 2 * g * (c + 1)),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + 8 * (c + 4))
-            + tile_bytes(columns + g)
-            + 16 * p * (columns + g),
+            work_bytes=tile_bytes(columns + g) + 16 * p * (columns + g),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
-        if chunk.y is None:
-            raise DataError("y: labels are needed and the input has none")
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
-        used = self.targets.labelled(chunk.y, chunk.start) & (fold >= -1)
+        used = self.targets.labelled_in(chunk) & (fold >= -1)
         for block in chunk.blocks(None if used.all() else np.flatnonzero(used)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
-                w = None if chunk.weight is None else weights_of(chunk, block)
-                y = None
-                if self.residual:
-                    y = chunk.work.buffer("targets", (len(phi), self.targets.width), np.float64)
-                    self.targets.encode(chunk.y[block], y)
+                weight = weights_of(chunk, block)
+                y = self.targets.one_hot(chunk, block) if self.residual else None
                 for strip in _strips(phi):
-                    weight, wanted = (None if given is None else given[strip] for given in (w, y))
-                    self._add(total, chunk, phi[strip], weight, wanted, fold[block][strip])
+                    wanted = None if y is None else y[strip]
+                    self._add(total, chunk, phi[strip], weight[strip], wanted, fold[block][strip])
 
-    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, w: Array | None, y: Array | None, fold: Array) -> None:
+    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c)."""
-        count, weight = self.folds.count if self.folds else 0, np.ones(len(phi)) if w is None else w
+        count = self.folds.count if self.folds else 0
         values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
@@ -122,7 +123,7 @@ class ProductStatistic(Sums):
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
-        weighted = values if w is None else weight[:, None] * values
+        weighted = weight[:, None] * values
         for columns, wide in _tiles(chunk, phi):
             total["U"][columns] += wide.T @ weighted
             if y is not None:
@@ -144,13 +145,13 @@ def tile_bytes(c: int) -> int:
     return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
 
 
-def _strips(phi: Array) -> Iterator[slice]:
+def _strips(phi: Array) -> Iterator[Index]:
     """Cut a block into strips of rows."""
     for start in range(0, len(phi), _TILE[0]):
         yield slice(start, min(start + _TILE[0], len(phi)))
 
 
-def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[slice, Array]]:
+def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
     """Cut rows (b, p) into tiles of columns in float64; one buffer serves them all."""
     for start in range(0, phi.shape[1], _TILE[1]):
         columns = slice(start, min(start + _TILE[1], phi.shape[1]))
@@ -158,3 +159,140 @@ def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[slice, Array]]:
         tile = wide.reshape(len(phi), -1)
         np.copyto(tile, phi[:, columns])
         yield columns, tile
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxStatistic(Sums):
+    """Loss and gradient of a softmax regression at one point, over the labelled rows.
+
+    Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
+    """
+
+    features: BlockMap  # a single map of width p
+    targets: Targets  # the classes
+    coef: Array = field(metadata=_NOT_COMPARED)  # V (p, c) float64
+    intercept: Array = field(metadata=_NOT_COMPARED)  # b (c,) float64
+    step: str  # what they are a step of, in words: a run is known by it
+
+    def zero(self) -> Accumulator:
+        p, c = self.coef.shape
+        return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        p, c = self.coef.shape
+        partial, work = 8 * (p * c + c + 1), 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1))
+        row_bytes, flops = 8 * (5 * c + 4), 4.0 * p * c
+        return block_footprint(
+            self.features, block_rows, flops=flops, row_bytes=row_bytes, partial_bytes=partial, work_bytes=work
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        known = self.targets.labelled_in(chunk)
+        for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("product"):
+                truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
+                rows = max(1, _STRIP_NUMBERS // max(1, phi.shape[1]))
+                for start in range(0, len(phi), rows):
+                    strip = slice(start, start + rows)
+                    wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
+                    np.copyto(wide, phi[strip])
+                    logarithms = log_softmax(wide @ self.coef + self.intercept)
+                    total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
+                    left = weight[strip, None] * (truth[strip] - np.exp(logarithms))
+                    total["U"] += wide.T @ left
+                    total["e"] += left.sum(axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class LeverageSample:
+    """Draw the labelled rows with the smallest keys, by weight and by leverage.
+
+    Accumulates `row` (k,), their ids, `weight`, `leverage` and `fold`, the one that tests them, of each.
+
+    Attributes
+    ----------
+    features : a single map of width p
+    targets : which rows are labelled
+    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² is about the leverage
+    size : how many rows are drawn at most
+    step : what they are drawn for, by which a run knows the sweep
+    folds : only rows that one of them is trained on; None: all
+    """
+
+    features: BlockMap
+    targets: Targets
+    projection: Array = field(metadata=_NOT_COMPARED)
+    size: int
+    step: str
+    folds: Folds | None = None
+
+    def zero(self) -> Accumulator:
+        return {name: np.zeros(0) for name in _NAMES}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
+        return self._smallest(a, b)
+
+    def _smallest(self, *totals: Accumulator) -> Accumulator:
+        """Keep the rows with the smallest keys: one more than `size`, which gives their chances."""
+        rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
+        kept = self._ranks(rows) <= self.size
+        return {name: values[kept] for name, values in rows.items()}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        p, q = self.projection.shape
+        kept = 2 * (self.size + 1) * len(_NAMES)
+        return block_footprint(
+            self.features,
+            block_rows,
+            flops=2.0 * p * q,
+            row_bytes=8 * (q + 4 * len(_NAMES)),
+            partial_bytes=8 * kept,
+            work_bytes=tile_bytes(q) + 8 * (2 * p * q + 3 * kept),
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
+        # a single fold trains on none of its own rows
+        trained = fold == -1 if self.folds is not None and self.folds.count == 1 else fold >= -1
+        totals = [total]
+        for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk) & trained)):
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("product"):
+                w = weights_of(chunk, block)
+                with np.errstate(over="ignore"):
+                    leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
+                row = chunk.start + np.arange(len(chunk))[block]
+                values = zip(_NAMES, (row, w, leverage, fold[block]), strict=True)
+                totals.append({name: np.asarray(column, np.float64)[w > 0] for name, column in values})
+        total.update(self._smallest(*totals))
+
+    def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
+        """Draw at most `size` rows: their ids, rising, weights in the sub-sample, and folds, (k,) each."""
+        weight, chance = total["weight"], np.ones(len(total["row"]))
+        if len(chance) > self.size:
+            ranks = self._ranks(total)
+            first_left = np.sort(ranks)[self.size]  # both draws have given as many
+            by_weight, by_leverage = (np.sort(key)[first_left] for key in self._keys(total))
+            with np.errstate(over="ignore", invalid="ignore"):
+                chance = np.fmax(weight * by_weight, weight * total["leverage"] * by_leverage)
+            chance = np.where(ranks < first_left, np.minimum(chance, 1), 0)
+        taken = np.flatnonzero(chance > 0)
+        taken = taken[np.argsort(total["row"][taken])]
+        ids, fold = (total[name][taken].astype(np.int64) for name in ("row", "fold"))
+        return ids, weight[taken] / chance[taken], fold
+
+    def _keys(self, total: Accumulator) -> tuple[Array, Array]:
+        """Compute keys by weight and by leverage, (k,) each."""
+        # the 53 highest bits, in the middle between 0 and 1 of their steps
+        u = ((mixed(total["row"].astype(np.uint64), seed=1) >> np.uint64(11)) + 0.5) / 2.0**53
+        with np.errstate(divide="ignore", over="ignore"):
+            return u / total["weight"], u / (total["weight"] * total["leverage"])
+
+    def _ranks(self, total: Accumulator) -> Array:
+        """Rank each row by its keys, (k,), in the draw that takes it first."""
+        ranks = np.empty((2, len(total["row"])), np.int64)
+        for rank, key in zip(ranks, self._keys(total), strict=True):
+            rank[np.lexsort((total["row"], key))] = np.arange(len(key))
+        return np.asarray(ranks.min(axis=0))

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.statistics.calibration import log_softmax
-from bigkernel.statistics.moments import Sums, Targets, add
-from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.moments import Sums, Targets, add, weights_of
+from bigkernel.statistics.predictor import Predictor, log_softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 RESIDUAL_BINS = 40
 _BINS = 15
@@ -28,31 +26,48 @@ _OF_WORST = ("margin", "row", "truth", "guess")
 
 @dataclass(frozen=True, eq=False)
 class ScoreStatistic(Sums):
-    """The sums that scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
+    """The sums that scores of a model need; unlabelled rows are left out.
 
     Accumulates `confusion` (c, c), true class by predicted class, for classes, and where the model has probabilities
-    the sums of their scores; `n`, `sse`, and the sum `t` and the sum
-    of squares `q` of targets less `shift`, (c,), for numbers.
+    the sums of their scores; `n`, `sse`, and the sum `t` and the sum of squares `q` of targets less `shift`, (c,), for
+    numbers. With `keep` k > 0 also, for classes, the rows that the model is most wrong about: `margin` (k,), f of the
+    true class less the largest other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the
+    positions of its true and predicted class. Places that no row takes have the margin +∞. Rows are ordered by margin,
+    then by id, so that the same k are kept however the rows are cut; rows of weight 0 are left out. For numbers
+    `residuals` (c, RESIDUAL_BINS), weights of the rows by (target − f)/spread in equal bins from −4 to 4, the first and
+    the last open to infinity.
     """
 
     predictor: Predictor
     targets: Targets
     shift: Array | float = 0.0
+    keep: int = 0  # k
+    spread: Array | float = 1.0  # (c,) or a number above 0, the unit of residuals
 
     def zero(self) -> Accumulator:
         c = self.targets.width
-        if self.targets.classes is not None:
-            shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
-            return {name: np.zeros(shape) for name, shape in shapes.items()}
-        return {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
+        if self.targets.classes is None:
+            total = {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
+            return total | ({"residuals": np.zeros((c, RESIDUAL_BINS))} if self.keep else {})
+        shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
+        total = {name: np.zeros(shape) for name, shape in shapes.items()}
+        if self.keep:
+            total |= {name: np.full(self.keep, np.inf if name == "margin" else -1.0) for name in _OF_WORST}
+        return total
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        if "margin" not in a:
+            return add(a, b)
+        both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
+        return {name: a[name] + b[name] for name in a if name not in _OF_WORST} | self._worst(both)
 
     def footprint(self, block_rows: int) -> Footprint:
         c, predictor = self.targets.width, self.predictor
         # of a row: its place, weight, values, truth and what their differences leave on the way
-        values = block_rows * 8 * (4 * c + 2 + self.predictor.logits * (3 * c + 5))
-        return Footprint(
-            predictor.flops_per_row, 8 * (c * c + 4 * c + 3 * _BINS + 2), predictor.work_bytes(block_rows) + values
-        )
+        work = predictor.work_bytes(block_rows) + block_rows * 8 * (4 * c + 2 + predictor.logits * (3 * c + 5))
+        kept = 8 * (c * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep) if self.keep else 0
+        work += 2 * kept + 72 * block_rows if kept else 0  # of a row: what is ordered, twice
+        return Footprint(predictor.flops_per_row, 8 * (c * c + 4 * c + 3 * _BINS + 2) + kept, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk))):
@@ -60,71 +75,38 @@ class ScoreStatistic(Sums):
             values = np.empty(truth.shape)
             self.predictor.fill(chunk, block, values)
             with chunk.work.stage("predict"):
-                weight = np.ones(len(truth)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
                 ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
-                self._add(total, ids, weight, values, truth)
+                weight = weights_of(chunk, block)
+                if self.targets.classes is None:
+                    self._add_numbers(total, weight, values, truth)
+                else:
+                    self._add_classes(total, ids, weight, values, truth)
 
-    def _add(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
-        if self.targets.classes is not None:
-            np.add.at(total["confusion"], (truth.argmax(axis=1), values.argmax(axis=1)), weight)
-            if self.predictor.logits:
-                _add_probabilities(total, weight, values, truth)
-            return
+    def _add_numbers(self, total: Accumulator, weight: Array, values: Array, truth: Array) -> None:
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
         total["t"] += weight @ (truth - self.shift)
         total["q"] += weight @ (truth - self.shift) ** 2
-
-
-@dataclass(frozen=True, eq=False)
-class JudgingStatistic(ScoreStatistic):
-    """A score, with the rows that a classifier is most wrong about, or with how a regressor's residuals spread.
-
-    Accumulates beside what `ScoreStatistic` does, for classes: `margin` (k,), f of the true class less the largest
-    other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the positions of its true and predicted
-    class. Places that no row takes have the margin +∞. Rows are ordered by margin, then by id, so that the same k are
-    kept however the rows are cut; rows of weight 0 are left out. For numbers: `residuals` (c, RESIDUAL_BINS), weights
-    of the rows by (target − f)/spread in equal bins from −4 to 4, the first and the last open to infinity.
-    """
-
-    keep: int = 40  # k
-    spread: Array | float = 1.0  # (c,) or a number above 0, the unit of residuals
-
-    def zero(self) -> Accumulator:
-        if self.targets.classes is None:
-            return {**super().zero(), "residuals": np.zeros((self.targets.width, RESIDUAL_BINS))}
-        none = {name: np.full(self.keep, -1.0) for name in ("row", "truth", "guess")}
-        return {**super().zero(), "margin": np.full(self.keep, np.inf), **none}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        if self.targets.classes is None:
-            return add(a, b)
-        both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
-        summed = {name: a[name] + b[name] for name in ("confusion", *_OF_PROBABILITIES) if name in a}
-        return {**summed, **self._worst(both)}
-
-    def footprint(self, block_rows: int) -> Footprint:
-        plain = super().footprint(block_rows)
-        more = 8 * (self.targets.width * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep)
-        # of a row: what is ordered, twice
-        return Footprint(plain.flops_per_row, plain.partial_bytes + more, plain.work_bytes + 2 * more + 72 * block_rows)
-
-    def _add(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
-        super()._add(total, ids, weight, values, truth)
-        if self.targets.classes is None:
+        if self.keep:
             places = np.nan_to_num((truth - values) / self.spread, nan=np.inf) * (RESIDUAL_BINS / 8) + RESIDUAL_BINS / 2
-            bins = np.clip(places, 0, RESIDUAL_BINS - 1)
-            for column in range(bins.shape[1]):
-                total["residuals"][column] += np.bincount(bins[:, column].astype(np.int64), weight, RESIDUAL_BINS)
+            bins = np.clip(places, 0, RESIDUAL_BINS - 1).astype(np.int64)
+            for column, of_column in enumerate(bins.T):
+                total["residuals"][column] += np.bincount(of_column, weight, RESIDUAL_BINS)
+
+    def _add_classes(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
+        rows, true, guess = np.arange(len(values)), truth.argmax(axis=1), values.argmax(axis=1)
+        np.add.at(total["confusion"], (true, guess), weight)
+        if self.predictor.logits:
+            _add_probabilities(total, weight, values, truth)
+        if not self.keep:
             return
-        rows, true = np.arange(len(values)), truth.argmax(axis=1)
-        new = {"row": ids, "truth": true, "guess": values.argmax(axis=1)}
         of_truth = values[rows, true]
         values[rows, true] = -np.inf
         margin = of_truth - values.max(axis=1)
-        new["margin"] = np.where(np.isnan(margin), -np.inf, margin)
+        margin = np.where(np.isnan(margin), -np.inf, margin)
         # what cannot be among the k worst is left out before anything is ordered
-        near = np.flatnonzero((weight > 0) & (new["margin"] <= total["margin"][-1])) if self.keep else rows[:0]
+        near = np.flatnonzero((weight > 0) & (margin <= total["margin"][-1]))
+        new = {"margin": margin, "row": ids, "truth": true, "guess": guess}
         total.update(self._worst({name: np.concatenate([total[name], new[name][near]]) for name in _OF_WORST}))
 
     def _worst(self, rows: Accumulator) -> Accumulator:

@@ -1,4 +1,4 @@
-"""The triangle R of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
+"""The R factor of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
 
     √W [1, Φ − a, Y − b] = QR,   RᵀR = Σ w (1, φ − a, y − b)ᵀ(1, φ − a, y − b),
 R (q, q) upper triangular with a diagonal of at least 0, q = 1 + p + c. Two triangles are merged by the factorisation of
@@ -19,10 +19,9 @@ from bigkernel.arrays import Array
 from bigkernel.kernels.blas import add_rows
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
-MOST_COLUMNS = 4096  # q: 134 MB a triangle, and 2 q² flops a row in float64
+MOST_COLUMNS = 4096  # q: 134 MB an R, and 2 q² flops a row in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,25 +41,26 @@ class TriangleStatistic(MomentStatistic):
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
+        R = add_rows(a["R"], b["R"], triangular=True)
+        return {name: R if name == "R" else a[name] + b[name] for name in a}
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """As `merge`: triangles are no sums, and take none."""
         return self.merge(a, b)
 
     def finish(self, total: Accumulator) -> Accumulator:
-        """The total itself: a triangle is complete."""
+        """The total itself: R is complete."""
         return total
 
     def footprint(self, block_rows: int) -> Footprint:
         p, q = self.features.width, self.side
         return Footprint(
-            flops_per_row=self.features.flops_per_row + 2 * q * q,
+            flops_per_row=self.features.cost.flops_per_row + 2 * q * q,
             partial_bytes=8 * (q * q + 2 * (q - p) + 2),
-            work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
+            work_bytes=self.features.cost.fixed_bytes
+            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
             + 8 * (3 * q * q + 64 * q),
-            shared_bytes=self.features.fixed_bytes,
+            shared_bytes=self.features.cost.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -72,11 +72,6 @@ class TriangleStatistic(MomentStatistic):
                     wide = chunk.work.buffer("wide", (len(rows), q), np.float64)
                     wide[:, 0], wide[:, 1 : 1 + p], wide[:, 1 + p :] = rows[:, q - 1], rows[:, :p], rows[:, p : q - 1]
                     total["R"] = add_rows(total["R"], wide)
-
-
-def joined(a: Array, b: Array) -> Array:
-    """R of the rows of both."""
-    return add_rows(a, b, triangular=True)
 
 
 def moved(R: Array, columns: Array | None, targets: Array | None = None) -> Array:

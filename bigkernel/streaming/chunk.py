@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
@@ -83,15 +83,15 @@ def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
 class Workspace:
     """Buffers of one task, allocated on first use, the seconds spent in each stage, and bad rows that were skipped.
 
-    `passed` is told the rows of every block of a chunk that a statistic has left behind.
+    `on_block` is called with the rows of every block of a chunk that a statistic has left behind.
     """
 
     buffers: dict[str, Array] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    passed: Callable[[int], None] | None = None
+    on_block: Callable[[int], None] | None = None
     skipped: int = 0
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""
         held = self.buffers.get(name)
         if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
@@ -136,17 +136,17 @@ class Chunk:
     def __len__(self) -> int:
         return int(self.x.shape[0])
 
-    def blocks(self, index: Array | None = None) -> Iterator[slice | Array]:
+    def blocks(self, index: Array | None = None) -> Iterator[Index]:
         """Yield the rows of the chunk (or those of `index`) in blocks of about equal size."""
         count = len(self) if index is None else len(index)
-        parts = -(-count // self.block_rows)
-        for i in range(parts):
-            block = slice(count * i // parts, count * (i + 1) // parts)
+        blocks = -(-count // self.block_rows)
+        for i in range(blocks):
+            block = slice(count * i // blocks, count * (i + 1) // blocks)
             yield block if index is None else index[block]
-            if self.work.passed is not None:
-                self.work.passed(block.stop - block.start)
+            if self.work.on_block is not None:
+                self.work.on_block(block.stop - block.start)
 
-    def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
+    def load(self, block: Index, columns: int, dtype: DTypeLike) -> Array:
         """Convert and map the rows of a block, into a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
             x = self.x[block]
@@ -167,24 +167,23 @@ class Chunk:
         return rows
 
     def require_finite(self, name: str) -> None:
-        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number."""
-        if (bad := unsound(self.x)) is not None:
-            self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
+        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number.
 
-    def require_sound(self, name: str) -> None:
-        """Raise as `require_finite` does, also for infinite numbers in `y` (NaN: unlabelled), or any in `weight`."""
-        self.require_finite(name)
-        if (bad := unsound(self.y, missing=True)) is not None:
+        Also for infinite numbers in `y` (NaN: unlabelled), or any in `weight`.
+        """
+        if (bad := nonfinite_rows(self.x)) is not None:
+            self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
+        if (bad := nonfinite_rows(self.y, missing=True)) is not None:
             self._refuse(bad, "y", "are infinite", "NaN marks unlabelled rows")
-        if (bad := unsound(self.weight)) is not None:
+        if (bad := nonfinite_rows(self.weight)) is not None:
             self._refuse(bad, "weight", "are NaN or infinite", "expected finite numbers")
 
     def faults(self) -> Array:
-        """Find the rows that `require_sound` refuses, (n,) bool."""
+        """Find the rows that `require_finite` refuses, (n,) bool."""
         bad = np.zeros(len(self), bool)
-        for found in (unsound(self.x), unsound(self.y, missing=True), unsound(self.weight)):
-            if found is not None:
-                bad |= found
+        for rows in (nonfinite_rows(self.x), nonfinite_rows(self.y, missing=True), nonfinite_rows(self.weight)):
+            if rows is not None:
+                bad |= rows
         return bad
 
     def without(self, bad: Array, *, fresh: bool = False) -> Chunk:
@@ -208,7 +207,7 @@ class Chunk:
         )
 
 
-def is_plain(X: Any, n_features: int) -> bool:
+def is_plain(X: object, n_features: int) -> TypeGuard[Array]:
     """Tell a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
 
     Takes some microseconds: a row that is predicted alone takes no more than that to be looked at.
@@ -218,7 +217,7 @@ def is_plain(X: Any, n_features: int) -> bool:
     return X.shape[1] == n_features and len(X) > 0 and (X.dtype.kind != "f" or bool(np.isfinite(X).all()))
 
 
-def unsound(values: Any, *, missing: bool = False) -> NDArray[np.bool_] | None:
+def nonfinite_rows(values: Array | None, *, missing: bool = False) -> Array | None:
     """Find rows with a value that is not finite, (n,) bool; None: there is none. `missing`: NaN may stand."""
     if values is None or values.dtype.kind not in "fc":
         return None

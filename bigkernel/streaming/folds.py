@@ -86,9 +86,9 @@ class SomeFolds:
 
     def of(self, chunk: Chunk) -> Array:
         """See `Folds`; rows below −1 stay so."""
-        found, place = self.folds.of(chunk), np.full(self.folds.count, -1)
+        fold, place = self.folds.of(chunk), np.full(self.folds.count, -1)
         place[list(self.among)] = np.arange(len(self.among))
-        return np.where(found >= 0, place[found], found)
+        return np.where(fold >= 0, place[fold], fold)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class HeldOut:
         return 1
 
     def of(self, chunk: Chunk) -> Array:
-        parts = 2**20
-        return np.where(HashFolds(parts, self.seed, self.by).of(chunk) < self.share * parts, 0, -1)
+        buckets = 2**20
+        return np.where(HashFolds(buckets, self.seed, self.by).of(chunk) < self.share * buckets, 0, -1)
 
 
 def mixed(ids: Array, seed: int) -> Array:

@@ -2,15 +2,21 @@
 
 Plain data, fixed by the input and the settings and not by the cluster: the same plan gives the same bits on any number
 of workers. A segment is a run of whole chunks: the unit of commit.
+
+The partial results of segments are merged in a fixed binary tree. A node is named by its level and place: "0-3" is
+segment 3, "1-1" the merge of segments 2 and 3. The tree depends on the number of segments alone, so that sums are
+rounded alike whoever computes them. A finished node leaves a receipt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bigkernel.errors import PlanTooLarge
 from bigkernel.html import table
@@ -18,6 +24,90 @@ from bigkernel.html import table
 _SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
 _MAPPED_BYTES = 2**25  # from this size on glibc maps every array alone; workers are started so that it maps more
 _PANEL_ROWS = 384  # that BLAS packs of a rank-k update at most
+
+
+Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
+Merge = tuple[str, str, str]  # node, left, right
+_MOST_SECONDS = 1e11
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The record that a finished task leaves: who, what, how long."""
+
+    node: str  # of the merge tree, "0-3" for segment 3
+    start: int  # rows start … stop
+    stop: int
+    digest: str = ""  # SHA-256 of the partial; empty where it was not published
+    seconds: dict[str, float] = field(default_factory=dict)  # per stage; read: spent waiting for rows
+    elapsed: float = 0.0  # seconds in all
+    bytes_read: int = 0
+    worker: str = ""
+    peak_bytes: int = 0  # highest resident memory of the worker's process so far
+    skipped: int = 0  # rows left out because they were not finite
+    starts: int = 1  # how often a worker began it, where the run has counted
+    retries: tuple[str, ...] = ()  # why it was tried again, once for each time
+    resumed: bool = False  # found in the run, not computed again
+    ended: float = 0.0  # seconds since 1970 on the worker's clock
+
+    @property
+    def rows(self) -> int:
+        """Rows covered."""
+        return self.stop - self.start
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, object]) -> Receipt:
+        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # seen to below
+        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
+        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
+        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
+        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
+            raise ValueError("expected whole numbers of rows and bytes")
+        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
+            raise ValueError("expected seconds")
+        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
+            raise ValueError("expected texts")
+        return receipt
+
+
+def leaf(index: int) -> str:
+    """Name the node of a segment."""
+    return f"0-{index}"
+
+
+def merge_tree(count: int) -> list[Merge]:
+    """List the merges over `count` segments: (node, left, right), children before parents."""
+    level, names, merges = 0, [leaf(i) for i in range(count)], []
+    while len(names) > 1:
+        level += 1
+        above = []
+        for i in range(0, len(names) - 1, 2):
+            node = f"{level}-{i // 2}"
+            merges.append((node, names[i], names[i + 1]))
+            above.append(node)
+        names = above + names[len(names) - len(names) % 2 :]
+    return merges
+
+
+def spans(count: int) -> dict[str, tuple[int, int]]:
+    """Return, of every node, the first segment that it covers and one past the last."""
+    covers = {leaf(i): (i, i + 1) for i in range(count)}
+    for node, left, right in merge_tree(count):
+        covers[node] = covers[left][0], covers[right][1]
+    return covers
+
+
+def ancestors_of(merges: Sequence[Merge], beyond: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """Return, of every node of some merges, the nodes that contain it, nearest first; `beyond` contain them all."""
+    above: dict[str, tuple[str, ...]] = {}
+    for node, left, right in reversed(merges):  # parents before children
+        above[left] = above[right] = (node, *above.setdefault(node, beyond))
+    return above
 
 
 @dataclass(frozen=True)
@@ -214,7 +304,7 @@ class Plan:
                 return percent
         return 0
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, int | float]:
         """Return the figures of the plan as plain data, for people and for JSON."""
         return {
             "rows": self.n_rows,
@@ -225,7 +315,7 @@ class Plan:
             "flops": self.flops,
             "bytes_read": self.bytes_read,
             "partial_bytes": self.partial_bytes,
-            "task_bytes": self.task_bytes,
+            "task_bytes": self.held_bytes(ONE_WORKER),
         }
 
 

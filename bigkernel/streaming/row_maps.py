@@ -6,11 +6,12 @@ Shapes: b rows of a block, d features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import MapCost, RowMap, apply_maps, map_costs, mapped_width
 
@@ -25,12 +26,12 @@ class SameWidth:
         return MapCost()
 
 
-def float_of(dtype: Any) -> np.dtype[Any]:
+def float_of(dtype: DTypeLike) -> DType:
     """Return the dtype that rows in memory are mapped in: float64 for numbers of 8 bytes, float32 for narrower ones."""
     return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
 
 
-def mapped_rows(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
+def mapped_rows(x: Array, row_map: RowMap, dtype: DType) -> Array:
     """Map rows x (n, d) in memory to (n, width) of `dtype`; x stays as it is, and rows with NaN become NaN.
 
     Raises

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from bigkernel import connect
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.shared.experiments import data_option, json_option, out_option

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.sweep import Swept, sweep
 from pipelines.shared.product_rates import gemm_flops_per_second, product_flops_per_second
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
@@ -48,6 +48,7 @@ def measure(
         spent = _processor_seconds(client) - before
         turns.append(_turn(gemm, products, swept, spent, flops))
         update(i + 1, repeats)
+    stages = swept.report()["stage_seconds"]
     return {
         "rows": len(rows),
         "landmarks": landmarks,
@@ -55,10 +56,10 @@ def measure(
         "executor": swept.executor,
         **{name: [turn[name] for turn in turns] for name in turns[0]},
         **{f"{name}_median": statistics.median(turn[name] for turn in turns) for name in turns[0] if "ratio" in name},
-        "stage_seconds": swept.stages,
-        "stage_gflops": {name: len(rows) * flops[name] / swept.stages[name] / 1e9 for name in flops},
+        "stage_seconds": stages,
+        "stage_gflops": {name: len(rows) * flops[name] / stages[name] / 1e9 for name in flops},
         "shares": shares(swept, workers),
-        "peak_bytes": swept.peak_bytes,
+        "peak_bytes": swept.report()["peak_bytes"],
     }
 
 
@@ -92,7 +93,7 @@ def shares(swept: Swept, workers: int) -> dict[str, float]:
 
     "beside stages": in tasks, between their stages; "no task": start, scheduler, and workers that wait for the last.
     """
-    whole, stages = swept.seconds * workers, swept.stages
+    whole, stages = swept.seconds * workers, swept.report()["stage_seconds"]
     tasks, merges = sum(receipt.elapsed for receipt in swept.receipts), stages.get("merge", 0.0)
     beside = tasks - (sum(stages.values()) - merges), whole - tasks - merges
     return {name: value / whole for name, value in {**stages, **dict(zip(BESIDE, beside, strict=True))}.items()}

@@ -14,8 +14,8 @@ from typing import Any
 
 from bigkernel import connect
 from bigkernel.data.corpus import Corpus, open_corpus
+from bigkernel.engine.process import peak_bytes
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.engine.telemetry import peak_bytes
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
 
 EXECUTORS = ("processes", "threads")

@@ -20,7 +20,7 @@ from sklearn.datasets import load_diabetes, load_digits, make_friedman1
 from bigkernel import SSSL, Gaussian, KernelRidge
 from bigkernel.arrays import Array
 from bigkernel.errors import Inaccurate
-from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.solvers.residuals import PROMISE
 from bigkernel.solvers.whitening import whiten
 
 SIGMAS, ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0), (1e-6, 1e-4, 1e-2, 1.0)

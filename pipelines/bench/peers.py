@@ -150,7 +150,7 @@ CONTENDERS = {
 def main() -> None:
     """Run the contender that the command line names."""
     from bigkernel import open_corpus
-    from bigkernel.engine.telemetry import peak_bytes
+    from bigkernel.engine.process import peak_bytes
 
     name, path, landmarks, alpha, out = sys.argv[1:]
     figures = CONTENDERS[name](open_corpus(path), int(landmarks), float(alpha))

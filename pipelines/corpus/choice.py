@@ -14,9 +14,8 @@ from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
-from bigkernel.kernels.bandwidths import median_width
+from bigkernel.events.job import Note, emit
+from bigkernel.kernels.landmarks import median_width
 from pipelines.corpus.settings import Settings
 
 Record = dict[str, Any]

@@ -25,13 +25,13 @@ from bigkernel import save_model
 from bigkernel.arrays import Array
 from bigkernel.cli.transforms import steps as transform_steps
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import choose_executor
 from bigkernel.estimators.evaluation import judge, told
-from bigkernel.events.kinds import Figures, Note, Step
-from bigkernel.events.scope import emit
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.events.job import Figures, Note, Step, emit
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
@@ -192,19 +192,19 @@ def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows
 def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
     """The plan of a fit to rows as the last view looks at them; `corpus` as of `widest`."""
     seen = widest(job, rows, corpus, list(job.views.values())[-1])
-    plan: Plan = model_of(job, job.width_for(rows.stored_width), job.penalty).plan(seen)
+    plan: Plan = model_of(job, job.width_for(rows.x.shape[1]), job.penalty).plan(seen)
     return plan
 
 
 def _require_room(plan: Plan, rows: Rows) -> None:
     """Refuse a cluster that cannot do the fit: memory, versions, input that a worker does not see."""
-    executor = executor_in_force(rows)
+    executor = choose_executor(rows)
     if isinstance(executor, Client):
         check_cluster(executor, rows, plan, settings())
 
 
 def _workers(rows: Rows) -> int:
-    executor = executor_in_force(rows)
+    executor = choose_executor(rows)
     return len(executor.ncores()) if isinstance(executor, Client) else processors() if executor == "threads" else 1
 
 

@@ -12,8 +12,7 @@ from bigkernel import Corpus, open_corpus
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import emit
+from bigkernel.events.job import Note, emit
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.corpus.settings import LANDMARK_SHARE, Settings
 from pipelines.shared import digit_corpora

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from bigkernel import MomentNormalizer, OrientationFeatures, UnitNormalizer
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
-from bigkernel.kernels.bandwidths import median_width
+from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
 from pipelines.shared.experiments import data_file, read_all
 

@@ -32,8 +32,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 from pipelines.shared.blank import Blank
 
 START_SECONDS = 120.0  # most that processes may take to start

@@ -66,7 +66,7 @@ def timed(corpus: Corpus, landmarks: int, workers: int) -> Timing:
         len(rows),
         swept.seconds,
         len(swept.plan.segments),
-        swept.flops_per_second,
+        1e9 * swept.report()["gflops_per_second"],
         statistics.fmean([*before, *after]),
         load,
     )

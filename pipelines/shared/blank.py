@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.data.corpus import chunk_rows_for
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import Source
+from bigkernel.engine.rows import Rows, Source
 
 
 @dataclass(frozen=True, eq=False)

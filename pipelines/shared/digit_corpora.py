@@ -19,7 +19,7 @@ from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.bar import bar

@@ -17,7 +17,7 @@ from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.page import Column, Table
 from pipelines.shared.timed_sweeps import SIGMA, moments_job
@@ -50,7 +50,7 @@ def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
 
     def gram() -> tuple[float, int]:
         swept = sweep(plain, statistic, what="moments")
-        return swept.seconds, swept.peak_bytes
+        return swept.seconds, swept.report()["peak_bytes"]
 
     def of(make: Callable[[], Any]) -> Job:
         def run() -> tuple[float, int]:

@@ -27,7 +27,7 @@ import bigkernel
 from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.readers import open_source
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import processors
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared import pictures

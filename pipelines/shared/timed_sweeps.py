@@ -16,7 +16,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.kernels.landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.row_maps import UnitNorm

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.options import Numbers
-from bigkernel.kernels.uniform_landmarks import require_count
+from bigkernel.kernels.landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import MNIST_FILES, Digits

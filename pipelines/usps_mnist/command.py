@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from bigkernel.kernels.uniform_landmarks import require_count
+from bigkernel.kernels.landmarks import require_count
 from pipelines.shared.experiments import Report, options, steps
 from pipelines.usps_mnist import page
 from pipelines.usps_mnist.choice import best, whole_grid

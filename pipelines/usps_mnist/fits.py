@@ -14,7 +14,7 @@ import numpy as np
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.landmark_choice import choose
+from bigkernel.estimators.kernel_basis import choose
 from pipelines.shared.experiments import digit_pair, timed
 
 Predict = Callable[[Array], Array]
@@ -160,7 +160,7 @@ def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int)
         return "uniform"
     domain = np.repeat([0, 1], [len(source), len(target)])
     rows, method = as_rows(np.concatenate([source, target]), domain=domain), "k-means" if kind == KMEANS else HALVES_OF
-    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw)).landmarks
+    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw))[0]
 
 
 class Draws:

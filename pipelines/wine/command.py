@@ -25,7 +25,7 @@ from sklearn.preprocessing import FunctionTransformer
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
 from bigkernel.arrays import Array
 from bigkernel.errors import RankDeficient
-from bigkernel.kernels.uniform_landmarks import require_count
+from bigkernel.kernels.landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, data_file, options, read_all, timed
 from pipelines.wine import page

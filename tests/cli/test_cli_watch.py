@@ -24,8 +24,7 @@ from rich.console import Console
 from bigkernel.cli import follow as watching
 from bigkernel.cli import main
 from bigkernel.data import run_lock
-from bigkernel.data.run_directory import write_sealed
-from bigkernel.data.run_status import command_of, survey
+from bigkernel.data.run_directory import command_of, survey, write_sealed
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep

@@ -17,8 +17,7 @@ from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import ListOf, check_mapping, cluster_of, read_file, read_mapping
-from bigkernel.engine.telemetry import blas_threads
-from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
+from bigkernel.engine.process import OneBlasThread, Undisturbed, blas_threads
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.events.plugin import Monitor
 

@@ -81,7 +81,7 @@ REFUSED = {
     "no piece": (lambda: (iter(()),), {}, "no row to write"),
     "no row": (lambda: (X[:0],), {}, "no row to write"),
     "labels beside pieces": (lambda: (pieces(X), CODES), {}, r"pair \(X, y\)"),
-    "too few labels": (lambda: (X, CODES[:3]), {}, "y: expected 130 values to go with X, found 3"),
+    "too few labels": (lambda: (X, CODES[:3]), {}, "y: fewer values than rows; give one a row"),
     "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "have 6 pixels, rows 4"),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
     "text": (lambda: (FRAME.assign(t="x"),), {}, r"columns that are no numbers \(t: \w+\)"),
@@ -114,7 +114,7 @@ def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(na
     for value in ARGUMENTS[name]:
         with pytest.raises(DataError if name == "classes" else ConfigError, match=f"^{name}: expected .*, found"):
             write_corpus(corpus.path, X, CODES, overwrite=True, **{name: value})
-    assert open_corpus(corpus.path).seal == corpus.seal
+    assert open_corpus(corpus.path).digest == corpus.digest
 
 
 def test_numbers_of_numpy_are_arguments_too(tmp_path):

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from bigkernel.cli import main
-from bigkernel.engine.collector import collect_as_usual
+from bigkernel.engine.interrupts import collect_as_usual
 
 CODE = """
 import atexit, gc, sys
-from bigkernel.engine.collector import collect_as_usual, collect_rarely
+from bigkernel.engine.interrupts import collect_as_usual, collect_rarely
 usual, frozen = gc.get_threshold(), gc.get_freeze_count()
 atexit.register(lambda: print(gc.get_freeze_count() == 0))  # called after what is registered later
 collect_rarely()

@@ -10,8 +10,7 @@ from bigkernel import KernelRidge, Standardizer, SweepSearchCV, executing
 from bigkernel.engine import pilot as pilots
 from bigkernel.engine.pilot import LONG_ROWS, MARGIN, Piece, extrapolate, pilot
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 
 N = 20_000
 X = np.random.default_rng(0).random((N, 4)).astype("float32")

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
 from bigkernel.config import settings
-from bigkernel.data import seals
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -67,7 +67,7 @@ def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor
     create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
     with executing(executor):
         total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
-    seals.write(tmp_path / "out")
+    zarr_arrays.write_manifest(tmp_path / "out")
     group = open_predictions(tmp_path / "out")
     assert total["rows"] == N
     assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
@@ -87,7 +87,7 @@ def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, 
     step = rows.bounds(settings())[1]
     create(tmp_path / "out", model, N, step, decision=decision, flat=flat, std=True)
     total = sweep(rows, PredictionWriter(model, str(tmp_path / "out"), step, decision, flat, True)).total
-    seals.write(tmp_path / "out")
+    zarr_arrays.write_manifest(tmp_path / "out")
     group = open_predictions(tmp_path / "out")
     values = kernel(X, X[:20]) @ coef + INTERCEPT[:c]
     deviations = np.sqrt(posterior.variance(kernel(X, X[:20]), np.ones(N)))
@@ -138,8 +138,8 @@ def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):
         writer.update(writer.zero(), as_rows(X).read(45, 60))
     with pytest.raises(DataError, match="chunk 1 wants 30 rows, found 20"):
         writer.update(writer.zero(), as_rows(X).read(30, 50))
-    seals.write(tmp_path / "out")
-    with pytest.raises(DataError, match="is published and sealed"):
+    zarr_arrays.write_manifest(tmp_path / "out")
+    with pytest.raises(DataError, match="is published;"):
         writer.update(writer.zero(), as_rows(X).read(30, 60))
 
 

@@ -8,12 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigkernel.data.run_directory import Receipt
-from bigkernel.engine.context import JobDirectory
 from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
-from bigkernel.engine.executor import Schedule, schedule
-from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
-from bigkernel.streaming.plan import Footprint, Plan, plan
+from bigkernel.engine.executor import schedule
+from bigkernel.engine.sweep import JobDirectory
+from bigkernel.streaming.plan import Footprint, Plan, Receipt, leaf, merge_tree, plan, spans
 
 
 def planned(count: int) -> Plan:
@@ -31,7 +29,7 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
         if not inside & of_run:  # no usable node of a run contains another
             of_run |= inside
             finished[node] = Receipt(node, *covers[node])
-    found = Schedule(planned(count), finished, {})
+    found = schedule(planned(count), finished)
     assert {segment.index for segment in found.waiting} == set(range(count)) - of_run
     # several segments may be one task with the merges within them, several merges one task
     most, at_once = data.draw(st.sampled_from([1, 2, 4, 16])), data.draw(st.sampled_from([2, BUNDLE]))
@@ -60,13 +58,19 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
     assert len(done) == len(set(done)) == len(finished) + len(found.waiting) - 1
 
 
+def due_of(steps, node, held):
+    """The merge that takes a node, if both of its children are held."""
+    above = steps.merge_above.get(node)
+    return above if above and {*above[1:]} <= held else None
+
+
 @given(count=st.integers(1, 70), data=st.data())
 def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
-    found, held, done = schedule(planned(count), None), set[str](), []
+    found, held, done = schedule(planned(count)), set[str](), []
     for i in data.draw(st.permutations(range(count))):
         node = leaf(i)
         held.add(node)
-        while due := found.merge_due(node, held):
+        while due := due_of(found, node, held):
             assert node in due[1:]
             held -= set(due[1:])
             held.add(due[0])
@@ -77,11 +81,10 @@ def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
 
 
 def test_nodes_are_named_by_their_rows():
-    found = schedule(planned(3), None)
+    found = schedule(planned(3))
     assert found.name_of("0-1") == "rows 2:4"
     assert found.name_of("1-0") == "the merge of rows 0:4"
     assert found.name_of("all") == "the job itself"
-    assert found.rows["2-0"] == (0, 6)
     assert found.segments_of("1-0") == ("0-0", "0-1")
     assert found.segments_of("0-2") == ("0-2",)
     assert found.segments_of("all") == ("all",)
@@ -123,10 +126,10 @@ def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_eac
     doomed = dict(zip(rng.permutation(200)[:67].tolist(), rng.integers(1, 90, 67).tolist(), strict=True))
     done = Counter[int]()
     for stop in (6_000, 14_000, 10**9):  # tasks that this driver sees
-        found = Schedule(planned(count), {node: Receipt(node, 0, 0) for node in published}, {})
+        found = schedule(planned(count), {node: Receipt(node, 0, 0) for node in published})
         ready = deque(leaf(segment.index) for segment in spread(found.waiting, len(workers)))
         held = set(published)
-        ready.extendleft(due[0] for node in published if (due := found.merge_due(node, held)) and due[1] == node)
+        ready.extendleft(due[0] for node in published if (due := due_of(found, node, held)) and due[1] == node)
         seen = 0
         while ready and seen < stop:
             batch = [(worker, ready.popleft()) for worker in sorted(workers)[: len(ready)]]
@@ -146,7 +149,7 @@ def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_eac
                 else:
                     published[node] = (int(node[2:]),)
                 held.add(node)
-                if due := found.merge_due(node, held):
+                if due := due_of(found, node, held):
                     ready.appendleft(due[0])
     ((root, segments),) = published.items()
     assert root == merges[-1][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,24 +10,21 @@ from types import SimpleNamespace
 import dask
 import numpy as np
 import pytest
-from distributed import Client
 from drivers import wait_until
-from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
+from probes import Bulky, Die, Hold, Sums, Touch
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run
-from bigkernel.engine import telemetry
+from bigkernel.engine import process, tasks
 from bigkernel.engine.dask_executor import MOST_SEGMENTS, bundle_segments, segments_a_task
 from bigkernel.engine.executor import schedule
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.engine.tasks import Job, run_subtree
-from bigkernel.engine.telemetry import ToScheduler
+from bigkernel.engine.tasks import SweepTask, ToScheduler, run_subtree
 from bigkernel.errors import TaskAbandoned
-from bigkernel.events.kinds import Pulse
-from bigkernel.streaming.merge_tree import leaf
-from bigkernel.streaming.plan import Footprint, Plan, plan
+from bigkernel.streaming.chunk import Workspace
+from bigkernel.streaming.plan import Footprint, Plan, leaf, plan
 
 SEGMENTS, WIDTH, CHUNK = 64, 3, 5
 rng = np.random.default_rng(8)
@@ -56,13 +54,13 @@ def planned(count: int, flops_per_row: float) -> Plan:
 
 
 def test_a_task_has_as_many_segments_as_take_seconds_and_leave_every_slot_eight_tasks():
-    assert segments_a_task(schedule(planned(10_000, 1.0), None), 2) == MOST_SEGMENTS
-    assert segments_a_task(schedule(planned(10_000, 1e12 / 3000), None), 2) == 2  # a third of ten seconds each
-    assert segments_a_task(schedule(planned(10_000, 1e12), None), 2) == 1
-    assert segments_a_task(schedule(planned(10_000, 1.0), None), 300) == 4
-    assert segments_a_task(schedule(planned(31, 1.0), None), 2) == 1
-    assert segments_a_task(schedule(planned(32, 1.0), None), 2) == 2
-    assert segments_a_task(schedule(planned(0, 1.0), None), 2) == 1
+    assert segments_a_task(schedule(planned(10_000, 1.0)), 2) == MOST_SEGMENTS
+    assert segments_a_task(schedule(planned(10_000, 1e12 / 3000)), 2) == 2  # a third of ten seconds each
+    assert segments_a_task(schedule(planned(10_000, 1e12)), 2) == 1
+    assert segments_a_task(schedule(planned(10_000, 1.0)), 300) == 4
+    assert segments_a_task(schedule(planned(31, 1.0)), 2) == 1
+    assert segments_a_task(schedule(planned(32, 1.0)), 2) == 2
+    assert segments_a_task(schedule(planned(0, 1.0)), 2) == 1
 
 
 def traced(task, *args):
@@ -81,11 +79,11 @@ def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_pat
     steps = plan_sweep(rows, statistic)
     if run:
         run.begin({}, resume=False)
-    two, subtree = (bundle_segments(schedule(steps, None), most)[i] for most, i in ((2, 0), (MOST_SEGMENTS, 1)))
-    job = Job(statistic, 16, run)
-    run_subtree(job, rows, two.segments[:1], ())  # what is loaded once
-    _, least = traced(run_subtree, job, rows, two.segments, two.merges)
-    (total, receipt, receipts), peak = traced(run_subtree, job, rows, subtree.segments, subtree.merges)
+    two, subtree = (bundle_segments(schedule(steps), most)[i] for most, i in ((2, 0), (MOST_SEGMENTS, 1)))
+    task = SweepTask(statistic, 16, run)
+    run_subtree(task, rows, two.segments[:1], ())  # what is loaded once
+    _, least = traced(run_subtree, task, rows, two.segments, two.merges)
+    (total, receipt, receipts), peak = traced(run_subtree, task, rows, subtree.segments, subtree.merges)
     assert (len(receipts), receipt.node, receipt.start) == (MOST_SEGMENTS, subtree.node, CHUNK * MOST_SEGMENTS)
     assert (total is None) is published
     partial_bytes = 8 * (tail + WIDTH + 1)
@@ -110,23 +108,20 @@ def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, 
 
 
 @pytest.mark.cluster
-def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, tmp_path):
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        local_cluster(2) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        pytest.raises(TaskAbandoned) as caught,
-    ):
+def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, cluster, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 1)
+    with pytest.raises(TaskAbandoned) as caught:
         sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
+    wait_for_workers(client, 2, 90)
     assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: ended 2 worker")
 
 
 @pytest.mark.cluster
 def test_a_task_that_nobody_waits_for_ends_with_the_segment_that_it_is_at(rows, client, tmp_path):
     touch, gate = Touch(str(tmp_path / "touched")), Hold(0, str(tmp_path / "gate"))
-    subtree = bundle_segments(schedule(plan_sweep(rows, Sums(WIDTH)), None), MOST_SEGMENTS)[0]
-    job = Job(Sums(WIDTH, Both(touch, gate)), 16)
-    future = client.submit(run_subtree, job, rows, subtree.segments, subtree.merges, pure=False)
+    subtree = bundle_segments(schedule(plan_sweep(rows, Sums(WIDTH))), MOST_SEGMENTS)[0]
+    task = SweepTask(Sums(WIDTH, Both(touch, gate)), 16)
+    future = client.submit(run_subtree, task, rows, subtree.segments, subtree.merges, pure=False)
     wait_until(gate.holding)
     key = future.key
     future.release()
@@ -153,32 +148,24 @@ class Both:
             act(chunk)
 
 
-class FakeWorker:
-    """What `ToScheduler` uses of a worker."""
-
-    def __init__(self):
-        self.sent = []
-
-    def log_event(self, topic, message):
-        self.sent.append(message["messages"])
-
-
-def test_pulses_of_a_worker_leave_together_and_none_is_told_as_news_twice(monkeypatch):
-    worker, now = FakeWorker(), SimpleNamespace(monotonic=lambda: clock[0])
-    clock = [100.0]
-    monkeypatch.setattr(telemetry, "get_worker", lambda: worker)
-    monkeypatch.setattr(telemetry, "time", now)
-    hear = ToScheduler("tok", 2.0)
-    hear(Pulse("0-0", 0, "w"))
-    assert [(m["kind"], m["node"], m["sweep"]) for m in worker.sent.pop()] == [("running", "0-0", "tok")]
-    for pulse in (Pulse("0-0", 10, "w"), Pulse("0-0", 20, "w"), Pulse("0-1", 0, "w"), Pulse("0-1", 5, "w")):
-        hear(pulse)
-    assert not worker.sent
-    clock[0] += 2
-    hear(Pulse("0-2", 0, "w"))
-    # the latest of each; what nobody knew of yet begins
-    assert [(m["kind"], m["node"], m["rows"]) for m in worker.sent.pop()] == [
-        ("pulse", "0-0", 20),
-        ("running", "0-1", 5),
-        ("running", "0-2", 0),
-    ]
+@pytest.mark.parametrize(
+    ("pause", "told"),
+    [(2.0, [("running", "0-0", 0), ("pulse", "0-0", 20), ("pulse", "0-1", 10)]),
+     (0.5, [("running", "0-0", 0), ("pulse", "0-0", 20), ("running", "0-1", 0), ("pulse", "0-1", 20)])],
+)  # fmt: skip
+def test_a_thread_tells_how_far_it_is_once_in_a_pause_and_of_a_begin_at_once_where_workers_are_few(
+    monkeypatch, pause, told
+):
+    sent, clock = [], [100.0]
+    worker = SimpleNamespace(address="w", log_event=lambda topic, message: sent.extend(message["messages"]))
+    for module in (tasks, process):
+        monkeypatch.setattr(module, "get_worker", lambda: worker)
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(tasks, "_thread", threading.local())
+    for node in ("0-0", "0-1"):
+        pulses = tasks._Pulses(ToScheduler("tok", pause), node, Workspace(), stop=30)
+        for rows in (0, 10, 10):
+            pulses.count(rows)
+            clock[0] += pause / 2
+    assert [(m["kind"], m["node"], m["rows"]) for m in sent] == told
+    assert {m["sweep"] for m in sent} == {"tok"}

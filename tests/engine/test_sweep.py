@@ -22,22 +22,19 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.data.run_directory import Receipt
-from bigkernel.engine import telemetry
-from bigkernel.engine.context import Execution, choose, executing, processors
-from bigkernel.engine.executor import PartialSums, schedule
+from bigkernel.engine import tasks
+from bigkernel.engine.context import executing
+from bigkernel.engine.executor import hold, schedule
+from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.engine.tasks import Job, merge
-from bigkernel.engine.telemetry import blas_threads
+from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
+from bigkernel.engine.tasks import SweepTask, merge
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
-from bigkernel.events.kinds import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded
-from bigkernel.events.scope import observe
+from bigkernel.events.job import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
-from bigkernel.streaming.plan import Footprint, plan
+from bigkernel.streaming.plan import Footprint, Receipt, ancestors_of, leaf, merge_tree, plan
 from bigkernel.streaming.row_maps import Scale, UnitNorm
 
 N, D, M = 230, 4, 6
@@ -77,7 +74,7 @@ def build(tmp_path, make_corpus):
 
 def scheduled(count):
     """The schedule of so many segments of a row each, none of which is there yet."""
-    return schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1), None)
+    return schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1))
 
 
 def bits(swept):
@@ -199,9 +196,9 @@ def test_receipts_cover_the_rows_in_order_and_say_what_was_done(build, executor)
     report = swept.report()
     assert report["rows"] == N
     assert report["executor"] == (executor if isinstance(executor, str) else "dask")
-    assert {"read", "convert"} <= set(swept.stages)
-    assert swept.peak_bytes == max(receipt.peak_bytes for receipt in swept.receipts)
-    assert swept.flops_per_second == pytest.approx(swept.plan.flops / swept.seconds)
+    assert {"read", "convert"} <= set(report["stage_seconds"])
+    assert report["peak_bytes"] == max(receipt.peak_bytes for receipt in swept.receipts)
+    assert report["gflops_per_second"] == pytest.approx(swept.plan.flops / swept.seconds / 1e9)
 
 
 def test_observers_are_told_of_every_segment(build, executor):
@@ -223,7 +220,7 @@ def test_observers_are_told_of_every_segment(build, executor):
 
 
 def test_a_running_segment_tells_its_rows_block_by_block_and_the_seconds_of_its_stages(build, monkeypatch):
-    monkeypatch.setattr(telemetry, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "PULSE_SECONDS", 0.0)
     events = []
     with observe(events.append):
         swept = sweep(build(), STATISTIC, client="serial")
@@ -262,7 +259,7 @@ def test_the_choice_of_client_and_run_holds_inside_a_block(build, executor, tmp_
         assert bits(sweep(rows, Sums(D), what="counting")) == bits(swept)
     with executing(executor):
         assert sweep(rows, Sums(D), client="serial").executor == "serial"
-    assert choose(rows, Execution().client) == "threads"
+    assert choose_executor(rows) == "threads"
 
 
 # ---------------------------------------------------------------- in this process
@@ -342,13 +339,12 @@ def test_threads_begin_the_next_segments_before_partials_are_merged(monkeypatch)
 
 
 def test_threads_hold_few_partials_at_a_time():
-    job, count = Job(Sums(1), 16), 64
-    tree, most = PartialSums(job, scheduled(count)), 0
-
+    count, held, most = 64, {}, 0
     for i in range(count):
-        tree.add(leaf(i), ({"sum": np.ones(1), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
-        most = max(most, len(tree.held))
-    ((total, receipt),) = tree.held.values()
+        partial = {"sum": np.ones(1), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)
+        hold(held, partial, SweepTask(Sums(1), 16), scheduled(count))
+        most = max(most, len(held))
+    ((total, receipt),) = held.values()
     assert total["rows"] == [count]
     assert (receipt.start, receipt.stop) == (0, count)
     assert most <= 7  # log2(64) + 1
@@ -394,10 +390,11 @@ def test_partials_may_finish_in_any_order(count, data):
     values = 10.0 ** np.random.default_rng(count).integers(-12, 12, (count, 1))
 
     def merged(order):
-        tree = PartialSums(Job(Sums(1), 16), scheduled(count))
+        held, steps = {}, scheduled(count)
         for i in order:
-            tree.add(leaf(i), ({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
-        ((total, _),) = tree.held.values()
+            partial = {"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)
+            hold(held, partial, SweepTask(Sums(1), 16), steps)
+        ((total, _),) = held.values()
         return total
 
     assert zarr_arrays.digest(merged(order)) == zarr_arrays.digest(merged(range(count)))
@@ -418,7 +415,7 @@ def test_the_ancestors_of_a_node_are_those_that_contain_it_nearest_first(count):
 def test_merging_changes_neither_of_its_inputs():
 
     a, b = ({"sum": np.full(1, v), "rows": np.ones(1)} for v in (1.0, 2.0))
-    total, receipt = merge(Job(Sums(1), 16), "1-0", (a, Receipt("0-0", 0, 5)), (b, Receipt("0-1", 5, 9)))
+    total, receipt = merge(SweepTask(Sums(1), 16), "1-0", (a, Receipt("0-0", 0, 5)), (b, Receipt("0-1", 5, 9)))
     assert (total["sum"], a["sum"], b["sum"]) == ([3.0], [1.0], [2.0])
     assert (receipt.node, receipt.start, receipt.stop) == ("1-0", 0, 9)
 

@@ -11,9 +11,8 @@ import pytest
 from bigkernel.data.run_directory import ArrayRef
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.engine.tasks import Job, merge_bundle
-from bigkernel.events.kinds import Incident
-from bigkernel.events.scope import observe
+from bigkernel.engine.tasks import SweepTask, merge_bundle
+from bigkernel.events.job import Incident, observe
 from pipelines.scaling.scheduler import Count
 from pipelines.shared.blank import Blank
 
@@ -135,4 +134,4 @@ def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypa
     swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Weighty(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert len(jobs) == 7
-    assert all(isinstance(job, Job) and job.statistic.weights == ArrayRef("") for job in jobs)
+    assert all(isinstance(job, SweepTask) and job.statistic.weights == ArrayRef("") for job in jobs)

@@ -12,10 +12,9 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, directions
+from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.statistics.moments import MomentStatistic, Targets, Witness, windows_to_skip
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -112,7 +111,7 @@ def rounded(dtype, sums, every):
     X = TABLES[10][0].astype(np.float32)
     kernel, Z = Gaussian(3.0), X[:M].astype(float)
     features = LandmarkMap(kernel, Z, np.dtype(dtype), shift=centre_of(kernel, Z, dtype))
-    V = whiten(kernel(Z), warn=False).expand(directions(M))
+    V = whiten(kernel(Z), warn=False).expand(probes(M, VECTORS))
     statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V[None], every))
     swept = sweep(as_rows(X, np.zeros(N)), statistic, client="serial").total
     B, a = (

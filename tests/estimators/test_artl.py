@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
-from bigkernel.kernels.bandwidths import median_width
+from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.experiments import digit_pair
 
 rng = np.random.default_rng(41)

@@ -22,8 +22,7 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
 from bigkernel.estimators import ridge
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Step, observe
 from bigkernel.statistics.products import ProductStatistic
 
 rng = np.random.default_rng(1952)

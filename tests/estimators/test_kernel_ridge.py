@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.metrics import mean_squared_error
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, LinearRegression, Matern, Ridge, Sigmoid
-from bigkernel.engine.sources import ZarrSource
+from bigkernel.engine.rows import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import checks
 

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from contextlib import nullcontext
+from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
 import dask
@@ -35,10 +36,11 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.estimators import landmark_choice
-from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
-from bigkernel.events.kinds import Spent
-from bigkernel.events.scope import observe
+from bigkernel.estimators import kernel_basis
+from bigkernel.estimators.kernel_basis import CHOICES, choose, sample_size
+from bigkernel.events.job import Spent, observe
+from bigkernel.kernels import landmarks
+from bigkernel.kernels.landmarks import rp_cholesky
 from bigkernel.streaming.row_maps import UnitNorm
 
 rng = np.random.default_rng(20170524)
@@ -46,16 +48,21 @@ N, D, M = 150, 4, 12
 X, y = rng.normal(size=(N, D)), rng.normal(size=N)
 DOMAIN = np.repeat([3, 0, 9], [100, 46, 4])
 KERNEL = Gaussian(1.5)
-by_kernel = pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
 every_choice = pytest.mark.parametrize("choice", CHOICES)
-ROWS = ("uniform", "balanced", "leverage", "rpcholesky")
+ROWS = ("uniform", "balanced", "rpcholesky")
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
+class Chosen(NamedTuple):
+    landmarks: np.ndarray
+    rows: np.ndarray | None
+    note: str | None
+
+
 def chosen(choice, rows=None, count=M, seed=5, kernel=KERNEL):
     rows = as_rows(X, domain=DOMAIN) if rows is None else rows
-    return choose(rows, choice, count, kernel=kernel, rng=np.random.RandomState(seed))
+    return Chosen(*choose(rows, choice, count, kernel=kernel, rng=np.random.RandomState(seed)))
 
 
 def fitted(choice, rows=None, kernel=KERNEL, **settings):
@@ -189,8 +196,8 @@ def test_domains_are_found_a_step_at_a_time(tmp_path):
 @pytest.fixture
 def many(monkeypatch):
     """Clusters of more rows than k-means sees all of."""
-    monkeypatch.setattr(landmark_choice, "FEW_ROWS", 200)
-    monkeypatch.setattr(landmark_choice, "_PART_BYTES", 2**12)
+    monkeypatch.setattr(kernel_basis, "FEW_ROWS", 200)
+    monkeypatch.setattr(kernel_basis, "_PART_BYTES", 2**12)
     centres = 4 * rng.normal(size=(15, 3))
     return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
 
@@ -224,8 +231,8 @@ def test_centres_of_many_rows_do_not_depend_on_who_finds_them(many, client):
 
 
 def test_only_a_sample_of_many_rows_is_read(many, monkeypatch):
-    seen, plain = [], landmark_choice._many
-    monkeypatch.setattr(landmark_choice, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
+    seen, plain = [], kernel_basis._many
+    monkeypatch.setattr(kernel_basis, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
     chosen("k-means", as_rows(many), 15)
     assert len(seen[0]) == sample_size(len(many), 3, 15, least=200) == 300
     assert (np.diff(seen[0]) > 0).all()
@@ -239,7 +246,7 @@ def test_samples_have_twenty_rows_a_landmark_within_bounds(n_rows, n_features, c
     assert sample_size(n_rows, n_features, count, least=20_000) == wanted
 
 
-@pytest.mark.parametrize("choice", ["k-means", "leverage", "rpcholesky"])
+@pytest.mark.parametrize("choice", ["k-means", "rpcholesky"])
 def test_rows_that_repeat_give_fewer_landmarks_and_a_warning(choice):
     rows = np.repeat(X[:5], 8, axis=0)
     with pytest.warns(RankDeficient, match=rf"{choice}.*5 .*12"):
@@ -275,45 +282,43 @@ def test_choices_by_the_kernel_follow_its_width():
     assert np.linalg.norm(wide, axis=1).mean() > np.linalg.norm(narrow, axis=1).mean()
 
 
-@by_kernel
-def test_choices_by_the_kernel_are_refused_where_they_mean_nothing(choice):
+def test_a_choice_by_the_kernel_is_refused_where_it_means_nothing():
     with pytest.raises(ConfigError, match=r"sigmoid kernel is not positive definite"):
-        fitted(choice, kernel=Sigmoid())
+        fitted("rpcholesky", kernel=Sigmoid())
 
 
-@pytest.mark.parametrize(("choice", "matrix"), [("leverage", 8 * 50 * 50), ("rpcholesky", 8 * 100 * 50)])
-def test_a_choice_that_takes_more_than_is_free_is_refused(choice, matrix, monkeypatch):
-    monkeypatch.setattr(landmark_choice, "STRIPS_BYTES", 0)
-    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 0)  # two rows a landmark
-    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D)
-    assert len(chosen(choice, count=50).landmarks) == 50
-    monkeypatch.setattr(landmark_choice, "free_bytes", lambda: matrix + 16 * 100 * D - 1)
-    with pytest.raises(PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"):
-        chosen(choice, count=50)
+def test_a_choice_that_takes_more_than_is_free_is_refused(monkeypatch):
+    needed = 8 * 100 * 50 + 16 * 100 * D
+    monkeypatch.setattr(kernel_basis, "STRIPS_BYTES", 0)
+    monkeypatch.setattr(kernel_basis, "FACTOR_BYTES", 0)  # two rows a landmark
+    monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed)
+    assert len(chosen("rpcholesky", count=50).landmarks) == 50
+    monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed - 1)
+    with pytest.raises(PlanTooLarge, match=r"landmarks='rpcholesky': choosing 50 landmarks among 100 rows.*'uniform'"):
+        chosen("rpcholesky", count=50)
 
 
 @pytest.mark.parametrize(
-    ("choice", "dtype", "factor_bytes", "sample", "options"),
+    ("dtype", "factor_bytes", "sample", "factor"),
     [
-        ("rpcholesky", "float32", 16 * M * M - 1, 2 * M, {"dtype": np.float32}),
-        ("rpcholesky", "float64", 16 * M * M - 1, 2 * M, {}),
-        ("rpcholesky", "float64", 8 * M * 40, 40, {}),
-        ("leverage", "float64", 8 * M * 40, 40, {}),
+        ("float32", 16 * M * M - 1, 2 * M, "float32"),
+        ("float64", 16 * M * M - 1, 2 * M, "float64"),
+        ("float64", 8 * M * 40, 40, "float64"),
     ],
 )
 def test_a_sample_is_cut_to_what_fits_and_with_two_rows_a_landmark_the_factor_is_like_the_rows(
-    monkeypatch, choice, dtype, factor_bytes, sample, options
+    monkeypatch, dtype, factor_bytes, sample, factor
 ):
-    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", factor_bytes)
-    seen, plain = [], landmark_choice.BY_KERNEL[choice]
+    monkeypatch.setattr(kernel_basis, "FACTOR_BYTES", factor_bytes)
+    seen, plain = [], rp_cholesky
 
-    def note(kernel, X, count, draws, **given):
-        seen.append((len(X), given))
-        return plain(kernel, X, count, draws, **given)
+    def note(kernel, X, count, draws, *, dtype):
+        seen.append((len(X), dtype))
+        return plain(kernel, X, count, draws, dtype=dtype)
 
-    monkeypatch.setitem(landmark_choice.BY_KERNEL, choice, note)
-    assert len(chosen(choice, as_rows(X.astype(dtype))).landmarks) == M
-    assert seen == [(sample, options)]
+    monkeypatch.setattr(landmarks, "rp_cholesky", note)
+    assert len(chosen("rpcholesky", as_rows(X.astype(dtype))).landmarks) == M
+    assert seen == [(sample, factor)]
 
 
 @every_choice

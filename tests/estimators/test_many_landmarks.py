@@ -92,7 +92,7 @@ def test_deviations_take_fewer_rows_a_block_where_they_are_wide(monkeypatch):
     model = KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, dtype="float64").fit(X, Y[:, 0])
     mean, deviation = model.predict(X, return_std=True)
     before = model._spread_predictor()
-    monkeypatch.setattr(posterior, "BLOCK_BYTES", 5 * (before.features.row_bytes + before.row_bytes))
+    monkeypatch.setattr(posterior, "BLOCK_BYTES", 5 * (before.features.cost.row_bytes + before.row_bytes))
     assert model._spread_predictor().most_rows == 5
     assert before.work_bytes(2048) - before.fixed_bytes == posterior.BLOCK_BYTES
     again, narrower = model.predict(X, return_std=True)

@@ -103,7 +103,13 @@ def test_of_weights_and_penalty_the_ratio_alone_matters():
 def test_of_many_rows_those_of_least_hash_are_kept_however_they_are_cut(small_steps):
     coef, intercept = rng.normal(size=(FOLDS, 3, 3)), rng.normal(size=(FOLDS, 3))
     statistic = HeldOutValues(
-        IdentityMap(np.zeros(3)), Targets(3, np.arange(3)), HeldOutFolds(FOLDS - 1), coef, intercept, 50, float(N)
+        IdentityMap(np.zeros(3)),
+        coef[None],
+        intercept[None],
+        HeldOutFolds(FOLDS - 1),
+        Targets(3, np.arange(3)),
+        50,
+        float(N),
     )
     weight = np.where(np.arange(N) % 7 == 0, 0.0, WEIGHT)
     whole = statistic.zero()

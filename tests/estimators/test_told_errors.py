@@ -18,8 +18,8 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.deviations import deviation_error
 from bigkernel.estimators.fitting import finish, solve, sum_up
 from bigkernel.estimators.precision import estimate_errors, next_precision
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
 rng = np.random.default_rng(5)
 N, M = 1500, 80

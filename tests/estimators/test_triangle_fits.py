@@ -16,11 +16,12 @@ from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.kernels.blas import add_rows
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.triangle_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.triangle import TriangleStatistic, joined, moved, selected
+from bigkernel.statistics.triangle import TriangleStatistic, moved, selected
 
 rng = np.random.default_rng(77)
 ROWS = 700
@@ -168,7 +169,7 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     for found, wanted in (
         (moved(R, shift, np.array([1.0])), A),
         (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
-        (joined(R, R), np.vstack([about, about])),
+        (add_rows(R, R, triangular=True), np.vstack([about, about])),
     ):
         assert_allclose(found.T @ found, wanted.T @ wanted, atol=1e-12 * np.abs(wanted.T @ wanted).max())
 
@@ -177,5 +178,5 @@ def test_a_singular_triangle_without_a_penalty_gives_the_solution_of_least_norm(
     F = rng.normal(size=(9, 4)) @ rng.normal(size=(4, 6))
     Y = rng.normal(size=(9, 2))
     stacked = Stacked.of(F, Y, 0.0)
-    assert_allclose(stacked.solution(), np.linalg.lstsq(F, Y, rcond=1e-12)[0], atol=1e-12)
+    assert_allclose(stacked.w, np.linalg.lstsq(F, Y, rcond=1e-12)[0], atol=1e-12)
     assert_allclose(stacked.inverse(np.eye(6)), np.linalg.pinv(F.T @ F, rcond=1e-12), rtol=1e-8, atol=1e-10)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import START, messages
 
-from bigkernel.data.run_directory import Receipt
 from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
-from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 PLAN = {"rows": 400, "flops": 4e6}
 
@@ -264,29 +263,12 @@ def test_a_snapshot_is_json_without_nan():
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_what_a_sweep_took_over_is_one_line_that_is_the_latest_when_it_changes():
-    board = board_of(islice(messages(40, 4), 4))  # a job, a sweep, two of its four resumed segments
-    (job,) = board.jobs.values()
-    assert [event["kind"] for event in job.events] == ["start", "resume"]
-    assert job.events[-1]["text"] == "moments: 2 of 40 segments found in the run"
-    job.note("note", "between", START + 1)
-    for message, _ in islice(messages(40, 4), 4, 7):
-        board.apply(message, START + 2)
-    assert [event["kind"] for event in job.events] == ["start", "note", "resume"]
-    assert job.events[-1] == {"time": START + 2, "kind": "resume", "text": "moments: 4 of 40 segments found in the run"}
-    for message, now in islice(messages(40, 4), 6, None):
-        board.apply(message, now)
-    assert [event["kind"] for event in job.events].count("resume") == 1
-
-
-def test_the_line_about_a_resume_comes_again_where_the_log_has_forgotten_it():
-    board = board_of(islice(messages(40, 4), 3))
-    (job,) = board.jobs.values()
-    for number in range(400):
-        job.note("note", str(number), START)
-    for message, now in islice(messages(40, 4), 3, 4):
-        board.apply(message, now)
-    assert job.events[-1]["text"] == "moments: 2 of 40 segments found in the run"
+@pytest.mark.parametrize(("resumed", "told"), [(0, ""), (4, ", 4 of which the run holds")])
+def test_the_line_about_the_start_of_a_sweep_says_what_its_run_holds(resumed, told):
+    (job, _), (sweep, _) = islice(messages(40, 4), 2)
+    board = board_of([(job, START), ({**sweep, "resumed": resumed}, START)])
+    ((event,),) = [job.events for job in board.jobs.values()]
+    assert event["text"] == f"moments: {40 * 65_536:,} rows in 40 segments{told}"
 
 
 def test_messages_of_unknown_jobs_sweeps_segments_and_kinds_change_nothing():

@@ -8,12 +8,24 @@ import pytest
 from probes import FailingDisk, Sums
 
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
-from bigkernel.engine.driver_blas import driver_blas
+from bigkernel.engine.process import driver_blas
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
+from bigkernel.events.job import (
+    Figures,
+    JobEnded,
+    JobStarted,
+    Note,
+    Pulse,
+    Scope,
+    Spent,
+    SweepEnded,
+    SweepStarted,
+    emit,
+    job,
+    observe,
+)
 from bigkernel.events.journal import NAME, Journal, read
-from bigkernel.events.kinds import Figures, JobEnded, JobStarted, Note, Pulse, Spent, SweepEnded, SweepStarted
-from bigkernel.events.scope import Scope, emit, job, observe
 from bigkernel.monitor.report import gather
 
 X = np.random.RandomState(0).standard_normal((400, 3))

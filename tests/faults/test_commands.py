@@ -12,7 +12,7 @@ import pytest
 from drivers import HELD, SEGMENTS, SLOW, Driver, leftovers, published, same_model
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.run_status import survey
+from bigkernel.data.run_directory import survey
 
 pytestmark = pytest.mark.cluster
 GRID = ["--landmarks", "200", "--sigma", "2:8:3", "--alpha", "1e-2,1", "--folds", "3", "--seed", "1"]
@@ -150,7 +150,7 @@ def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start
 
 @pytest.mark.endurance
 def test_F8_commands_that_are_killed_at_their_publishes_are_gone_on_with_to_the_same_results(start, tmp_path):
-    asked = {"ingest": 5, "score": 4, "tune": 4}
+    asked = {"score": 4, "tune": 4}
     driver = start(f"import killed_commands; killed_commands.main({str(tmp_path / 'jobs')!r}, {asked})")
     assert driver.wait(230) == 0, driver.errors()
     found = json.loads(driver.out.read_text().splitlines()[-1])

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from drivers import HELD, SEGMENTS, SLOW, leftovers, published, same_model, wait_until
 
-from bigkernel.data.run_status import survey
+from bigkernel.data.run_directory import survey
 
 
 @pytest.mark.endurance

@@ -192,6 +192,8 @@ def found_once(function: Any) -> Any:
         Case(kind="corpus", target="object"),
         Case(kind="corpus", dtype="object"),
         Case(dtype="f4", power=120, kernel="sigmoid", alpha=1e-300),
+        Case(dtype="f4", power=120),  # whose squares leave float32
+        *(Case(shape=(7, 1), alpha=0.0, width=30.0, seed=seed) for seed in (3, 6, 8)),  # of directions that sums hide
         Case(dtype="i8", look="one odd row", seed=7),  # landmarks that are one to the kernel
         Case(power=40, kernel="linear", seed=1),
         Case(power=1000, look="duplicates", shape=(1, 3)),

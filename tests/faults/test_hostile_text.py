@@ -23,11 +23,10 @@ from simulated import messages
 from bigkernel.cli.options import say
 from bigkernel.data.visible import MOST_LETTERS, all_visible, log_of, visible
 from bigkernel.events.board import Board
+from bigkernel.events.job import Incident, Note, Scope, emit
 from bigkernel.events.journal import Journal
 from bigkernel.events.journal import read as read_journal
-from bigkernel.events.kinds import Incident, Note
 from bigkernel.events.plugin import NAME, Monitor
-from bigkernel.events.scope import Scope, emit
 from bigkernel.monitor.dashboard.metrics import Collector
 from bigkernel.monitor.page import render
 from bigkernel.monitor.report import write

@@ -2,7 +2,7 @@
 
 F9 (a flipped bit of the input), F10 (a damaged partial result), F11 (a lost chunk), F12 (zeros are no loss), F17 (a
 store that fails now and then), F36 (odd paths, links, read-only stores), and single flipped bits over all files of a
-corpus, a run and a model, metadata and seals included.
+corpus, a run and a model, metadata and manifests included.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Accumulator, Footprint
 
 N, D, CHUNK_ROWS = 300, 6, 20
 rng = np.random.default_rng(3)
@@ -227,7 +226,7 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
 
 
 def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(corpus, interrupted, tmp_path):
-    """Files are hit in proportion to their size: chunks, zarr.json, seals, receipts and the manifest alike."""
+    """Files are hit in proportion to their size: chunks, zarr.json, manifests and receipts alike."""
     save_model(KernelRidgeClassifier(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
     expected = zarr_arrays.digest(swept(corpus).total)
     roots = {"corpus": Path(corpus.path), "model": tmp_path / "model", "run": tmp_path / "copy"}
@@ -262,25 +261,25 @@ def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(co
     assert min(hit.values()) >= 10, hit
 
 
-def test_a_seal_of_another_group_does_not_fit(corpus, made, tmp_path):
+def test_a_manifest_of_another_group_does_not_fit(corpus, made, tmp_path):
     info = CorpusInfo("other", classes=(0, 1, 2))
     with CorpusWriter(
         tmp_path / "other", n_features=D, dtype="u1", columns={"y": "i8"}, info=info, chunk_rows=CHUNK_ROWS
     ) as writer:
         writer.append(x=X, y=Y)
-    shutil.copy(tmp_path / "other" / "seal" / "zarr.json", Path(corpus.path) / "seal" / "zarr.json")
-    with pytest.raises(DataError, match=r"corpus/zarr.json: is not as it was when the group was sealed"):
+    shutil.copy(tmp_path / "other" / "manifest" / "zarr.json", Path(corpus.path) / "manifest" / "zarr.json")
+    with pytest.raises(DataError, match=r"corpus/zarr.json: is not as it was when the group was published"):
         open_corpus(corpus.path)
 
 
-def test_a_corpus_that_lost_its_seal_or_gained_an_array_is_refused(corpus):
+def test_a_corpus_that_lost_its_manifest_or_gained_an_array_is_refused(corpus):
     root = Path(corpus.path)
     shutil.copytree(root / "y", root / "weight")
-    with pytest.raises(DataError, match=r"corpus/weight: an array that the seal of the group does not name"):
+    with pytest.raises(DataError, match=r"corpus/weight: an array that the manifest does not name"):
         open_corpus(root)
     shutil.rmtree(root / "weight")
-    shutil.rmtree(root / "seal")
-    with pytest.raises(DataError, match=r"without a seal .*ingest its source again"):
+    shutil.rmtree(root / "manifest")
+    with pytest.raises(DataError, match=r"without a manifest: .*ingest its source again"):
         open_corpus(root)
 
 
@@ -317,15 +316,15 @@ def test_the_command_ends_with_3_or_7_at_the_first_damage_or_names_all(corpus, t
     code, report, errors = run_check(corpus.path)
     assert (code, report) == (3, {})
     assert "ChunkCorrupt" in errors
-    assert "chunk c/3/0 (rows 60:80)" in errors
+    assert "rows 60:80 cannot be decoded" in errors
     code, report, errors = run_check(corpus.path, "--all")
     assert (code, report["sound"], report["chunks_read"]) == (3, False, 30)
-    assert [text.split(": ")[1][:13] for text in report["damaged"]] == ["chunk c/3/0 (", "chunk c/9 (ro"]
+    assert [text.split(": ")[1][:13] for text in report["damaged"]] == ["rows 60:80 ca", "rows 180:200 "]
     assert "2 of 30 chunks are damaged" in errors
     told = CliRunner().invoke(main, ["check", corpus.path, "--all"]).stdout
     assert [line.partition("chunk ")[2][:6] for line in told.splitlines() if line.startswith("damaged: ")] == [
         "c/3/0 ",
-        "c/9 (r",
+        "c/9 fr",
     ]
     for bit in (-40, 4000):
         flip(tmp_path / "model", bit % (8 * (tmp_path / "model").stat().st_size))

@@ -30,14 +30,13 @@ from bigkernel import (
 )
 from bigkernel.config import settings
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.engine.process import peak_bytes
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.telemetry import peak_bytes
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.kernel_basis import LandmarkBasis
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 
 # a process holds libraries and what its allocator keeps; neither grows with the task
 ALLOCATOR_BYTES = 2**22

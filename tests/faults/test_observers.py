@@ -16,11 +16,10 @@ from probes import Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.events.kinds import TOPIC, Merged, Pulse, SegmentDone
+from bigkernel.events.job import TOPIC, Merged, Pulse, SegmentDone, observe
 from bigkernel.events.plugin import NAME, state_of
-from bigkernel.events.scope import observe
 from bigkernel.events.sinks import install_monitor
-from bigkernel.streaming.merge_tree import leaf, merge_tree
+from bigkernel.streaming.plan import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
@@ -55,7 +54,9 @@ def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_
     assert told["stops"] == [receipt.stop for receipt in swept.receipts]
     assert told["plan"] == swept.plan.summary()
     stages = {name: seconds for name, seconds in told["stage_seconds"].items() if name != "merge"}
-    assert stages == pytest.approx({name: value for name, value in swept.stages.items() if name != "merge"})
+    assert stages == pytest.approx(
+        {name: value for name, value in swept.report()["stage_seconds"].items() if name != "merge"}
+    )
     assert set(state(client)["workers"]) == set(client.scheduler_info(n_workers=-1)["workers"])
 
 

@@ -24,13 +24,12 @@ from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, Tou
 
 from bigkernel import connect
 from bigkernel.data import zarr_arrays
+from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import Lock, locked
-from bigkernel.data.run_status import survey
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
-from bigkernel.events.kinds import Incident
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Incident, observe
 
 pytestmark = pytest.mark.cluster
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment

@@ -35,10 +35,9 @@ from probes import Hold, Sums
 from bigkernel import Gaussian, KernelRidge, connect, executing, load_model, sweep
 from bigkernel.cli import main
 from bigkernel.cluster.certificates import FILES, make_certificates
-from bigkernel.engine.context import processors
+from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.engine.telemetry import blas_threads
 from bigkernel.errors import ConfigError, Stalled
 
 CLUSTER = Path(__file__).parents[2] / "cluster"

@@ -17,8 +17,8 @@ from probes import Hold, Sums
 
 from bigkernel import connect, executing
 from bigkernel.data import zarr_arrays
+from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import locked
-from bigkernel.data.run_status import survey
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, RunLocked
 from bigkernel.events import journal

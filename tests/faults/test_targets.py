@@ -17,11 +17,11 @@ import pytest
 
 from bigkernel import KernelRidge, executing, save_model
 from bigkernel.data import atomic_write, run_lock
+from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.events.kinds import SegmentDone, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(44)
 X = rng.normal(size=(60, 3))
@@ -74,7 +74,7 @@ def ways(model: KernelRidge, corpus: Corpus, path: Path) -> dict[str, Callable[[
 @pytest.mark.parametrize("deep", ["in.model", "x/in.model", "x/c/new/in.model"])
 def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
     before = content(Path(corpus.path))
-    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a corpus of ours; choose a place"):
+    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a zarr store; choose a place"):
         ways(model, corpus, Path(corpus.path) / deep)[way]()
     assert content(Path(corpus.path)) == before
 
@@ -83,7 +83,7 @@ def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     before = content(Path(corpus.path))
     inside = Path(corpus.path) / "job.run"
     with (
-        pytest.raises(DataError, match=r"the run would lie inside .*, which is a corpus"),
+        pytest.raises(DataError, match=r"the run would lie inside .*, which is a zarr store"),
         executing(run=inside),
     ):
         pass
@@ -183,7 +183,7 @@ def claim_of(target: Path, pid: int) -> Path:
 
 def test_a_second_driver_of_a_target_is_refused_by_name(corpus, model, tmp_path, other, no_segment, run):
     claim = claim_of(tmp_path / "m", other.pid)
-    said = rf"m: the .* is being written by process {other.pid} on .* since noon; wait for it, or choose another place"
+    said = rf"m: the .* is being written: .* in use by process {other.pid} on .* since noon; wait for it, or choose"
     for job in ways(model, corpus, tmp_path / "m").values():
         with pytest.raises(RunLocked, match=said):
             job()

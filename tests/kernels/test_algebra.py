@@ -153,5 +153,5 @@ def test_hostile_nesting_in_a_file_is_refused():
 def test_what_parts_take_is_announced():
     one, two = (LandmarkMap(kernel, X, np.dtype("f8")) for kernel in (Gaussian(1.0), Gaussian(1.0) + Gaussian(2.0)))
     prepared = one.bound.weights.nbytes
-    assert two.fixed_bytes - one.fixed_bytes >= prepared
-    assert two.flops_per_row == 2 * one.flops_per_row
+    assert two.cost.fixed_bytes - one.cost.fixed_bytes >= prepared
+    assert two.cost.flops_per_row == 2 * one.cost.flops_per_row

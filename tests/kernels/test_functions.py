@@ -177,6 +177,24 @@ def test_the_scale_of_the_data_does_not_matter_to_a_scaled_bandwidth(size, rng):
     assert_allclose(Polynomial(coef0=0.5)(X * size), Polynomial(coef0=0.5)(X), rtol=1e-9)
 
 
+@pytest.mark.parametrize("power", [-120, -60, 60, 120])
+def test_rows_at_the_ends_of_float32_have_the_bits_of_rows_of_size_one(power, rng):
+    X = rng.normal(size=(15, 3)).astype(np.float32)
+    far = np.ldexp(X, power)
+    for kernel in (Gaussian(), Matern(nu=0.5), Matern()):
+        assert_array_equal(kernel(far, far[:5]), kernel(X, X[:5]))
+
+
+@pytest.mark.parametrize("kernel", [Polynomial(), Sigmoid(), Laplacian()])
+def test_a_gamma_at_an_end_of_float32_is_refused_there_and_right_in_float64(kernel, rng):
+    X = rng.normal(size=(15, 3)).astype(np.float32)
+    for power in (-120, 120):
+        far = np.ldexp(X, power)
+        with pytest.raises(DataError, match=r"gamma = .* is at an end of the range of float32"):
+            kernel(far, far[:5])
+        assert_allclose(kernel(far.astype(np.float64)), kernel(X.astype(np.float64)), rtol=1e-12)
+
+
 @pytest.mark.parametrize("sigma", [1e-200, 1e-160, 1e160, 1e200])
 def test_an_extreme_bandwidth_gives_the_limit_or_is_refused(sigma, rng):
     X = rng.normal(size=(5, 3))

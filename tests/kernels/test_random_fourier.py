@@ -149,6 +149,15 @@ def test_rows_with_nan_give_nan_and_touch_no_other_row():
     assert_allclose(found, np.where(np.arange(N)[:, None] == 3, np.nan, wanted), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("power", [-140, -120, 120])
+@pytest.mark.parametrize("kernel", [Gaussian(), Matern()])
+def test_features_of_rows_at_the_ends_of_float32_are_those_of_rows_of_size_one(kernel, power):
+    X = np.random.default_rng(0).integers(-9, 9, (20, 3)).astype(np.float32) / 4
+    far = np.ldexp(X, power)
+    wanted, found = (FourierMap(kernel.resolve(x), 0, 10, x[0]).of(x) for x in (X, far))
+    assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_a_task_gets_a_few_numbers_and_no_frequencies():
     phi = features(Gaussian(1.0), width=20_000)
     phi.of(X)
@@ -164,8 +173,8 @@ def test_the_bytes_that_are_announced_hold():
     phi.block(chunk, block)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < phi.fixed_bytes + rows * phi.row_bytes + 2**19
-    assert peak > (phi.fixed_bytes + rows * phi.row_bytes) / 3
+    assert peak < phi.cost.fixed_bytes + rows * phi.cost.row_bytes + 2**19
+    assert peak > (phi.cost.fixed_bytes + rows * phi.cost.row_bytes) / 3
 
 
 @pytest.mark.parametrize("kernel", [Linear(), Polynomial(gamma=1.0), Sigmoid(gamma=1.0)], ids=lambda k: k.name)

@@ -138,7 +138,7 @@ FORGED = {
     "no classes": ("classifier", put(*INPUTS, "classes", None), "expected 3 different labels"),
     "unknown dtype": ("classifier", put(*BASIS, "dtype", "float16"), "float32 or float64"),
     "penalty below 0": ("classifier", put(*SOLUTION, "alpha", -1.0), "penalty"),
-    "penalty that is text": ("classifier", put(*SOLUTION, "alpha", "0.3"), "penalty"),
+    "penalty that is text": ("classifier", put(*SOLUTION, "alpha", "0.3"), "alpha: expected float"),
     "another format": ("classifier", of_format("bigkernel model 9"), "this version reads"),
     "an array that nobody uses": ("classifier", foreign, "unknown array 'extra'"),
     "an array that is not there": ("classifier", put(*SOLUTION, "coef", "array", "../../secret"), "secret"),

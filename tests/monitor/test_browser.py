@@ -19,13 +19,13 @@ from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
 from bigkernel import connect
-from bigkernel.data.pixels import pack
-from bigkernel.data.run_status import survey
+from bigkernel.data.run_directory import survey
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
+from bigkernel.html import pack
 from bigkernel.monitor.report import write
 
 pytestmark = [

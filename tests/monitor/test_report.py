@@ -15,8 +15,7 @@ from bigkernel.data.run_lock import locked
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import Figures, SegmentDone
-from bigkernel.events.scope import emit, observe
+from bigkernel.events.job import Figures, SegmentDone, emit, observe
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.page import render
 from bigkernel.monitor.report import gather, write

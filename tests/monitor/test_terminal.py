@@ -7,11 +7,9 @@ import types
 import pytest
 from rich.console import Console
 
-from bigkernel.data.run_directory import Receipt
-from bigkernel.events.kinds import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted
-from bigkernel.events.scope import emit, observe
+from bigkernel.events.job import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted, emit, observe
 from bigkernel.monitor.terminal import bar
-from bigkernel.streaming.plan import Footprint, plan
+from bigkernel.streaming.plan import Footprint, Receipt, plan
 
 PLAN = plan(range(0, 1001, 100), 3, 8, Footprint(1e9, 8, 8), segment_rows=100)
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import open_corpus
 from bigkernel.engine.rows import as_rows
-from bigkernel.kernels import uniform_landmarks
+from bigkernel.kernels import landmarks
 from bigkernel.streaming.folds import HashFolds
 from pipelines.shared.digit_corpora import bundled
 from pipelines.tune import command as tune
@@ -48,7 +48,7 @@ def run(*words, code=0):
 def refit_errors(train, fold, m, sigma, alpha):
     """Error in % of each fold under a model of the other folds' rows, from the dense equations."""
     X, y = normalize(train.array("x")[:].astype(float)), train.column("y")
-    Z = X[uniform_landmarks.uniform(len(X), m, np.random.RandomState(0))]
+    Z = X[landmarks.uniform(len(X), m, np.random.RandomState(0))]
     B, core, errors = reference.gaussian(X, Z, sigma), reference.gaussian(Z, Z, sigma), []
     for number in np.unique(fold):
         kept, tested = fold != number, fold == number
@@ -102,7 +102,7 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path):
     # the held-out error of the chosen model from the dense equations
     train, test = (open_corpus(tmp_path / "copies" / f"{name}.corpus") for name in ("train", "test"))
     X, T = (normalize(corpus.array("x")[:].astype(float)) for corpus in (train, test))
-    Z, sigma = X[uniform_landmarks.uniform(2400, 90, np.random.RandomState(0))], results["test"]["sigma"]
+    Z, sigma = X[landmarks.uniform(2400, 90, np.random.RandomState(0))], results["test"]["sigma"]
     core, targets = reference.gaussian(Z, Z, sigma), np.eye(10)[train.column("y")]
     coef, _ = reference.nystrom_krr(reference.gaussian(X, Z, sigma), core, targets, results["test"]["alpha"])
     wrong = np.mean((reference.gaussian(T, Z, sigma) @ coef).argmax(axis=1) != test.column("y"))

@@ -20,8 +20,7 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 
 rng = np.random.default_rng(2014)
 N_S, N_T, D, M = 72, 48, 3, 12

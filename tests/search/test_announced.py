@@ -16,8 +16,7 @@ from bigkernel import (
     SSSLClassifier,
     SweepSearchCV,
 )
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 
 rng = np.random.default_rng(7)
 N = 120

@@ -26,8 +26,7 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
 from bigkernel.estimators import ridge
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search import conjugate_gradients
 from bigkernel.search.planning import Given
 from bigkernel.statistics.products import ProductStatistic

@@ -26,8 +26,7 @@ from bigkernel import (
 from bigkernel.engine.context import executing
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.estimators.kernel_basis import BasisChoice
-from bigkernel.events.kinds import SegmentDone, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(168)
 N, D, M = 230, 4, 12

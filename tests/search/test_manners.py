@@ -25,8 +25,7 @@ from bigkernel import (
     UnitNormalizer,
 )
 from bigkernel.errors import BestAtEdge
-from bigkernel.events.kinds import Note, Step, SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import Note, Step, SweepStarted, observe
 from bigkernel.search.results import edges
 
 rng = np.random.default_rng(77)

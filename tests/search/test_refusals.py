@@ -23,8 +23,7 @@ from bigkernel import (
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import chosen
 

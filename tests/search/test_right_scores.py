@@ -10,10 +10,9 @@ from rounding import TABLES, N, distance, least_squares
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
 from bigkernel.estimators import precision
-from bigkernel.events.kinds import Note
-from bigkernel.events.scope import observe
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
-from bigkernel.statistics.witness import Witness
+from bigkernel.events.job import Note, observe
+from bigkernel.solvers.residuals import ENOUGH, PROMISE
+from bigkernel.statistics.moments import Witness
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 FOLDS = np.arange(N) % 3

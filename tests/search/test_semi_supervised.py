@@ -11,8 +11,7 @@ from sklearn.model_selection import KFold, ParameterGrid, ShuffleSplit, Stratifi
 
 from bigkernel import SSSL, XNV, Gaussian, Laplacian, SSSLClassifier, SweepSearchCV, XNVClassifier
 from bigkernel.errors import ConfigError
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(20120706)

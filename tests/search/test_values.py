@@ -21,8 +21,7 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
-from bigkernel.events.kinds import SweepStarted
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SweepStarted, observe
 from bigkernel.kernels.feature_maps import UFUNC_BYTES
 from bigkernel.search import judging
 

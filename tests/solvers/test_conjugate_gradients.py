@@ -6,9 +6,15 @@ from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian
 from bigkernel.errors import DataError
-from bigkernel.solvers.cg_cost import choose_preconditioner, direct_flops, sweep_flops
-from bigkernel.solvers.conjugate_gradients import start_cg, step_cg
-from bigkernel.solvers.preconditioners import factor_core, factor_sample
+from bigkernel.solvers.conjugate_gradients import (
+    choose_preconditioner,
+    direct_flops,
+    factor_core,
+    factor_sample,
+    start_cg,
+    step_cg,
+    sweep_flops,
+)
 
 rng = np.random.default_rng(1952)
 N, M = 900, 60

@@ -5,7 +5,7 @@ import pytest
 
 from bigkernel.solvers.eigenfunctions import sssl_all
 from bigkernel.solvers.ridge import factorize
-from bigkernel.solvers.whitening import identity
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(3)
@@ -23,7 +23,7 @@ def moments(rows):
 
 @pytest.mark.parametrize("alpha", [1e-10, 1e-8, 1e-3])
 def test_weak_eigenfunctions_are_fitted_as_by_a_decomposition_that_does_not_square(alpha):
-    coef, values = sssl_all(moments(np.ones(N, bool)), moments(FEW), identity(R), R, alpha)
+    coef, values = sssl_all(moments(np.ones(N, bool)), moments(FEW), Whitening(R, R), R, alpha)
     _, root, W = np.linalg.svd(PHI, full_matrices=False)
     features = PHI @ (W.T * root)
     tall = np.vstack([features[FEW], np.sqrt(alpha) * np.eye(R)])

@@ -11,7 +11,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, Sweep
 from bigkernel.errors import ConfigError
 from bigkernel.solvers.gcv import Spectral, best_alpha, best_alpha_exact, of_system
 from bigkernel.solvers.ridge import RidgeSystem
-from bigkernel.solvers.whitening import Reduced, centre, identity
+from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
 
 SIGMA = 1.0
@@ -210,7 +210,7 @@ def test_very_few_rows(n, fit_intercept, settings):
 
 def test_features_of_zeros_leave_any_alpha():
     zero = Moments(N * 1.0, N * 1.0, np.zeros((3, 3)), np.zeros((3, 1)), np.zeros(3), np.zeros(1), np.ones(1))
-    assert best_alpha(zero, identity(3), fit_intercept=True) == 1.0
+    assert best_alpha(zero, Whitening(3, 3), fit_intercept=True) == 1.0
     assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False) == 1.0
     nothing = Reduced(4.0, np.zeros((0, 0)), np.zeros((0, 1)), np.ones(1), np.zeros(0), np.zeros(1))
     assert of_system(RidgeSystem(nothing, 4.0), fit_intercept=False).best() == 1.0

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -19,6 +18,7 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
+from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
 
@@ -174,7 +174,8 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     draw = np.random.default_rng(5)
     wide = draw.normal(size=(200, 40)) * np.geomspace(1, 1e-4, 40)
     targets = wide @ draw.normal(size=(40, 3)) + 0.1 * draw.normal(size=(200, 3))
-    known = Variances(*(1e-9 * draw.uniform(size=(3, 40)) * np.geomspace(1, 1e-5, 40)), rows=200.0)
+    sums, solve, blocks = 1e-9 * draw.uniform(size=(3, 40)) * np.geomspace(1, 1e-5, 40)
+    known = RoundingEstimate(sums, blocks, solve=solve, rows=200.0)
     known = known if noisy else replace(known, blocks=None)
     # the first two are lost in rounding, and are solved as ever
     alphas = [0.0, 1e-15, *np.geomspace(1e-8, 1e3, 8)]
@@ -201,7 +202,8 @@ def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made
     values = np.r_[1.0, 1e-6 * draw.normal(size=r - 1)]
     G, C = (basis * values) @ basis.T, basis @ (values[:, None] * draw.normal(size=(r, 2)))
     moments = replace(moments_of(draw.normal(size=(100, r)), draw.normal(size=(100, 2))), G=(G + G.T) / 2, C=C)
-    known = Variances(*(1e-12 * draw.uniform(size=(3, r))), rows=100.0)
+    sums, solve, blocks = 1e-12 * draw.uniform(size=(3, r))
+    known = RoundingEstimate(sums, blocks, solve=solve, rows=100.0)
     penalties = [Penalty(alpha) for alpha in (1e-5, 1e-4, 1.0)]
     _, _, errors = candidates(moments, penalties, known=known)
     _, _, told = candidates(moments, penalties, known=known, shared=True)

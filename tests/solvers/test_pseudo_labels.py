@@ -151,7 +151,7 @@ def test_an_unknown_domain_is_named():
 
 def test_the_cost_counts_the_map_and_two_products():
     cost = statistic_of(FEATURES, SIDES, NOW, 2.5).footprint(100)
-    assert cost.flops_per_row == FEATURES.flops_per_row + 2 * M * 2 * C
+    assert cost.flops_per_row == FEATURES.cost.flops_per_row + 2 * M * 2 * C
     assert cost.partial_bytes == 8 * (M * C + C + 4)
 
 

@@ -86,9 +86,8 @@ def test_the_estimated_ratio_is_about_the_exact_one(seed):
 def test_the_smallest_eigenvalue_is_never_below_the_true_one_and_near_it(m, smallest):
     A = positive(m, smallest=smallest)
     lower, true = linalg.cholesky(A, lower=True), np.linalg.eigvalsh(A)[0]
-    found = residuals.smallest_eigenvalue(lower)
+    found = residuals.smallest_eigenvalue(lambda v: linalg.cho_solve((lower, True), v), m)
     assert true * (1 - 1e-3) <= found <= 4 * true + 1e-15
-    assert residuals.condition(lower, 1.0) == pytest.approx(1 / true, rel=0.8)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0])

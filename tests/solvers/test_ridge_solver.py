@@ -11,10 +11,10 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
-from bigkernel.solvers.exact import exact_krr, indefinite_krr
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
 from bigkernel.solvers.triangle_ridge import RowSystem
-from bigkernel.solvers.whitening import centre, identity, reduced, top_eigen, whiten
+from bigkernel.solvers.whitening import Whitening, centre, reduced, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -138,7 +138,7 @@ def test_without_a_penalty_the_solution_has_minimum_norm():
     w = ridge(Phi.T @ Phi, Phi.T @ Y, 0.0, n_rows=N)
     assert_allclose(w, np.linalg.pinv(Phi) @ Y, atol=1e-10)
     for fit_intercept in (False, True):
-        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), identity(5), 0.0, fit_intercept=fit_intercept)
+        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), Whitening(5, 5), 0.0, fit_intercept=fit_intercept)
         expected, expected_b = reference.ridge(Phi, Y, 0.0, fit_intercept)
         assert_allclose(coef, expected, atol=1e-9)
         assert_allclose(b, expected_b, atol=1e-9)
@@ -212,8 +212,8 @@ def test_a_penalty_that_is_none_is_refused(alpha):
         lambda: ridge(CORE, np.ones((M, 1)), alpha),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha, fit_intercept=True),
-        lambda: indefinite_krr(CORE, np.ones((M, 1)), alpha),
-        lambda: quietly(indefinite_krr, -CORE, np.ones((M, 1)), alpha),
+        lambda: exact_krr(CORE, np.ones((M, 1)), alpha, indefinite="sigmoid"),
+        lambda: quietly(exact_krr, -CORE, np.ones((M, 1)), alpha, indefinite="sigmoid"),
         lambda: sssl_core(CORE, CORE, np.ones((M, 1)), 3, alpha),
     ):
         with pytest.raises(ConfigError, match="alpha: expected a finite number of at least 0"):
@@ -224,9 +224,13 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduced(moments, identity(M)), fit_intercept=fit_intercept)
+    small = centre(reduced(moments, Whitening(M, M)), fit_intercept=fit_intercept)
     b = (small.target_mean - small.mean @ w) if fit_intercept else 0
-    assert_allclose(squared_error(small, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
+    assert_allclose(
+        squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),
+        (weight[:, None] * (Y - B @ w - b) ** 2).sum(0),
+        rtol=1e-9,
+    )
 
 
 def test_no_rows_have_no_intercept_and_no_error():
@@ -285,7 +289,7 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
     weight = None if weight is None else weight[few]
     options = {"fit_intercept": fit_intercept, "weight": weight}
     with pytest.warns(RankDeficient, match=r"sigmoid kernel.*negative part, \d+\.\d% of .* \d+ of 20 directions"):
-        coef, b = indefinite_krr(K, Y[few], alpha, kernel="sigmoid", **options)
+        coef, b = exact_krr(K, Y[few], alpha, indefinite="sigmoid", **options)
     expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
     assert_allclose(C @ coef + b, C @ expected + expected_b, rtol=1e-7, atol=1e-8)
     # what is dropped takes no part: the positive part of K gives the same
@@ -301,7 +305,7 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
 @pytest.mark.parametrize("K", [K_GAUSSIAN, K_REPEATED, np.zeros((N, N))], ids=["regular", "singular", "zero"])
 def test_a_kernel_that_turns_out_positive_is_solved_as_such_without_a_warning(K, weight, fit_intercept):
     options = {"fit_intercept": fit_intercept, "weight": weight}
-    coef, b = indefinite_krr(K, Y, 0.3, kernel="sigmoid", **options)
+    coef, b = exact_krr(K, Y, 0.3, indefinite="sigmoid", **options)
     expected, expected_b = exact_krr(K, Y, 0.3, **options)
     assert_array_equal(coef, expected)
     assert_array_equal(b, expected_b)
@@ -310,7 +314,7 @@ def test_a_kernel_that_turns_out_positive_is_solved_as_such_without_a_warning(K,
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_a_negative_matrix_leaves_the_mean(fit_intercept):
     with pytest.warns(RankDeficient, match=r"100\.0% of .* 0 of 60 directions"):
-        coef, b = indefinite_krr(-K_GAUSSIAN, Y, 0.3, fit_intercept=fit_intercept, weight=WEIGHT, kernel="sigmoid")
+        coef, b = exact_krr(-K_GAUSSIAN, Y, 0.3, fit_intercept=fit_intercept, weight=WEIGHT, indefinite="sigmoid")
     assert_array_equal(coef, np.zeros((N, 2)))
     assert_allclose(b, np.average(Y, axis=0, weights=WEIGHT) if fit_intercept else [0, 0], rtol=1e-12)
 
@@ -318,7 +322,7 @@ def test_a_negative_matrix_leaves_the_mean(fit_intercept):
 def test_the_exact_forms_leave_the_matrix_as_it_was():
     for K in (K_GAUSSIAN, reference.sigmoid(X, X, 1.0, -0.5)):
         before = K.copy()
-        quietly(indefinite_krr, K, Y, 0.3)
+        quietly(exact_krr, K, Y, 0.3, indefinite="sigmoid")
         exact_krr(K, Y, 0.3, fit_intercept=True, weight=WEIGHT)
         assert_array_equal(K, before)
 

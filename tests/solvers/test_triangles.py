@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
 from bigkernel.kernels.blas import mirror
-from bigkernel.solvers.triangles import Upper, add_outer, clear_upper, congruence, times_triangle
+from bigkernel.solvers.residuals import Upper, add_outer, clear_upper, congruence, times_triangle
 from bigkernel.solvers.whitening import whiten
 
 rng = np.random.default_rng(11)

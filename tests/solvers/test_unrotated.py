@@ -9,9 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian
 from bigkernel.solvers import whitening as coordinates
-from bigkernel.solvers.accuracy import VECTORS, Evidence, directions
-from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import WhitenedGram, factorize_unrotated, nystrom_ridge
+from bigkernel.solvers.residuals import VECTORS, Certificates
+from bigkernel.solvers.ridge import RoundingEstimate, WhitenedGram, factorize_unrotated, nystrom_ridge
 from bigkernel.solvers.whitening import centre, reduced, whiten
 from bigkernel.statistics.moments import Moments
 
@@ -76,7 +75,9 @@ def test_predictions_are_those_of_least_squares(monkeypatch, sigma, alpha, shift
 def test_certificates_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_intercept):
     _, moments, whitening = problem(sigma)
     seen = 1e-6 * rng.normal(size=(M, VECTORS))
-    evidence = Evidence(directions(M), whitening.restore(seen), 1e-7 * rng.normal(size=(40, M)))
+    noise = 1e-7 * rng.normal(size=(40, M))
+    probed = {"E": whitening.restore(seen)[None], "seen": np.ones(1), "rows": np.ones(1)}
+    evidence = RoundingEstimate.of_probe(probed, noise, whitening)
     (_, one), (_, other) = (
         solved(moments, whitening, alpha, rotated=flag, fit_intercept=fit_intercept, evidence=evidence)
         for flag in (False, True)
@@ -102,7 +103,7 @@ def test_the_rounding_of_the_solve_is_told(sigma, alpha):
     for _ in range(40):
         exact += np.linalg.solve(H.astype(float), (C - H @ exact).astype(float))
     (coef, _, _), certificates = solved(
-        moments, whitening, alpha, rotated=False, evidence=Evidence(directions(M), np.zeros((M, VECTORS)))
+        moments, whitening, alpha, rotated=False, evidence=RoundingEstimate(np.zeros(M), None)
     )
     wanted = B @ exact.astype(float)
     error = np.linalg.norm(B @ coef - wanted) / np.linalg.norm(wanted)

@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
 from bigkernel.kernels.feature_maps import LandmarkFamily
-from bigkernel.statistics.grid_scores import FLOOR, GridScores
+from bigkernel.statistics.held_out import FLOOR, GridScores
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.folds import ColumnFolds

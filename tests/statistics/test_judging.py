@@ -13,7 +13,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.scores import RESIDUAL_BINS, JudgingStatistic, ScoreStatistic
+from bigkernel.statistics.scores import RESIDUAL_BINS, ScoreStatistic
 from bigkernel.streaming.chunk import Chunk
 
 N, D, C = 157, 3, 4
@@ -26,7 +26,7 @@ PREDICTOR = Predictor(IdentityMap(np.zeros(D)), COEF, np.zeros(C), np.arange(C))
 
 
 def statistic(keep):
-    return JudgingStatistic(PREDICTOR, Targets(C, np.arange(C)), keep=keep)
+    return ScoreStatistic(PREDICTOR, Targets(C, np.arange(C)), keep=keep)
 
 
 def oracle(keep, weight=None):
@@ -110,15 +110,15 @@ def test_a_value_that_is_not_a_number_is_the_worst_of_all():
     judge = statistic(3)
     total, values = judge.zero(), np.array([[1.0, 0, 0, 0], [np.nan, 0, 0, 0]])
     truth = np.eye(C)[[0, 0]]
-    judge._add(total, np.array([5.0, 6.0]), np.ones(2), values, truth)
+    judge._add_classes(total, np.array([5.0, 6.0]), np.ones(2), values, truth)
     assert_array_equal(total["row"], [6, 5, -1])
 
 
 def test_residuals_are_counted_in_units_of_their_spread():
     y = CHANCE.normal(size=(N, 2)) * [1, 10]
     coef = np.zeros((D, 2))
-    judge = JudgingStatistic(
-        Predictor(IdentityMap(np.zeros(D)), coef, np.zeros(2)), Targets(2), spread=np.array([1, 10.0])
+    judge = ScoreStatistic(
+        Predictor(IdentityMap(np.zeros(D)), coef, np.zeros(2)), Targets(2), keep=1, spread=np.array([1, 10.0])
     )
     total = sweep(as_rows(X, y), judge).total
     edges = np.linspace(-4, 4, RESIDUAL_BINS + 1)
@@ -129,8 +129,8 @@ def test_residuals_are_counted_in_units_of_their_spread():
 
 
 def test_a_perfect_fit_has_residuals_in_the_middle():
-    judge = JudgingStatistic(
-        Predictor(IdentityMap(np.zeros(D)), COEF[:, :1], np.zeros(1)), Targets(1), spread=np.array([1e-150])
+    judge = ScoreStatistic(
+        Predictor(IdentityMap(np.zeros(D)), COEF[:, :1], np.zeros(1)), Targets(1), keep=1, spread=np.array([1e-150])
     )
     total = sweep(as_rows(X, X @ COEF[:, :1]), judge).total
     assert total["residuals"][0, RESIDUAL_BINS // 2] == N

@@ -11,8 +11,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.products import LeverageSample
 from bigkernel.streaming.folds import ColumnFolds
 
 rng = np.random.default_rng(17)

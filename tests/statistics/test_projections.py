@@ -35,7 +35,7 @@ def test_rows_through_a_projection_have_its_width_and_its_values(projection, rng
     rows = as_rows(X).map(UnitNorm()).map(projection)
     expected = dense(projection, X / np.linalg.norm(X, axis=1)[:, None])
     assert rows.shape == (N, R)
-    assert rows.stored_width == D
+    assert rows.x.shape[1] == D
     assert_allclose(rows.take(np.arange(N)), expected, rtol=1e-12, atol=1e-12)
     model = Ridge(0.1).fit(rows, expected[:, 0])
     plain = Ridge(0.1).fit(expected, expected[:, 0])

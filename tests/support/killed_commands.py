@@ -4,7 +4,6 @@ Every attempt is a fork of this process, which has imported all that a command n
 rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it.
 """
 
-import csv
 import json
 import os
 import signal
@@ -18,14 +17,14 @@ import dask
 import numpy as np
 
 from bigkernel import Gaussian, KernelRidge, cli, save_model
-from bigkernel.cli import ingest, models, tune
+from bigkernel.cli import models, tune
 from bigkernel.data import atomic_write, run_directory
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.models import persistence
 from bigkernel.models.file import LIMIT_BYTES, opened
 from bigkernel.search import sweep_search
 
-IMPORTED = (ingest, models, tune, persistence, sweep_search)
+IMPORTED = (models, tune, persistence, sweep_search)
 PUBLISHERS = {atomic_write.__name__, run_directory.__name__}
 SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkernel.block-rows": 64}
 
@@ -46,12 +45,6 @@ def _rows():
     return X, rng.integers(0, 3, 240)
 
 
-def _table(place):
-    X, y = _rows()
-    with open(place / "table.csv", "w", newline="") as file:
-        csv.writer(file).writerows([*map(float, row), int(label)] for row, label in zip(X, y, strict=True))
-
-
 def _corpus(place):
     X, y = _rows()
     info = CorpusInfo("train", classes=(0, 1, 2))
@@ -67,10 +60,6 @@ def _corpus_and_model(place):
     save_model(KernelRidge(Gaussian(2.0), n_landmarks=9, random_state=0).fit(X, X[:, 0]), place / "m.model")
 
 
-def _files(path):
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
 def _arrays(path):
     with opened(path, limit_bytes=LIMIT_BYTES) as contents:
         return contents.crc32
@@ -82,12 +71,6 @@ def _told(place):
 
 
 JOBS = {
-    "ingest": Job(
-        ("ingest", "table.csv", "made", "--chunk-rows", "30", "--run", "run"),
-        _table,
-        lambda place: _files(place / "made"),
-        "already exists",
-    ),
     "tune": Job(
         ("tune", "train", "--landmarks", "8", "--sigma", "1,2", "--alpha", "0.1,1", "--folds", "2", "--seed", "1")
         + ("--out", "found"),

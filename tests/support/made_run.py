@@ -6,8 +6,8 @@ from dataclasses import replace
 from simulated import messages
 
 from bigkernel.data.atomic_write import write_json
-from bigkernel.data.run_directory import Receipt, Run, write_sealed
-from bigkernel.streaming.merge_tree import merge_tree, spans
+from bigkernel.data.run_directory import Run, write_sealed
+from bigkernel.streaming.plan import Receipt, merge_tree, spans
 
 SETTINGS = {"rows": "abc", "statistic.kernel.sigma": "0.7", "versions": "bigkernel 0.1.0, numpy 2"}
 

@@ -1,4 +1,4 @@
-"""Randomly pivoted Cholesky and ridge leverage scores from dense matrices, as the papers define them."""
+"""Randomly pivoted Cholesky from dense matrices, as the paper defines it."""
 
 from itertools import permutations
 
@@ -23,13 +23,3 @@ def trace_error(K, rows):
     keep = values > 1e-12 * values.max()
     features = K[:, rows] @ vectors[:, keep] / np.sqrt(values[keep])
     return 1 - (features**2).sum() / np.trace(K)
-
-
-def leverage(K, ridge):
-    """The diagonal of K(K + λI)⁻¹ (arXiv 1605.07583, definition 1)."""
-    return np.diagonal(np.linalg.solve(K + ridge * np.eye(len(K)), K))
-
-
-def tail_ridge(K, k):
-    """λ = (1/k) Σ_{i>k} λ_i(K)."""
-    return np.linalg.eigvalsh(K)[:-k].sum() / k

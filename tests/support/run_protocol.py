@@ -17,18 +17,16 @@ import numpy as np
 import pytest
 from crashing_disk import Disk, known
 
-from bigkernel.data import run_lock, seals, zarr_arrays
-from bigkernel.data.atomic_write import publishing
+from bigkernel.data import run_lock, zarr_arrays
 from bigkernel.data.run_directory import Run
+from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import executor
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.events.kinds import SegmentDone
-from bigkernel.events.scope import observe
+from bigkernel.events.job import SegmentDone, observe
 from bigkernel.statistics.moments import add
-from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Footprint, ancestors_of, leaf
 
 CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
 
@@ -66,20 +64,22 @@ class Sum:
 def _publish(path, kind, arrays, attributes, *, overwrite=False):
     """`zarr_arrays.publish` without zarr."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
-        scratch.joinpath(seals.METADATA).write_text(json.dumps({"kind": kind, **attributes}))
+        scratch.joinpath(zarr_arrays.METADATA).write_text(
+            json.dumps({"attributes": {zarr_arrays.ATTRIBUTE: {"kind": kind, **attributes}}})
+        )
         for name, values in arrays.items():
             scratch.joinpath(name).mkdir()
-            scratch.joinpath(name, seals.METADATA).write_text(json.dumps({"shape": values.shape}))
+            scratch.joinpath(name, zarr_arrays.METADATA).write_text(json.dumps({"shape": values.shape}))
             scratch.joinpath(name, "0").write_bytes(values.tobytes())
 
 
 def _read_group(path, kind):
     """`zarr_arrays.read_group` of what `_publish` wrote."""
-    seal = seals.verify(Path(path))
+    manifest = zarr_arrays.read_manifest(Path(path))
     found = {}
-    for name, array in seal.arrays.items():
-        if seals.chunks_digest(Path(path, name))[0] != array.chunks:
-            raise DataError(f"{path}/{name}: other chunks than those that were sealed")
+    for name, array in manifest.arrays.items():
+        if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
+            raise DataError(f"{path}/{name}: other chunks than those that were published")
         found[name] = np.frombuffer(Path(path, name, "0").read_bytes())
     return found, {}
 
@@ -161,9 +161,9 @@ def _honest(usable):
     def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
         found, damaged = usable(self, merges, leaves)
-        above = ancestors_of(list(merges))
+        above = ancestors_of(merges)
         gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
-        if broken := {node for node in gone if not covered(node, found, above)}:
+        if broken := {node for node in gone if not {node, *above.get(node, ())} & set(found)}:
             raise Violation(f"the receipts of {sorted(broken)} promised more than there was")
         return found, damaged
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bigkernel.streaming.merge_tree import leaf, spans
+from bigkernel.streaming.plan import leaf, spans
 
 START = 1_763_750_000.0
 

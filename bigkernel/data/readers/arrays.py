@@ -8,23 +8,25 @@ IDX is big-endian, gzip or plain: two zero bytes, a type code, the number of dim
 integers, then the values. Labels are a file of their own. Its unsigned bytes are pixels. Format:
 http://yann.lecun.com/exdb/mnist (foot of the page).
 
-Of a MATLAB file, which SciPy reads, x is the largest matrix of numbers and y a vector of n labels, unless they are
-named. Only those two are decoded, whole, once what the file claims was compared with its size. Rows of 64, 256 or 784
-features are taken as pictures of 8×8, 16×16 or 28×28; no other picture shape is guessed.
+Of an archive or a MATLAB file, which SciPy reads, x and y are those of the usual names, or the largest matrix and the
+vector of n labels, unless they are named. Of MATLAB's only those two are decoded, whole, once what the file claims was
+compared with its size. Rows of 64, 256 or 784 features are taken as pictures of 8×8, 16×16 or 28×28 there; no other
+picture shape is guessed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,7 @@ from bigkernel.data.readers.source import (
     AGAIN,
     DEFLATE_RATIO,
     Source,
+    StoredArray,
     Stream,
     in_native_order,
     open_stream,
@@ -45,6 +48,7 @@ from bigkernel.errors import DataError
 X_NAMES = ("x", "X", "data")
 Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
+A = TypeVar("A", bound=StoredArray)
 # what zipfile raises over damaged directories and headers, encryption and unknown compression included
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
 # type code -> dtype, as in the file
@@ -107,17 +111,14 @@ def read_npy(path: str, *, labels: str | None = None) -> Source:
 
 
 def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a .npz archive, in which x and y are arrays; None: those of the usual names; y="none": without labels."""
+    """Open a .npz archive, in which x and y are arrays; see `_choose`."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except _ZIP_ERRORS as error:
         raise DataError(f"{path}: not a whole .npz archive ({error}); {AGAIN}") from error
-    rows_name = _pick(path, names, x, X_NAMES, "x")
-    others = [name for name in names if name != rows_name]
-    bare = y == "none" or (y is None and not others)
-    target = None if bare else _npy_header(path, _pick(path, names, y, Y_NAMES, "y"))
-    return source_of_arrays("npz", path, _npy_header(path, rows_name), target, files=(path,))
+    rows, labels = _choose(path, {name: _npy_header(path, name) for name in names}, x, y)
+    return source_of_arrays("npz", path, rows, labels, files=(path,))
 
 
 def read_idx(path: str, *, labels: str | None = None) -> Source:
@@ -136,14 +137,36 @@ def read_idx(path: str, *, labels: str | None = None) -> Source:
     return source_of_arrays("idx", path, images, targets, scale=scale, files=(path, labels))
 
 
-def _pick(path: str, names: list[str], wanted: str | None, usual: tuple[str, ...], option: str) -> str:
-    found = [name for name in (usual if wanted is None else (wanted,)) if name in names]
-    if len(found) == 1:
-        return found[0]
-    expected = " or ".join(usual) if wanted is None else repr(wanted)
-    what = f"more than one of {expected}" if found else f"no array {expected}"
-    way_out = f"{option}=NAME" + (' or y="none"' if option == "y" else "")
-    raise DataError(f"{path}: {what} for {option}; it holds {', '.join(names) or 'no arrays'}; give {way_out}")
+def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) -> tuple[A, A | None]:
+    """Return the rows and the labels among the arrays of a file.
+
+    x : name; None: "x", "X" or "data" where there is one of them, else the largest matrix
+    y : name; None: "y", "labels" or "target", else the only vector of one number a row; "none": no labels, as
+        where the rows are alone
+    """
+    numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
+    usual = [numbers[name] for name in ((x,) if x else X_NAMES) if name in numbers]
+    if not (found := usual) and x is None:
+        matrices = [array for array in numbers.values() if len(array.shape) > 1 and min(array.shape) > 1]
+        most = max((np.prod(array.shape, dtype=object) for array in matrices), default=0)
+        found = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
+    rows = _single(path, arrays, found, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
+    if y == "none" or (y is None and len(arrays) == 1):
+        return rows, None
+    vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
+    others = {name: array for name, array in arrays.items() if array is not rows and array.dtype.kind in "biufU"}
+    found = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
+    if not found and y is None:
+        found = [array for array in others.values() if array.shape in vectors]
+    what = f"vector of {rows.shape[0]} labels{f' {y!r}' if y else ''} for the rows of {rows.name}"
+    return rows, _single(path, arrays, found, what, 'y=NAME, or y="none" to read without labels')
+
+
+def _single(path: str, arrays: Mapping[str, A], found: Sequence[A], what: str, way_out: str) -> A:
+    if len(found) != 1:
+        holds = ", ".join(f"{name} ({'×'.join(map(str, array.shape))})" for name, array in arrays.items())
+        raise DataError(f"{path}: {len(found) or 'no'} {what}; it holds {holds or 'nothing'}; give {way_out}")
+    return found[0]
 
 
 @contextlib.contextmanager
@@ -170,10 +193,8 @@ def _npy_header(path: str, member: str = "") -> _Array:
             array = _Array(path, member, shape, dtype, stream.handle.tell(), bool(fortran) and len(shape) > 1)
         except Exception as error:  # whatever NumPy and zipfile raise over damage
             raise DataError(f"{stream.name}: its .npy header cannot be read: {error}; {AGAIN}") from error
-    if dtype.hasobject or dtype.kind not in "biufU" or not dtype.itemsize or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise DataError(
-            f"{array.name}: expected an array of numbers, found dtype {dtype}; save it as float64 or integers"
-        )
+    if dtype.hasobject:  # is never read, nor chosen
+        return array
     if min(shape, default=0) < 0:
         raise DataError(f"{array.name}: impossible shape {shape}; {AGAIN}")
     claim = f"shape {shape} of {dtype}"
@@ -232,35 +253,27 @@ _IMAGE_SIDES = {64: 8, 256: 16, 784: 28}
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable of a file; `shape` is what its values are taken as, of the `stored` shape."""
+    """A variable of a MATLAB file, as its header says."""
 
     path: str
     label: str
-    stored: tuple[int, ...]
-    kind: str
     shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.label} ({'×'.join(map(str, self.stored))} {self.kind})"
+    kind: str
 
     @property
     def name(self) -> str:
-        return f"{self.path}: {self}"
+        return f"{self.path}: {self.label} ({'×'.join(map(str, self.shape))} {self.kind})"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(_DTYPES.get(self.kind, "u1"))
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.stored, dtype=object))
+        return np.dtype(_DTYPES.get(self.kind, "O"))
 
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
         import scipy.io
 
         find = lambda: scipy.io.loadmat(self.path, variable_names=[self.label])[self.label]  # noqa: E731
         values = _parsed(self.path, find)
-        if values.dtype.kind not in "biuf" or values.shape != self.stored:
+        if values.dtype.kind not in "biuf" or values.size != math.prod(self.shape):
             raise DataError(f"{self.name} is stored as {values.dtype} of shape {values.shape}; save real numbers")
         found = values.astype(self.dtype, copy=False)
         if self.dtype.kind != "f" and (found != values).any():
@@ -271,14 +284,11 @@ class _Variable:
 
 
 def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a MATLAB file, in which x and y are variables.
-
-    None: the largest matrix, and the vector with one entry a row; y="none": without labels.
-    """
-    variables = _variables(path)
-    rows = _pick_x(path, variables, x)
-    labels = None if y == "none" else _pick_y(path, variables, y, rows)
-    side = _IMAGE_SIDES.get(rows.shape[1])
+    """Open a MATLAB file, in which x and y are variables; see `_choose`."""
+    rows, labels = _choose(path, _variables(path), x, y)
+    if labels is not None and labels.shape[0] == 1:
+        labels = replace(labels, shape=labels.shape[1:])
+    side = _IMAGE_SIDES.get(rows.shape[-1])
     scale = 255.0 if side and rows.kind == "uint8" else 1.0
     image_shape = (side, side) if side else None
     return source_of_arrays("mat", path, rows, labels, image_shape=image_shape, scale=scale, files=(path,))
@@ -296,7 +306,7 @@ def _parsed(path: str, parse: Callable[[], Any]) -> Any:
         raise DataError(f"{path}: damaged or not a MATLAB file: {error} ({type(error).__name__}); {AGAIN}") from error
 
 
-def _variables(path: str) -> list[_Variable]:
+def _variables(path: str) -> dict[str, _Variable]:
     import scipy.io  # late: --help needs none of it
 
     with open(path, "rb") as file:
@@ -306,14 +316,14 @@ def _variables(path: str) -> list[_Variable]:
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
     listed = _parsed(path, lambda: scipy.io.whosmat(path))
-    found = [_Variable(path, name, tuple(shape), kind, tuple(shape)) for name, shape, kind in listed]
-    for variable in found:
-        claimed = variable.size * variable.dtype.itemsize
-        if min(variable.stored, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
+    found = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
+    for variable in found.values():
+        claimed = np.prod(variable.shape, dtype=object) * np.dtype(_DTYPES.get(variable.kind, "u1")).itemsize
+        if min(variable.shape, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
             raise DataError(f"{variable.name} claims more than the file can hold; {AGAIN}")
-    if len({variable.label for variable in found}) < len(found):
+    if len(found) < len(listed):
         raise DataError(f"{path}: two variables have one name; {AGAIN}")
-    return [variable for variable in found if not variable.label.startswith("__")]  # MATLAB's own workspace
+    return {name: variable for name, variable in found.items() if not name.startswith("__")}  # MATLAB's own
 
 
 def _hdf5(path: str) -> DataError:
@@ -321,31 +331,3 @@ def _hdf5(path: str) -> DataError:
     return DataError(
         f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
     )
-
-
-def _pick_x(path: str, variables: list[_Variable], wanted: str | None) -> _Variable:
-    matrices = [each for each in variables if len(each.stored) == 2 and each.kind in _DTYPES]
-    if wanted is not None:
-        found = [each for each in matrices if each.label == wanted and min(each.stored) > 0]
-        return _single(path, variables, found, f"no matrix of numbers {wanted!r} for x", "x=NAME")
-    matrices = [each for each in matrices if min(each.stored) > 1]
-    most = max((each.size for each in matrices), default=0)
-    found = [each for each in matrices if each.size == most]
-    what = f"{len(found)} matrices of one size" if found else "no matrix of numbers"
-    return _single(path, variables, found, f"{what} for x", "x=NAME")
-
-
-def _pick_y(path: str, variables: list[_Variable], wanted: str | None, rows: _Variable) -> _Variable:
-    n_rows = rows.shape[0]
-    vectors = [each for each in variables if each.stored in ((n_rows, 1), (1, n_rows)) and each.kind in _DTYPES]
-    found = [each for each in vectors if each != rows and wanted in (None, each.label)]
-    what = f"{len(found) or 'no'} vector of {n_rows} labels for the rows of {rows.label!r}"
-    labels = _single(path, variables, found, what, 'y=NAME, or y="none" to read without labels')
-    return replace(labels, shape=(n_rows,))
-
-
-def _single(path: str, variables: list[_Variable], found: list[_Variable], what: str, way_out: str) -> _Variable:
-    if len(found) != 1:
-        holds = ", ".join(map(str, variables)) or "nothing"
-        raise DataError(f"{path}: {what}; it holds {holds}; give {way_out}")
-    return found[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,50 +22,35 @@ _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:
 _SHOWN = 60  # characters of a line in a message
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The lines of one file, whose indices begin at `first`, as rows of d features."""
-
-    path: str
-    first: int
-    n_features: int
-
-    def blocks(self) -> Iterator[Block]:
-        step = block_rows(4 * self.n_features)
-        for numbers, rows in _rows(self.path):
-            for start in range(0, len(rows), step):
-                yield self._block(numbers[start : start + step], rows[start : start + step])
-
-    def _block(self, numbers: list[int], rows: list[str]) -> Block:
-        try:
-            return self._parse(rows)
-        except (ValueError, OverflowError):
+def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: list[str]) -> Block:
+    """Return lines as rows (k, d) and labels; the first line that is not plain is named by its number."""
+    try:
+        return _parse(rows, first, n_features)
+    except (ValueError, OverflowError) as error:
+        if len(rows) > 1:
             for number, row in zip(numbers, rows, strict=True):
-                try:
-                    self._parse([row])
-                except (ValueError, OverflowError) as error:
-                    raise DataError(
-                        f"{self.path}: line {number}: expected a number and index:value pairs of rising indices, "
-                        f"found {row[:_SHOWN]!r}: {error}"
-                    ) from None
-            raise
+                _dense(path, first, n_features, [number], [row])
+        raise DataError(
+            f"{path}: line {numbers[0]}: expected a number and index:value pairs of rising indices, "
+            f"found {rows[0][:_SHOWN]!r}: {error}"
+        ) from None
 
-    def _parse(self, rows: list[str]) -> Block:
-        """Rows and labels; ValueError where a line is not plain."""
-        from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
 
-        text = "\n".join(rows)
-        if _LENIENT.search(text):
-            raise ValueError("an underscore, a sign of an index, or a qid, which are not read")
-        stream = io.BytesIO(text.encode())
-        pairs, y = load_svmlight_file(stream, n_features=self.n_features, zero_based=self.first == 0)
-        if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
-            raise ValueError("a number is not finite")
-        with np.errstate(over="ignore"):
-            x = pairs.astype(np.float32)
-        if not np.isfinite(x.data).all():
-            raise ValueError("a value that float32 cannot hold")
-        return x.toarray(), y
+def _parse(rows: list[str], first: int, n_features: int) -> Block:
+    """Return rows and labels; ValueError where a line is not plain."""
+    from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
+
+    text = "\n".join(rows)
+    if _LENIENT.search(text):
+        raise ValueError("an underscore, a sign of an index, or a qid, which are not read")
+    pairs, y = load_svmlight_file(io.BytesIO(text.encode()), n_features=n_features, zero_based=first == 0)
+    if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
+        raise ValueError("a number is not finite")
+    with np.errstate(over="ignore"):
+        x = pairs.astype(np.float32)
+    if not np.isfinite(x.data).all():
+        raise ValueError("a value that float32 cannot hold")
+    return x.toarray(), y
 
 
 def recognises(head: bytes) -> bool:
@@ -97,8 +81,15 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         if largest < first:
             raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
         features = largest - first + 1
-    blocks = _Pairs(path, first, features).blocks
-    return Source("libsvm", path, features, np.dtype(np.float32), blocks, n_rows, labelled=True, files=(path,))
+    d = features
+
+    def blocks() -> Iterator[Block]:
+        step = block_rows(4 * d)
+        for numbers, rows in _rows(path):
+            for start in range(0, len(rows), step):
+                yield _dense(path, first, d, numbers[start : start + step], rows[start : start + step])
+
+    return Source("libsvm", path, d, np.dtype(np.float32), blocks, n_rows, labelled=True, files=(path,))
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:

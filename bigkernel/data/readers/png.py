@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, load_library, natural
+from bigkernel.data.readers.source import (
+    MOST_FEATURES,
+    Block,
+    Source,
+    block_rows,
+    load_library,
+    natural,
+    reading,
+)
 from bigkernel.errors import DataError
 
 _LARGEST_LABEL = 18  # digits of a folder's name that is a number
@@ -52,7 +60,6 @@ def read(path: str, *, grey: bool = False) -> Source:
         *("png", path, width * height, dtype, blocks, len(images), labelled),
         image_shape=(height, width),
         scale=float(np.iinfo(dtype).max),
-        origin=lambda: folder_origin(path, (name for _, name in images)),
     )
 
 
@@ -67,6 +74,7 @@ def _pixels(path: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[
 
 
 def _listed(path: str) -> Iterator[tuple[str, str]]:
+    """Yield (label, path below the folder) of all images; hidden files are passed over, others refused."""
     here, folders = _entries(path)
     if bool(here) == bool(folders):
         found = "images beside folders" if here else "no PNG image"
@@ -75,28 +83,20 @@ def _listed(path: str) -> Iterator[tuple[str, str]]:
     for folder in folders:
         names, deeper = _entries(os.path.join(path, folder))
         if deeper or not names:
-            found = f"the folder {deeper[0]!r} within a label's" if deeper else "no PNG image"
-            raise DataError(f"{os.path.join(path, folder)}: {found}; expected images")
+            raise DataError(f"{os.path.join(path, folder)}: a folder within a label's, or no PNG image in it")
         yield from ((folder, os.path.join(folder, name)) for name in names)
 
 
 def _entries(path: str) -> tuple[list[str], list[str]]:
-    """Return names of the images and of the folders at `path`; hidden ones are passed over, other files refused."""
-    names, folders = [], []
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.name.lower().endswith(".png") and entry.is_file():  # a pipe would block
-                    names.append(entry.name)
-                else:
-                    raise DataError(f"{entry.path}: no PNG image among PNG images; convert it or move it elsewhere")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
-    return sorted(names, key=natural), sorted(folders, key=natural)
+    """Return names of the images and of the folders at `path`, in natural order."""
+    with reading(path):
+        listed = sorted((name for name in os.listdir(path) if name[0] != "."), key=natural)
+    folders = [name for name in listed if os.path.isdir(os.path.join(path, name))]
+    names = sorted(set(listed) - set(folders), key=natural)
+    for name in names:
+        if not (name.lower().endswith(".png") and os.path.isfile(os.path.join(path, name))):  # a pipe would block
+            raise DataError(f"{path}/{name}: no PNG image among PNG images; convert it or move it elsewhere")
+    return names, folders
 
 
 @contextlib.contextmanager

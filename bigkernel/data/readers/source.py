@@ -14,7 +14,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
@@ -51,8 +51,7 @@ class Source:
     grouped: bool = False
     image_shape: tuple[int, int] | None = None
     scale: float = 1.0  # what divides stored values into the range they mean: 255 for 8-bit pixels
-    files: tuple[str, ...] = ()  # every file that is read, for the digest
-    origin: Callable[[], str] | None = None  # says what was read, with its digest, where that is a folder or a store
+    files: tuple[str, ...] = ()  # that are read, for their digests; none of a folder or a store
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and what goes with them by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
@@ -82,7 +81,7 @@ def source_of_arrays(
 ) -> Source:
     """Return the source of rows (n, d), pictures (n, h, w) or single numbers (n,), and of their labels (n,) or (n, 1).
 
-    `found` is what else is known of it: `files`, `origin`, `image_shape`, `scale`.
+    `found` is what else is known of it: `files`, `image_shape`, `scale`.
     """
     shape, dtype = x.shape, x.dtype
     if len(shape) not in (1, 2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -91,7 +90,7 @@ def source_of_arrays(
     if not n_rows:
         raise DataError(f"{x.name}: no rows: its shape is {shape}")
     require_features(x.name, n_features)
-    if y is not None and y.shape not in ((n_rows,), (n_rows, 1)):
+    if y is not None and (y.shape not in ((n_rows,), (n_rows, 1)) or y.dtype.kind not in "biufU"):
         raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found {y.dtype} of shape {y.shape}")
     image_shape = found.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
     found.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
@@ -271,18 +270,9 @@ def natural(name: str) -> tuple[tuple[int, str | int], ...]:
 
 def origin_of(source: Source) -> str:
     """Return the names and digests of what a source was read from, as one text for the attributes of a corpus."""
-    if source.origin is not None:
-        return source.origin()
+    if not source.files:
+        return os.path.basename(os.path.abspath(source.path)) if "://" not in source.path else source.path
     return ", ".join(f"{os.path.basename(path)} sha256:{_sha256(path)}" for path in source.files)
-
-
-def folder_origin(path: str, names: Iterable[str]) -> str:
-    """Return the name of a folder, the number of its files `names` and a SHA-256 over their names and contents."""
-    total, count = hashlib.sha256(), 0
-    for name in names:
-        total.update(f"{name}\0{_sha256(os.path.join(path, name))}\n".encode())
-        count += 1
-    return f"{os.path.basename(os.path.abspath(path))} ({count} files) sha256:{total.hexdigest()}"
 
 
 def _sha256(path: str) -> str:

@@ -8,10 +8,7 @@ printed or stored.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from bigkernel.data.readers.arrays import X_NAMES, Y_NAMES
-from bigkernel.data.readers.source import Source, block_rows, folder_origin, in_native_order, source_of_arrays
+from bigkernel.data.readers.source import Source, block_rows, in_native_order, source_of_arrays
 from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
 
 PROTOCOLS = ("http", "https", "s3", "memory")
@@ -104,8 +101,7 @@ def shown(url: str) -> str:
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     """Open a zarr array or group (format 2 or 3) at a directory, or a URL of http, https, s3 (with s3fs) or memory.
 
-    A corpus of ours keeps its image shape and scale; names of classes become their numbers. One with more columns than
-    y is refused, unless x is named.
+    A corpus of ours is refused, unless x is named: rows and labels alone are taken then.
 
     x and y are names of the arrays of a group; None: "x", "X" or "data" and "y", "labels" or "target"; y="none": none.
     """
@@ -115,24 +111,22 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
             raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
-        return _source(path, name, _Array(name, node), None, {})
+        return _source(name, _Array(name, node), None)
     rows = _pick(node, name, x, X_NAMES)
     if rows is None:
         raise DataError(f"{name}: no array {x or ' or '.join(X_NAMES)} in this group; name the matrix by x=NAME")
     labels = None if y == "none" else _pick(node, name, y, Y_NAMES)
     if labels is None and y not in (None, "none"):
         raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
-    found = node.attrs.asdict().get("bigkernel")
-    lost = [column for column in ("weight", "domain", "group") if found and x is None and column in node]
-    if lost:
+    if x is None and "bigkernel" in node.attrs.asdict():
         raise DataError(
-            f"{name}: a corpus with the column {lost[0]}, which would be lost; copy it by write_corpus, or "
-            "name the matrix (x='x', --x x) to take rows and labels alone"
+            f"{name}: a corpus, whose other columns and attributes would be lost; copy it by write_corpus, or name the "
+            "matrix (x='x', --x x) to take rows and labels alone"
         )
-    return _source(path, name, rows, labels, dict(found) if isinstance(found, dict) else {})
+    return _source(name, rows, labels)
 
 
-def _source(path: str, name: str, rows: _Array, labels: _Array | None, attributes: dict[str, Any]) -> Source:
+def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
     for array in filter(None, (rows, labels)):
         held = min(array.step, array.shape[0]) * array.row_bytes if array.shape else 0
         if held > MOST_CHUNK_BYTES:
@@ -140,25 +134,9 @@ def _source(path: str, name: str, rows: _Array, labels: _Array | None, attribute
                 f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
                 "write the array in smaller chunks"
             )
-    shape, found = rows.shape, dict[str, Any]()
-    if len(shape) < 2:
-        raise DataError(f"{rows.name}: expected numbers (n, d) or (n, height, width), found shape {shape}")
-    stated, scale = attributes.get("image_shape"), attributes.get("scale")
-    if isinstance(stated, list) and list(map(type, stated)) == [int, int] and shape[1:] == (stated[0] * stated[1],):
-        found["image_shape"] = (stated[0], stated[1])
-    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < np.inf:
-        found["scale"] = float(scale)
-    origin = lambda: _origin(path, name, rows, labels)  # noqa: E731
-    return source_of_arrays("zarr", name, rows, labels, step=rows.step, origin=origin, **found)
-
-
-def _origin(path: str, name: str, rows: _Array, labels: _Array | None) -> str:
-    """Of a directory all files; of a URL the metadata alone, so that it is not read twice over the network."""
-    if not is_url(path):
-        walked = (os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files)
-        return folder_origin(path, sorted(os.path.relpath(file, path) for file in walked))
-    metadata = [json.dumps(array.array.metadata.to_dict(), default=str) for array in (rows, labels) if array]
-    return f"{name} (metadata) sha256:{hashlib.sha256(''.join(metadata).encode()).hexdigest()}"
+    if len(rows.shape) < 2:
+        raise DataError(f"{rows.name}: expected numbers (n, d) or (n, height, width), found shape {rows.shape}")
+    return source_of_arrays("zarr", name, rows, labels, step=rows.step)
 
 
 def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> _Array | None:

@@ -3,8 +3,8 @@
 Columns of numbers become features (k, d) in their common dtype; at most one column is the target, of numbers or names
 throughout, and one the group, of whole numbers or names. Rows stream, by block or row group.
 
-In text, what is no decimal number is an error that names the line, the column and the text found. Blanks between cells
-may be several; they are made one before pyarrow sees them. Page checksums of Parquet are verified where the file has
+In text, what is no decimal number is an error of Arrow's that names row, column and text. Blanks between cells may be
+several; they are made one before pyarrow sees them. Page checksums of Parquet are verified where the file has
 them; without, the format cannot show every damage.
 """
 
@@ -18,7 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from bigkernel.data.readers.source import (
     Block,
     Source,
     block_rows,
-    folder_origin,
     is_gzip,
     lines_of,
     load_library,
@@ -40,7 +39,7 @@ from bigkernel.data.readers.source import (
     reading,
     require_features,
 )
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError
 
 MOST_COLUMNS = 2**17  # each is an object of Arrow's
 USPS_FEATURES = 256
@@ -48,7 +47,7 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _WHOLE_FLOATS = 2**53  # whole numbers up to here are float64s
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_FAULT = re.compile(r"(?:In CSV column #(\d+)|CSV parse error): Row #(\d+): (.*)", re.DOTALL)
+_ADVICE = "leave out or convert a column of text (is row 1 a header?), or copy a damaged file again"
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -163,82 +162,62 @@ class _OneBlank(io.RawIOBase):
         return size
 
 
-@dataclass(frozen=True)
-class _Text:
-    """The lines of one file as rows."""
+def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> Source:
+    """Return the source of the lines of a file as rows; labels are float64, or text as it is."""
+    pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
+    names = [str(place) for place in range(len(columns.names))]
+    order, place = [names[column] for column in columns.read], len(columns.features)
+    kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in columns.features}
+    longest_line = max(map(len, _first_lines(path)))
 
-    path: str
-    delimiter: str
-    header: bool
-    columns: Columns
-    dtype: np.dtype[Any]
-    longest_line: int
-
-    def blocks(self) -> Iterator[Block]:
-        start, named = 0, None
-        with open_stream(self.path) as stream:
-            handle = io.BufferedReader(_OneBlank(stream.handle)) if self.delimiter == " " else stream.handle
-            batches = self._batches(handle)
-            while True:
-                with self._naming_faults(), reading(self.path):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                if self.columns.target is not None:
-                    batch, named = self._numbers_or_names(start, batch, named)
-                yield _block_of(self.path, start, batch, self.columns, self.dtype)
+    def blocks() -> Iterator[Block]:
+        start, named = 0, False
+        with open_stream(path) as stream, reading(path), _reading_arrow(path):
+            handle = io.BufferedReader(_OneBlank(stream.handle)) if delimiter == " " else stream.handle
+            size = max(READ_BYTES, 8 * longest_line)
+            reader = csv_of.open_csv(
+                pa.PythonFile(handle, mode="r"),
+                csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
+                csv_of.ParseOptions(delimiter=delimiter),
+                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
+            )
+            for batch in (found.select(order) for found in reader if found.num_rows):
+                if columns.target is not None:
+                    texts = compute.utf8_trim_whitespace(batch.column(place))
+                    labels, named = _numbers_or_names(path, start, texts, named)
+                    batch = batch.set_column(place, "target", labels)
+                yield _block_of(path, start, batch, columns, np.dtype(dtype))
                 start += batch.num_rows
 
-    def _batches(self, handle: Any) -> Iterator[Any]:
-        pa, csv_of = _arrow(), _arrow("pyarrow.csv")
-        names = [str(place) for place in range(len(self.columns.names))]
-        order = [names[place] for place in self.columns.read]
-        kinds = dict.fromkeys(order, pa.string()) | {names[place]: pa.float64() for place in self.columns.features}
-        size = max(READ_BYTES, 8 * self.longest_line)
-        reader = csv_of.open_csv(
-            pa.PythonFile(handle, mode="r"),
-            csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(self.header)),
-            csv_of.ParseOptions(delimiter=self.delimiter),
-            csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
-        )
-        yield from (batch.select(order) for batch in reader if batch.num_rows)
+    labelled, grouped = columns.target is not None, columns.group is not None
+    return Source(format, path, place, np.dtype(dtype), blocks, None, labelled, grouped, files=(path,))
 
-    @contextlib.contextmanager
-    def _naming_faults(self) -> Iterator[None]:
-        try:
-            yield
-        except _arrow().ArrowInvalid as error:
-            found = _FAULT.fullmatch(str(error))
-            if not found:
-                raise DataError(f"{self.path}: no table in text: {error}") from None
-            column, line, reason = found.groups()
-            if column is None:
-                raise DataError(f"{self.path}: line {line}: a row of another length: {reason[:100]}") from None
-            advice = "leave the column out, name it as the target, or write it as numbers with a decimal point"
-            if line == "1":
-                advice += "; if line 1 is a header, say header=True"
-            name = self.columns.names[int(column)]
-            raise DataError(f"{self.path}: line {line}, {name}: expected a number: {reason}; {advice}") from None
 
-    def _numbers_or_names(self, start: int, batch: Any, named: bool | None) -> tuple[Any, bool]:
-        """Return a batch whose labels are float64, or text as it is; `named`: which of the two it was so far."""
-        pa, compute = _arrow(), _arrow("pyarrow.compute")
-        place = len(self.columns.features)
-        texts = compute.utf8_trim_whitespace(batch.column(place))
-        if not named:
-            with contextlib.suppress(pa.ArrowInvalid):
-                return batch.set_column(place, "target", texts.cast(pa.float64())), False
-        distinct = compute.unique(texts).to_pylist()
-        odd = [text for text in distinct if not text or (number_in(text) is not None and text != "-1")]
-        if named is False:
-            odd = [text for text in distinct if number_in(text) is None]
-        if odd:
-            row = start + compute.index(texts, odd[0]).as_py()
+def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[Any, bool]:
+    """Return labels as float64, or as text where they are names; `named`: those before were names."""
+    pa, compute = _arrow(), _arrow("pyarrow.compute")
+    if not named:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return texts.cast(pa.float64()), False
+    for text in compute.unique(texts).to_pylist():
+        if not text or (number_in(text) is not None and text != "-1"):
+            row = start + compute.index(texts, text).as_py()
             raise DataError(
-                f"{self.path}: row {row}, {self.columns.names[self.columns.target or 0]}: found {odd[0]!r} among "
-                f"{'numbers' if named is False else 'names'}; write all labels as numbers or all as names"
+                f"{path}: row {row}: the label {text!r} among names; write all labels as numbers or all as names"
             )
-        return batch.set_column(place, "target", texts), True
+    return texts, True
+
+
+@contextlib.contextmanager
+def _reading_arrow(path: str) -> Iterator[None]:
+    """Raise what Arrow says of a file, with column and row where it knows them, as a DataError."""
+    try:
+        yield
+    except BigKernelError:
+        raise
+    except (_arrow().ArrowException, OSError, ValueError) as error:
+        reason = str(error).strip().rstrip(".")
+        raise DataError(f"{path}: cannot be read as a table of numbers: {reason}; {_ADVICE}") from error
 
 
 def read_csv(
@@ -271,8 +250,7 @@ def read_csv(
         raise DataError(f"{path}: line 1: a single column, which cannot be row and target; say target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
     columns = choose(path, names, target, group)
-    text = _Text(path, separator, headed, columns, np.dtype(np.float64), max(map(len, lines)))
-    return _source("csv", path, columns, text, files=(path,))
+    return _text_source("csv", path, columns, separator, headed, np.float64)
 
 
 def read_usps(path: str) -> Source:
@@ -285,20 +263,13 @@ def read_usps(path: str) -> Source:
     if found != USPS_FEATURES + 1:
         raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {found} columns")
     columns = choose(path, [f"column {place}" for place in range(found)], 0, None)
-    text = _Text(path, " ", False, columns, np.dtype(np.float32), max(map(len, lines)))
-    return _source("usps", path, columns, text, image_shape=(16, 16), files=(path,))
+    return replace(_text_source("usps", path, columns, " ", False, np.float32), image_shape=(16, 16))
 
 
 def recognises_usps(head: bytes) -> bool:
     """Return True where the first line is 257 blank-separated numbers, of which the first is integral."""
     values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
-
-
-def _source(format: str, path: str, columns: Columns, rows: _Text | _Parquet, **found: Any) -> Source:
-    labelled, grouped = columns.target is not None, columns.group is not None
-    n_features = len(columns.features)
-    return Source(format, path, n_features, rows.dtype, rows.blocks, labelled=labelled, grouped=grouped, **found)
 
 
 def _first_lines(path: str) -> list[str]:
@@ -334,31 +305,6 @@ def _sniff(lines: list[str]) -> str:
 # ---------------------------------------------------------------- Parquet
 
 
-@dataclass(frozen=True)
-class _Parquet:
-    """Files of one schema, and what its columns are for."""
-
-    parts: tuple[str, ...]
-    columns: Columns
-    dtype: np.dtype[Any]
-
-    def blocks(self) -> Iterator[Block]:
-        names = [self.columns.names[place] for place in self.columns.read]
-        step = block_rows(len(self.columns.features) * self.dtype.itemsize)
-        for part in self.parts:
-            with _opened(part) as file:
-                start, batches = 0, file.iter_batches(step, columns=names, use_threads=False)
-                while True:
-                    with _reading_parquet(part, f"from row {start}"):
-                        batch = next(batches, None)
-                    if batch is None:
-                        break
-                    yield _block_of(part, start, batch.select(names), self.columns, self.dtype)
-                    start += batch.num_rows
-                if start != file.metadata.num_rows:
-                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
-
-
 def read_parquet(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
     """Open a Parquet file, or a folder of parts in natural order of their names (hidden ones and `_…` passed over).
 
@@ -374,12 +320,24 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     columns = choose(path, names, target, group)
-    dtypes = [_dtype(parts[0], schema.field(names[place])) for place in columns.features]
+    dtype = np.result_type(*(_dtype(parts[0], schema.field(names[place])) for place in columns.features))
     if columns.target is not None:
         _dtype(parts[0], schema.field(names[columns.target]), text=True)
-    rows = _Parquet(parts, columns, np.result_type(*dtypes))
-    origin = (lambda: folder_origin(path, map(os.path.basename, parts))) if os.path.isdir(path) else None
-    return _source("parquet", path, columns, rows, n_rows=n_rows, files=parts, origin=origin)
+    order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
+
+    def blocks() -> Iterator[Block]:
+        for part in parts:
+            with _opened(part) as file:
+                start = 0
+                for batch in file.iter_batches(step, columns=order, use_threads=False):
+                    yield _block_of(part, start, batch.select(order), columns, dtype)
+                    start += batch.num_rows
+                if start != file.metadata.num_rows:
+                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
+
+    labelled, grouped = columns.target is not None, columns.group is not None
+    files = () if os.path.isdir(path) else parts
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=files)
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -401,20 +359,9 @@ def _parts(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
     parquet = _arrow("pyarrow.parquet")
-    with contextlib.ExitStack() as stack:
-        with _reading_parquet(path, "at its footer"):
-            options = {"buffer_size": 2**16, "pre_buffer": False, "page_checksum_verification": True}
-            file = stack.enter_context(parquet.ParquetFile(path, **options))
+    options = {"buffer_size": 2**16, "pre_buffer": False, "page_checksum_verification": True}
+    with _reading_arrow(path), parquet.ParquetFile(path, **options) as file:
         yield file
-
-
-@contextlib.contextmanager
-def _reading_parquet(path: str, where: str) -> Iterator[None]:
-    try:
-        yield
-    except (_arrow().ArrowException, OSError, ValueError) as error:
-        reason = str(error).split("\n")[0].strip().rstrip(".")
-        raise DataError(f"{path}: cannot be read {where}: {reason}; {AGAIN}") from error
 
 
 def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bigkernel.data.visible import all_visible
-from bigkernel.events.kinds import plain
+from bigkernel.events.job import plain
 from bigkernel.monitor.palette import DARK, LIGHT, properties
 
 _SCRIPTS = ("outcome.js", "page.js")

@@ -19,9 +19,19 @@ from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
 from bigkernel.events.board import Board
-from bigkernel.events.kinds import Event, Incident, JobStarted, Note, Step, SweepEnded, SweepStarted, message_of
+from bigkernel.events.job import (
+    Event,
+    Incident,
+    JobStarted,
+    Note,
+    Scope,
+    Step,
+    SweepEnded,
+    SweepStarted,
+    message_of,
+    observe,
+)
 from bigkernel.events.progress import Progress
-from bigkernel.events.scope import Scope, observe
 from bigkernel.monitor.terminal import live as lines
 
 _LINE_SECONDS = 10.0  # between plain lines

@@ -16,7 +16,7 @@ _GAP = 2  # letters between the two columns
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:
-        from bigkernel.events.kinds import plain
+        from bigkernel.events.job import plain
 
         print(json.dumps(plain(figures), allow_nan=False), flush=True)
         return

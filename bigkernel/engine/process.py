@@ -1,0 +1,197 @@
+"""The process that computes: its name, memory and processors, the threads of its BLAS, and the plugins of a worker.
+
+Sweeps take one BLAS thread everywhere; solves take those of the driver. The last bits of what is solved depend on their
+number, so a run records it: whoever goes on with a run, on more or fewer processors, solves with as many threads as
+the process that began it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import scipy.linalg
+import scipy.spatial.distance
+from distributed import Worker, WorkerPlugin, get_worker
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from bigkernel.data.atomic_write import clear_orphans
+from bigkernel.data.run_directory import read_sealed, write_sealed
+from bigkernel.errors import ConfigError, DifferentBlas
+
+WORTH_BYTES = 2**22  # of freed memory, from which on it is worth the time to give it back
+FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
+TASK_BYTES = 12_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
+DRIVER = "driver.json"  # in a run: BLAS of the process that began it
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_name() -> str:
+    """Return the address of the Dask worker, or host and process."""
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Resident memory of a process, in bytes: `now`, and its `peak` so far."""
+
+    now: int
+    peak: int
+
+    def base(self, tasks: int) -> int:
+        """Return what the process holds beside the rows, buffers and sums of so many tasks."""
+        return self.now + FIRST_TASK_BYTES + tasks * TASK_BYTES
+
+
+def resident(*, trim: bool = True) -> Resident:
+    """Measure this process; with `trim` without what its allocator keeps of freed memory."""
+    if trim:
+        give_back()
+    return Resident(psutil.Process().memory_info().rss, peak_bytes())
+
+
+def peak_bytes() -> int:
+    """Return the highest resident memory of this process so far."""
+    with suppress(OSError):  # on Linux; what the system tells elsewhere is there that of the parent, where it was more
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def give_back(freed_bytes: int = WORTH_BYTES) -> None:
+    """Have the allocator give freed memory back to the system, where it is that of the GNU library and is worth it.
+
+    It looks at all that is free, which takes some 15 ms of a process that has run for a while.
+    """
+    if freed_bytes >= WORTH_BYTES:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def blas_threads() -> dict[str, int]:
+    """Return the threads of every BLAS library loaded in this process."""
+    return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+@dataclass(frozen=True)
+class DriverBlas:
+    """BLAS of a process that solves."""
+
+    threads: int  # the most that one of its libraries has; 0 where threadpoolctl knows none
+    libraries: str  # their names, versions and the processor that they compute for
+
+    def __str__(self) -> str:
+        return f"{self.threads} BLAS threads ({self.libraries or 'an unknown library'})"
+
+
+def driver_blas() -> DriverBlas:
+    """Return BLAS of this process, NumPy's and SciPy's."""
+    libraries = {
+        f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip()
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+    }
+    return DriverBlas(max(blas_threads().values(), default=0), ", ".join(sorted(libraries)))
+
+
+@contextmanager
+def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
+    """Solve inside the block with the number of BLAS threads that began the run, which a new run records.
+
+    Gives BLAS as recorded, and as this process had it before; warns (`DifferentBlas`) where the number cannot be had
+    here, or the library is another one.
+    """
+    path, before = run / DRIVER, driver_blas()
+    clear_orphans(path)
+    begun = _recorded_blas(path)
+    if begun is None:
+        begun = before
+        write_sealed(path, asdict(begun))
+    with threadpool_limits(limits=begun.threads or None, user_api="blas"):
+        now = driver_blas()
+        if now != begun:
+            warnings.warn(
+                f"{run}: began with {begun} and goes on with {now}: coefficients may differ in their last bits; resume "
+                "where the run began, or start a new one",
+                DifferentBlas,
+                stacklevel=4,
+            )
+        yield begun, before
+
+
+def _recorded_blas(path: Path) -> DriverBlas | None:
+    """Return what a run has recorded; None where it has not."""
+    if not path.exists():
+        return None
+    try:
+        recorded = read_sealed(path)
+        return DriverBlas(int(recorded["threads"]), str(recorded["libraries"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(
+            f"{path} cannot be read ({error}): with how many BLAS threads the run began is not known, and coefficients "
+            "may differ in their last bits; those of this process are recorded",
+            DifferentBlas,
+            stacklevel=5,
+        )
+        return None
+
+
+class Undisturbed(WorkerPlugin):
+    """Ctrl-C reaches every process of a terminal: workers of a local cluster leave it to the driver.
+
+    What they are at is then still published before the driver ends them.
+    """
+
+    name = "bigkernel-undisturbed"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore SIGINT in a worker's own process."""
+        if worker.nanny and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class OneBlasThread(WorkerPlugin):
+    """Pins BLAS to one thread in the worker's process, and asserts it: parallelism is over chunks.
+
+    Processes that a nanny starts get it from the environment; workers inside another process, and workers started
+    without a nanny, would take all cores for each task.
+    """
+
+    name = "bigkernel-one-blas-thread"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Set one thread where it is not so, and refuse the worker if that has no effect."""
+        np.ones((2, 2)) @ np.ones((2, 2))
+        scipy.linalg.cholesky(np.eye(2))  # both libraries are loaded now, so that both are seen
+        self._limits = None
+        if any(threads != 1 for threads in blas_threads().values()):
+            self._limits = threadpool_limits(limits=1, user_api="blas")
+        wrong = {path: threads for path, threads in blas_threads().items() if threads != 1}
+        if wrong:
+            raise ConfigError(f"{worker.address}: BLAS keeps more than one thread: {wrong}; set OPENBLAS_NUM_THREADS=1")
+
+    def teardown(self, worker: Worker) -> None:
+        """Give a process that is not ours its threads back."""
+        if self._limits is not None:
+            self._limits.restore_original_limits()

@@ -1,0 +1,299 @@
+"""A job: the events that its driver emits, who hears them, and the plain messages that they become.
+
+`emit` sends an event to the observers of the context (`observe`: any callable of one event, for a block) and to the
+sinks of the job (its journal, its scheduler), which hear all of it. One that raises is dropped with one warning: no
+observer may ever stop a job.
+
+A message is what travels to the scheduler, and what a line of the journal holds: a dict of JSON values with `kind`,
+`job`, mostly `sweep`, and the fields of its event. The first pulse of a segment is "running". Besides those of events
+there are the scheduler's own: "published", "released" and "failed", each with `node`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from bigkernel.streaming.plan import Plan, Receipt
+
+Message: TypeAlias = dict[str, Any]  # JSON values; who takes one looks at them
+TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler
+_LONGEST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A job begins: its title for people, and the run directory that it works in, or ""."""
+
+    title: str
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job has ended: `state` is "finished", "failed" or "interrupted"."""
+
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class SweepStarted:
+    """A sweep begins."""
+
+    what: str
+    executor: str  # "serial", "threads" or "dask"
+    plan: Plan
+    token: str = ""  # names it among all sweeps
+    run: str = ""  # its run directory, or ""
+    announced_bytes: int = 0  # planned peak of a worker process
+    resumed: int = 0  # segments that its run holds already
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory.
+
+    `seconds` are those of its stages so far.
+    """
+
+    node: str
+    rows: int
+    worker: str
+    peak_bytes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SegmentDone:
+    """A segment is finished (`done` of `total`)."""
+
+    receipt: Receipt
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Two partial results were merged into those of a node of the tree."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class SweepEnded:
+    """A sweep has ended after `seconds`, its partials merged; or by an error, which is told.
+
+    `stages` holds seconds of tasks that no segment has told (merge).
+    """
+
+    seconds: float
+    error: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The driver spent `seconds` on a stage between sweeps (solve)."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Results of a job that its report shows: plain data under a name ("fit", "score")."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves); told at its begin and end too."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for whoever watches: what comes next."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something went wrong and the job goes on.
+
+    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage"
+    (found in a run and computed again).
+    """
+
+    kind: str
+    text: str
+    worker: str = ""
+
+
+_OfSweep = SweepStarted | Pulse | SegmentDone | Merged | SweepEnded
+Event = JobStarted | JobEnded | _OfSweep | Step | Spent | Figures | Note | Incident
+Observer = Callable[[Event], None]
+
+
+def message_of(event: Event, job: str, sweep: str) -> Message:
+    """Make the message of an event of a job, whose latest sweep has the token `sweep`."""
+    kind = re.sub(r"\B([A-Z])", r"_\1", type(event).__name__).lower()
+    if isinstance(event, SegmentDone):
+        kind = "segment"
+    elif isinstance(event, Pulse) and not event.rows:
+        kind = "running"
+    message: Message = {"kind": kind, "job": job, "sweep": sweep}
+    if isinstance(event, JobStarted | SweepStarted):
+        message |= {"host": socket.gethostname(), "pid": os.getpid()}
+    for name, value in vars(event).items():
+        if isinstance(value, Plan):
+            message |= {"plan": value.summary(), "stops": [segment.stop for segment in value.segments]}
+        elif isinstance(value, Receipt):
+            message["receipt"] = value.to_json()
+        elif name == "kind":
+            message["incident"] = value
+        else:
+            message[name] = value[:_LONGEST_TEXT] if name in ("text", "error") else plain(value)
+    return message
+
+
+def plain(value: Any) -> Any:
+    """Turn nested figures into what JSON knows; a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass
+class Scope:
+    """One job: its name among all jobs, the token of its latest sweep, and the sinks that hear all of it, by name.
+
+    `early` holds the events before the first sweep, for sinks that come later.
+    """
+
+    job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    sweep: str = ""
+    sinks: dict[str, Observer] = field(default_factory=dict)
+    early: list[Event] = field(default_factory=list)
+
+    def add_sink(self, name: str, sink: Observer) -> None:
+        """Let a sink hear the job, unless one of this name does; it receives what was sent before the first sweep."""
+        if name not in self.sinks:
+            self.sinks[name] = sink
+            for event in self.early:
+                self._send(name, event)
+
+    def _send(self, name: str, event: Event) -> None:
+        try:
+            if name in self.sinks:
+                self.sinks[name](event)
+        except Exception as error:
+            _warn(error)
+            self.drop(name)
+
+    def drop(self, name: str, last: Event | None = None) -> None:
+        """Close a sink, if it is there and can be closed, after a last event."""
+        if last is not None:
+            self._send(name, last)
+        try:
+            getattr(self.sinks.pop(name, None), "close", lambda: None)()
+        except Exception as error:
+            _warn(error)
+
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())
+_scope: ContextVar[Scope | None] = ContextVar("bigkernel_job", default=None)
+
+
+@contextmanager
+def observe(*observers: Observer) -> Iterator[None]:
+    """Send the events of every sweep inside the block to `observers`."""
+    token = _observers.set((*_observers.get(), *observers))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+@contextmanager
+def job(title: str, run: str = "", *, own: bool = False) -> Iterator[Scope]:
+    """Make the block a part of the job of this context; where there is none, or with `own`, a job of its own.
+
+    An exception that leaves a job tells how it ends.
+    """
+    scope = _scope.get()
+    if scope is not None and not own:
+        yield scope
+        return
+    scope = Scope()
+    token = _scope.set(scope)
+    emit(JobStarted(title, run))
+    try:
+        yield scope
+    except BaseException as error:
+        emit(ending(error))
+        raise
+    else:
+        emit(ending(None))
+    finally:
+        _scope.reset(token)
+        for name in tuple(scope.sinks):
+            scope.drop(name)
+
+
+def ending(error: BaseException | None) -> JobEnded:
+    """Return the end of a job that an exception has left, or none."""
+    if isinstance(error, KeyboardInterrupt):
+        return JobEnded("interrupted")
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return JobEnded("finished")
+    return JobEnded("failed", f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def spent(stage: str) -> Iterator[None]:
+    """Emit how long the block took."""
+    start = time.perf_counter()
+    yield
+    emit(Spent(stage, time.perf_counter() - start))
+
+
+def emit(event: Event) -> None:
+    """Send an event to all observers, and to the sinks of the job."""
+    for observer in _observers.get():
+        try:
+            observer(event)
+        except Exception as error:
+            _observers.set(tuple(other for other in _observers.get() if other is not observer))
+            _warn(error)
+    scope = _scope.get()
+    if scope is not None:
+        if not scope.sweep:
+            scope.early.append(event)
+        for name in tuple(scope.sinks):
+            scope._send(name, event)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(f"an observer of the job failed and is dropped: {error!r}", RuntimeWarning, stacklevel=3)

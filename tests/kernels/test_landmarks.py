@@ -1,0 +1,204 @@
+"""Landmarks: uniform draws, randomly pivoted Cholesky against the plain method, and the width from their distances."""
+
+import tracemalloc
+from itertools import permutations
+
+import numpy as np
+import pytest
+import reference_sampling as oracle
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import chisquare
+
+from bigkernel import Gaussian, Linear
+from bigkernel.errors import DataError
+from bigkernel.kernels import landmarks
+from bigkernel.kernels.landmarks import (
+    MOST_POINTS,
+    MedianGaussian,
+    as_landmarks,
+    median_width,
+    rp_cholesky,
+    uniform,
+)
+
+rng = np.random.default_rng(20241003)
+N = 60
+X = np.concatenate([rng.normal(size=(N - 6, 3)), rng.normal(size=(6, 3)) + 6])
+KERNEL = Gaussian(1.5)
+
+
+@pytest.mark.parametrize("proposals", [1, 3, 8])
+def test_blocks_of_proposals_follow_the_law_of_one_draw_after_another(proposals):
+    few = np.array([[0.0], [0.3], [1.0], [2.5]])
+    kernel, draws = Gaussian(1.0), np.random.RandomState(proposals)
+    law = oracle.pivot_law(kernel(few), 2)
+    counts = dict.fromkeys(permutations(range(4), 2), 0)
+    for _ in range(1500):
+        counts[tuple(map(int, rp_cholesky(kernel, few, 2, draws, proposals=proposals)))] += 1
+    orders = list(counts)
+    assert chisquare([counts[order] for order in orders], [1500 * law[order] for order in orders]).pvalue > 1e-3
+
+
+def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
+    sizes, draws = [900, 90, 9, 1], [np.random.RandomState(seed) for seed in range(10)]
+    centres = np.repeat(5 * np.eye(4), sizes, axis=0)
+    rows, where = centres + 0.1 * rng.normal(size=centres.shape), np.repeat(np.arange(4), sizes)
+    met = [len(np.unique(where[rp_cholesky(Gaussian(4.0), rows, 20, draw)])) for draw in draws]
+    by_chance = [len(np.unique(where[draw.permutation(1000)[:20]])) for draw in draws]
+    assert np.mean(met) > 3.7 > 2.8 > np.mean(by_chance)
+
+
+def test_a_draw_is_of_different_rows_and_the_same_for_the_same_state():
+    drawn, again = (rp_cholesky(KERNEL, X, 25, np.random.RandomState(3)) for _ in range(2))
+    assert_array_equal(drawn, again)
+    assert len(np.unique(drawn)) == 25
+    assert drawn.min() >= 0
+    assert drawn.max() < N
+
+
+def test_rows_that_repeat_are_drawn_once():
+    rows = np.repeat(X[:8], 7, axis=0)
+    drawn = rp_cholesky(KERNEL, rows, 30, np.random.RandomState(0))
+    assert sorted(drawn // 7) == list(range(8))
+    signs = np.array([[0.0, 1.0], [-0.0, 1.0], [3.0, 4.0]])
+    assert len(rp_cholesky(KERNEL, signs, 3, np.random.RandomState(0))) == 2
+
+
+def test_a_matrix_of_low_rank_is_explained_by_as_many_rows():
+    drawn = rp_cholesky(Linear(), X, 20, np.random.RandomState(0))
+    assert len(drawn) == 3
+    assert oracle.trace_error(Linear()(X), drawn) < 1e-12
+    assert len(rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, N])
+def test_one_landmark_or_all_rows_can_be_asked_for(count):
+    assert len(rp_cholesky(KERNEL, X, count, np.random.RandomState(0))) == count
+
+
+@pytest.fixture
+def small_strips(monkeypatch):
+    """Strips that cut some dozen rows into several."""
+    for name, value in {"_STRIP_ROWS": 17, "_STRIP_COLUMNS": 5}.items():
+        monkeypatch.setattr(landmarks, name, value)
+
+
+def test_work_by_strips_draws_the_same_rows(request):
+    whole = rp_cholesky(KERNEL, X, 30, np.random.RandomState(2))
+    request.getfixturevalue("small_strips")
+    assert_array_equal(rp_cholesky(KERNEL, X, 30, np.random.RandomState(2)), whole)
+
+
+@pytest.mark.usefixtures("small_strips")
+@pytest.mark.parametrize("count", [10, 37])
+def test_a_factor_in_float32_explains_as_much(count):
+    drawn = rp_cholesky(KERNEL, X, count, np.random.RandomState(1), dtype=np.float32)
+    assert_array_equal(drawn, rp_cholesky(KERNEL, X, count, np.random.RandomState(1)))
+    # what float32 cannot tell from nothing is not drawn
+    wide = rp_cholesky(Gaussian(50.0), X, N, np.random.RandomState(1), dtype=np.float32)
+    assert len(wide) < N / 2
+    assert oracle.trace_error(Gaussian(50.0)(X), wide) < 1e-5
+
+
+# m² bytes where there are two rows a landmark; see `bigkernel.estimators.kernel_basis`
+@pytest.mark.parametrize(("dtype", "per_square"), [(np.float64, 16), (np.float32, 8)])
+def test_a_draw_holds_no_more_than_its_matrix(dtype, per_square, monkeypatch):
+    for name, value in {"_STRIP_ROWS": 256, "_MOST": 64}.items():
+        monkeypatch.setattr(landmarks, name, value)
+    m, d = 1200, 5
+    rows, around = rng.normal(size=(2 * m, d)), 2**22 + 16 * 2 * m * d
+    tracemalloc.start()
+    found = rp_cholesky(Gaussian(1.0), rows, m, np.random.RandomState(0), dtype=dtype)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == m
+    assert peak < per_square * m**2 + around
+    assert peak > per_square * m**2 / 2
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", [1988, *range(12)])
+def test_rows_that_are_all_but_explained_end_the_draw(seed):
+    # what subtraction leaves of k(x, x) may stay above rounding where the residual itself is below it
+    chance = np.random.default_rng(seed)
+    n, d = int(chance.integers(5, 80)), int(chance.integers(1, 5))
+    count = int(chance.integers(1, min(n, 12) + 1))
+    base = chance.normal(size=(int(chance.integers(1, n + 1)), d)) * 10 ** chance.uniform(-3, 3)
+    if chance.random() < 0.3:
+        base = base + 10 ** chance.uniform(0, 6)
+    rows = base[chance.integers(0, len(base), n)]
+    drawn = rp_cholesky(Linear(), rows, count, np.random.RandomState(seed))
+    assert len(set(drawn)) == len(drawn) <= count
+
+
+@given(n=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_landmarks_are_distinct_rows_in_order(n, share, seed):
+    m = max(1, round(share * n))
+    drawn = uniform(n, m, np.random.RandomState(seed))
+    assert drawn.dtype == np.int64
+    assert len(drawn) == m
+    assert (np.diff(drawn) > 0).all()
+    assert drawn[0] >= 0
+    assert drawn[-1] < n
+    assert_array_equal(drawn, uniform(n, m, np.random.RandomState(seed)))
+
+
+@pytest.mark.parametrize(("n", "m"), [(20, 6), (40, 6)])  # by permutation, and by rejection
+def test_every_row_is_equally_likely(n, m):
+    draws, counts = np.random.RandomState(0), np.zeros(n)
+    for _ in range(3000):
+        counts[uniform(n, m, draws)] += 1
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_few_of_very_many_rows_are_drawn_without_a_list_of_them():
+    drawn = uniform(10**15, 1000, np.random.RandomState(0))
+    assert len(np.unique(drawn)) == 1000
+    assert drawn[-1] > 2**40
+
+
+@pytest.mark.parametrize(("n", "m"), [(10, 0), (10, 11), (0, 1), (10, -1), (0, 0)])
+def test_an_impossible_number_is_refused(n, m):
+    with pytest.raises(DataError, match=f"n_landmarks={m}.*n_samples = {n}"):
+        uniform(n, m, np.random.RandomState(0))
+
+
+def test_given_landmarks_are_checked_and_copied():
+    Z = np.arange(6, dtype=np.float32).reshape(2, 3)
+    taken = as_landmarks(Z, 3)
+    assert taken.dtype == np.float64
+    assert_array_equal(taken, Z)
+    assert not np.shares_memory(taken, Z)
+    for wrong in (Z[0], Z[:, :2], Z[:0], Z[None]):
+        with pytest.raises(DataError, match=r"shape \(m, 3\)"):
+            as_landmarks(wrong, 3)
+    Z[1, 2] = np.nan
+    with pytest.raises(DataError, match="row 1 is not finite"):
+        as_landmarks(Z, 3)
+
+
+def test_the_width_is_the_share_of_the_median_distance_over_all_pairs():
+    Z = rng.normal(size=(31, 4))
+    squares = [((a - b) ** 2).sum() for i, a in enumerate(Z) for b in Z[:i]]
+    assert_allclose(median_width(Z), 0.7 * np.sqrt(np.median(squares)), rtol=1e-12)
+    assert_allclose(median_width(10 * Z), 10 * median_width(Z), rtol=1e-12)
+
+
+def test_repeated_landmarks_count_for_no_distance():
+    Z = np.array([[0.0], [0.0], [0.0], [2.0]])
+    assert_allclose(median_width(Z, share=1.0), 2.0)
+    assert median_width(np.zeros((5, 2))) == median_width(np.zeros((1, 2))) == 1.0
+
+
+def test_many_landmarks_are_thinned():
+    Z = rng.normal(size=(3 * MOST_POINTS, 2))
+    assert_allclose(median_width(Z), median_width(Z[: 2 * MOST_POINTS : 2]), rtol=0.05)
+
+
+def test_resolved_it_is_a_plain_gaussian():
+    Z = rng.normal(size=(9, 3))
+    resolved = MedianGaussian().resolve(Z)
+    assert type(resolved) is Gaussian
+    assert resolved.sigma == median_width(Z)
