@@ -12,10 +12,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.domains import cell_targets, read_cells
 from bigkernel.estimators.fit_state import (
     AlignedSolution,
     AnyTargets,
@@ -28,9 +27,8 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.inputs import CLASS_WEIGHT
+from bigkernel.estimators.inputs import CLASS_WEIGHT, cell_targets, read_cells
 from bigkernel.estimators.kernel_basis import BasisChoice
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.self_training import (
     AdaptingMethod,
     ReducedSides,

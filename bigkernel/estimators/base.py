@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn's kind over rows of any size: input, fit, prediction and score.
+"""Estimators of scikit-learn's kind over rows of any size: fit, prediction, score and report; on landmarks or not.
 
 NumPy input passes scikit-learn's validation and is swept in this process. Dask and zarr arrays, corpora and `Rows` are
 never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk. What is
@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, cast
 from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
 import zarr
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
 from bigkernel.data.run_lock import claimed
@@ -34,10 +34,11 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
-from bigkernel.estimators.checks import keeps_statistics, require_targets
-from bigkernel.estimators.domains import read_cells
+from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
+    Columns,
     ExactFit,
+    Fit,
     Fitted,
     Inputs,
     IterativeFit,
@@ -45,48 +46,53 @@ from bigkernel.estimators.fit_state import (
     LogisticSolution,
     MomentFit,
     Problem,
+    ProjectionFit,
+    Report,
     Training,
 )
 from bigkernel.estimators.inputs import (
-    check_class_weight,
+    class_targets,
     input_rows,
     is_lazy,
     is_sound,
     near_target,
-    no_label,
-    validate_input,
-    validated_weight,
-    weigh_classes,
-    with_domains,
+    read_cells,
+    read_training,
 )
-from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
+from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, check_landmarks, is_precomputed, of_kernel
 from bigkernel.events.job import job
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor, log_softmax, softmax
+from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
     import dask.array as da
+    from sklearn.utils import Tags
 
-_KEPT: WeakKeyDictionary[Any, Predictor] = WeakKeyDictionary()  # of fits
+    from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
+
+_KEPT: WeakKeyDictionary[object, Predictor] = WeakKeyDictionary()  # of fits
 
 
-def set_parameters(estimator: BaseEstimator, given: Mapping[str, Any]) -> None:
+def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> None:
     """Keep the `locals()` of an `__init__` under the names of its parameters, as scikit-learn wants it."""
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
 
 
-def method_of(estimator: Any) -> tuple[fitting.Method, BasisChoice | RowChoice]:
+def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
     """Return what an estimator sums and solves, and how it chooses its columns."""
     return estimator._method(), estimator._columns()
 
 
-def restore(estimator: Any, inputs: Inputs, fit: Any = None) -> None:
+def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit | None = None) -> None:
     """Know the features of a fit as if scikit-learn's validation had seen them, and take the fit where one is given."""
     estimator.n_features_in_ = inputs.n_features
     _check_feature_names(estimator, None, reset=True)
@@ -96,7 +102,7 @@ def restore(estimator: Any, inputs: Inputs, fit: Any = None) -> None:
         estimator._fitted = fit
 
 
-def kept(fit: Any, make: Callable[[], Predictor]) -> Predictor:
+def kept(fit: object, make: Callable[[], Predictor]) -> Predictor:
     """Return the predictor of a fit: what is made of it first, as long as the fit is there.
 
     A fit is an immutable value, so another one has a predictor of its own; no pickle or file holds it.
@@ -105,9 +111,28 @@ def kept(fit: Any, make: Callable[[], Predictor]) -> Predictor:
     return _KEPT.setdefault(fit, make()) if found is None else found
 
 
-def _predicts(estimator: Any) -> bool:
+def _predicts(estimator: BaseEstimator) -> bool:
     """Return whether an estimator predicts: a transformer does not."""
     return not hasattr(estimator, "transform")
+
+
+def _adds_rows(estimator: RowsEstimator) -> bool:
+    """Return whether a fit keeps what `partial_fit` adds to; raise where it could not calibrate again."""
+    if getattr(estimator, "probability", False):
+        try:
+            refuse_calibrated(estimator._method(), "partial_fit")
+        except ConfigError as error:
+            raise AttributeError(str(error)) from None
+    return estimator._keeps_sums and not estimator._columns().exact and getattr(estimator, "solver", None) != "cg"
+
+
+def _gives_probabilities(estimator: RowsEstimator) -> bool:
+    """Return whether a fit makes them; else raise an `AttributeError` that says how."""
+    if not getattr(estimator, "probability", True):
+        raise AttributeError(
+            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
+        )
+    return True
 
 
 class RowsEstimator(BaseEstimator):
@@ -117,7 +142,7 @@ class RowsEstimator(BaseEstimator):
     The fit is one immutable value, from which fitted attributes are read.
     """
 
-    _fitted: ExactFit | MomentFit | IterativeFit | None = None
+    _fitted: Fit | None = None
     _semi_supervised = False  # labels may be missing in arrays
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
     classes_ = Fitted[Array]("inputs.classes")
@@ -136,59 +161,65 @@ class RowsEstimator(BaseEstimator):
         """Return how columns are chosen for rows."""
         raise TypeError(type(self).__name__)
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+    def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         """Return validated rows with their domains, what they are fitted to, and their names."""
-        if not _predicts(self):  # a transformer looks at no target, unless it reads its rows itself
+        if hasattr(self, "transform"):  # which looks at no target, unless it reads its rows itself
             return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
-        data = self.training(X, y, sample_weight)
-        return replace(data, rows=with_domains(data.rows, sample_domain))
+        return read_training(self, X, y, sample_weight, sample_domain)
 
-    def read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
-        """Return what a search is fitted to: as `training`, with the domains and groups that folds may ask for."""
-        data = self.training(X, y, sample_weight)
-        return replace(data, rows=as_rows(data.rows, domain=sample_domain, group=groups))
+    def read_search(
+        self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike, groups: ColumnLike
+    ) -> Training:
+        """Return what a search is fitted to, with the domains and groups that folds may ask for."""
+        data = self._read_fit(X, y, sample_domain, sample_weight)
+        return replace(data, rows=as_rows(data.rows, group=groups))
 
     # -- parameters ----------------------------------------------------------------------------------------------------
-
-    @property
-    def exact(self) -> bool:
-        """True where a fit needs all rows in memory at once."""
-        return self._columns().exact
 
     def check_parameters(self) -> None:
         """Raise where a parameter is none that a fit can use."""
         self._validate_params()
-        self._check_settings()
-
-    def _check_settings(self) -> None:
-        """Check what the table of constraints does not say."""
         alpha = getattr(self, "alpha", 0.0)
         require_alpha(0.0 if isinstance(alpha, str) else alpha)
-        check_class_weight(getattr(self, "class_weight", None))
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _require(self, name: str) -> Any:
+    def _require(self, name: str) -> Fit:
         """Return the fit; `AttributeError` before it."""
         if self._fitted is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._fitted
 
     @property
-    def intercept_(self) -> Any:
+    def intercept_(self) -> Array | float:
         """The intercept, (c,); a float of one column of numbers."""
         fit = self._require("intercept_")
-        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
+        intercept: Array = fit.solution.intercept
+        return intercept[0] if fit.inputs.flat else intercept
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any = None) -> Self:
+    def fit(
+        self,
+        X: RowsLike,
+        y: ColumnLike = None,
+        sample_weight: ColumnLike = None,
+        *,
+        sample_domain: ColumnLike = None,
+    ) -> Self:
+        """Fit to rows X (n, d) and labels y (n,) or numbers y (n,) or (n, c); None for a corpus that carries its own.
+
+        Where the method is semi-supervised, NaN is no number, and −1 (among text "-1") no label.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
+        """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
         with job(f"{type(self).__name__}.fit"):
@@ -196,7 +227,7 @@ class RowsEstimator(BaseEstimator):
             self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
 
-    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+    def _partial_fit(self, X: RowsLike, y: ColumnLike, classes: ColumnLike, sample_weight: ColumnLike) -> Self:
         if isinstance(self._fitted, IterativeFit):
             self._require_moments("fit anew, or clone the estimator")
         before = self._fitted if isinstance(self._fitted, MomentFit) else None
@@ -207,7 +238,7 @@ class RowsEstimator(BaseEstimator):
         if before is not None:
             method.require_same(before)
         known = None if before is None else before.inputs
-        data = self.training(X, y, sample_weight, known=known, classes=classes)
+        data = read_training(self, X, y, sample_weight, known=known, classes=classes)
         with job(f"{type(self).__name__}.partial_fit"):
             if before is not None:
                 self._fitted = fitting.add_rows(method, before, data)
@@ -238,7 +269,7 @@ class RowsEstimator(BaseEstimator):
         form = "the exact form" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
-    def adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+    def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
         """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
         restore(self, data.inputs)
         method = self._method()
@@ -248,7 +279,7 @@ class RowsEstimator(BaseEstimator):
         fit = fitting.fit_moments(method, data, basis, choose=choose, problem=problem)
         self._fitted = calibrate(method, fit, data)
 
-    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
+    def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of `fit` on these rows, without running it.
 
         Returns
@@ -256,7 +287,7 @@ class RowsEstimator(BaseEstimator):
         Plan
             Rows, chunks, segments, flops, bytes read and memory of a task of its sweep.
         """
-        self._check_settings()
+        self.check_parameters()
         columns = self._columns()
         if columns.exact:
             raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
@@ -265,110 +296,28 @@ class RowsEstimator(BaseEstimator):
         basis = columns.choose(data.rows, look=False)
         return plan_calibration(method, data, basis, method.plan(data, columns, basis))
 
-    # -- training input ------------------------------------------------------------------------------------------------
-
-    def training(
-        self, X: Any, y: Any, sample_weight: Any, *, known: Inputs | None = None, classes: Any = None
-    ) -> Training:
-        """Return validated rows with their column y, and how y becomes targets; `known`: of the fit to be added to."""
-        reset = known is None
-        if is_lazy(X):
-            rows = input_rows(self, X, reset=reset)
-            if y is None and "y" not in rows.columns:
-                raise DataError(f"{rows.name}: {type(self).__name__} requires y to be passed, but the target y is None")
-        else:
-            X, y = self._validated(X, y, reset=reset)
-            sample_weight = validated_weight(sample_weight, X)
-            rows = as_rows(X)
-        if y is not None and not is_lazy(y):
-            y = np.asarray(y)
-        if is_classifier(self):
-            labels = self._find_classes(rows, y, classes) if known is None else known.classes
-            assert labels is not None
-            if known is not None and classes is not None and not np.array_equal(np.unique(classes), labels):
-                raise DataError(f"classes: {list(classes)} differ from those of the first call, {labels.tolist()}")
-            y, targets = self._class_targets(rows, y, labels)
-            inputs = known or Inputs.of(self, classes=labels)
-            rows = as_rows(rows, y, weight=sample_weight)
-            return Training(weigh_classes(rows, targets, inputs, getattr(self, "class_weight", None)), targets, inputs)
-        rows = as_rows(rows, y, weight=sample_weight)
-        shape = rows.columns["y"].shape
-        width = 1 if len(shape) == 1 else shape[1]
-        # rows without a label carry −1 where the corpus has classes
-        targets = Targets(width, missing=-1 if y is None and rows.classes else None)
-        if known is None:
-            shift = near_target(rows, targets) if getattr(self, "fit_intercept", False) else np.zeros(width)
-            known = Inputs.of(self, flat=len(shape) == 1, target_shift=shift)
-        elif width != len(known.shift):
-            raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
-        return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
-
-    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
-        if is_classifier(self):
-            X, y = validate_input(self, X, y, reset=reset)
-            check_classification_targets(y)
-        elif self._semi_supervised and y is not None:
-            y = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
-            X, _ = validate_input(self, X, np.zeros(len(y)), reset=reset)
-        else:
-            X, y = validate_input(self, X, y, reset=reset, multi_output=True, y_numeric=True)
-            y = np.asarray(y, np.float64)
-            require_targets(y)
-        return X, y
-
-    def _find_classes(self, rows: Rows, y: Any, classes: Any) -> Array:
-        """The sorted labels of rows, of a corpus or as listed; without `no_label` where labels may be missing."""
-        if classes is not None:
-            labels = np.unique(classes)
-        elif y is None and rows.classes:
-            labels = np.unique(rows.classes)
-        else:
-            values = rows.column("y") if y is None else np.asarray(y)
-            assert values is not None
-            labels = np.unique(values)
-            if self._semi_supervised or y is None:
-                labels = labels[~no_label(labels)]
-        return self._require_classes(labels)
-
-    def _class_targets(self, rows: Rows, y: Any, labels: Array) -> tuple[Any, Targets]:
-        """y (encoded where it is given) and targets; −1 is unlabelled in corpora and semi-supervised learning."""
-        shape = rows.columns["y"].shape if y is None else y.shape
-        if len(shape) != 1:
-            raise DataError(f"y: expected one label a row, found shape {shape}")
-        if y is None and any(isinstance(label, str) for label in rows.classes):
-            # the column holds positions in the corpus's list of names: where is each name among our classes?
-            names = np.asarray(rows.classes)
-            unknown = [str(name) for name in names if name not in labels]
-            if unknown:
-                raise DataError(f"{rows.name}: the label {unknown[0]!r} is none of the classes {labels.tolist()}")
-            return None, Targets(len(labels), np.arange(len(names)), position=np.searchsorted(labels, names))
-        if y is None or is_lazy(y):
-            return y, Targets(len(labels), labels)
-        codes = np.searchsorted(labels, y)
-        codes[codes == len(labels)] = 0
-        strange = labels[codes] != y
-        if self._semi_supervised:
-            codes[no_label(y)] = -1
-            strange &= codes != -1
-        if strange.any():
-            row = int(np.argmax(strange))
-            raise DataError(f"y: row {row} has the label {y[row]}, which is none of the classes {labels.tolist()}")
-        return codes, Targets(len(labels), np.arange(len(labels)))
-
-    def _require_classes(self, labels: Array) -> Array:
-        if labels.dtype.kind == "f" and np.isinf(labels).any():
-            raise DataError("y: a label is infinite; expected a class, or NaN where there is none")
-        if len(labels) < 2:
-            raise DataError(
-                f"y: {type(self).__name__} needs labelled rows of at least 2 classes; the data contains "
-                f"{'no label' if not len(labels) else f'only one class, {labels[0]}'}"
-            )
-        return labels
+    def _report(self, fit: Fit, **columns: object) -> FitReport:
+        """Return what reports of all fits say, and what is said of the columns of this one."""
+        report = FitReport(
+            estimator=type(self).__name__,
+            **columns,
+            alpha=np.asarray(fit.solution.alpha).tolist(),
+            certificates=dict(fit.certificates),  # none of a model that was read from a file
+            skipped_rows=fit.skipped_rows,
+        )
+        if isinstance(fit, MomentFit):
+            report |= {"rows": int(fit.statistics["rows"].sum())}
+            report |= {} if fit.triangle is None else {"sums": "qr"}
+        if not isinstance(fit, ExactFit):
+            report |= {"sweep": dict(fit.sweep)}
+        return report
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
     @available_if(_predicts)
-    def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0) -> Accumulator:
+    def score_totals(
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
+    ) -> Accumulator:
         """Return the sums that scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
         `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`ScoreStatistic`).
@@ -377,11 +326,12 @@ class RowsEstimator(BaseEstimator):
         rows = input_rows(self, X, reset=False)
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: a score needs labels, and there are none")
-        if is_classifier(self):
-            y, targets = self._class_targets(rows, None if y is None else np.asarray(y), self.classes_)
+        if isinstance(self, ClassifierMixin):
+            rows, targets = class_targets(self, rows, None if y is None else np.asarray(y), self.classes_)
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
-        rows = as_rows(rows, y, weight=sample_weight)
+            rows = as_rows(rows, y)
+        rows = as_rows(rows, weight=sample_weight)
         shift = near_target(rows, targets)
         # sums of squares of rows that fit exactly leave residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
@@ -390,14 +340,15 @@ class RowsEstimator(BaseEstimator):
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
-    def _features(self) -> Any:
+    def _features(self) -> IdentityMap | LandmarkMap | FourierMap:
         """Return the map of rows to the columns that the solution has coefficients of."""
-        return self._method().predicting(self._require("predict").basis.features())
+        features = self._method().predicting(self._require("predict").basis.features())
+        return cast("IdentityMap | LandmarkMap | FourierMap", features)
 
     def _coefficients(self) -> tuple[Array, Array]:
         """Return W (p, c) and b (c,) over the features; of calibrated models of the logits a ∘ f + b."""
         fit = self._require("predict")
-        solution, found = fit.solution, getattr(fit, "calibration", None)
+        solution, found = fit.solution, fit.calibration
         # about the point of the features: about 0 it would lose the digits of an offset
         intercept = solution.level if isinstance(solution, LinearSolution) else solution.intercept
         return (solution.coef, intercept) if found is None else (solution.coef * found.scale, found.logits(intercept))
@@ -407,18 +358,18 @@ class RowsEstimator(BaseEstimator):
         fit = self._require("predict")
 
         def make() -> Predictor:
-            classes = self.classes_ if is_classifier(self) else None
-            logits = getattr(fit, "calibration", None) is not None or isinstance(fit.solution, LogisticSolution)
+            classes = self.classes_ if isinstance(self, ClassifierMixin) else None
+            logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
             return replace(Predictor.of(self._features(), *self._coefficients(), classes), logits=logits)
 
         return kept(fit, make)
 
-    def _values(self, X: Any, make: Callable[[], Predictor] | None = None) -> Any:
+    def _values(self, X: RowsLike, make: Callable[[], Predictor] | None = None) -> Array | da.Array:
         """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         if self._fitted is None:
             check_is_fitted(self)
         make = make or self._kept_predictor
-        if is_sound(self, X):
+        if is_sound(X, self):
             return make().values(Chunk(X))
         rows = input_rows(self, X, reset=False)
         if isinstance(rows.x, SparseSource):
@@ -429,7 +380,7 @@ class RowsEstimator(BaseEstimator):
             return np.concatenate([_part_values(predictor, rows, *piece) for piece in pairwise(bounds)])
         return _part_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
 
-    def _from_values(self, values: Any) -> Any:
+    def _from_values(self, values: Array | da.Array) -> Array | da.Array:
         inputs = self._require("predict").inputs
         if inputs.classes is None:
             return values[:, 0] if inputs.flat else values
@@ -443,7 +394,7 @@ class RowsEstimator(BaseEstimator):
         return replace(self._kept_predictor(), features=self._features())
 
     @available_if(_predicts)
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: RowsLike) -> Array | da.Array:
         """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.
 
         A NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
@@ -457,7 +408,7 @@ class RowsEstimator(BaseEstimator):
     @available_if(_predicts)
     def predict_to(
         self,
-        X: Any,
+        X: RowsLike,
         path: str | os.PathLike[str],
         *,
         decision: bool = False,
@@ -483,7 +434,7 @@ class RowsEstimator(BaseEstimator):
         if any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
         predictor = self._spread_predictor() if std else self._kept_predictor()
-        flat = self._fitted.inputs.flat is not False  # type: ignore[union-attr]
+        flat = self._require("predict").inputs.flat is not False
         keep, resume = prediction_store.kept_for_run()
         with (
             claimed(path, "the prediction store"),
@@ -497,27 +448,15 @@ class RowsEstimator(BaseEstimator):
         return prediction_store.open_predictions(path)
 
 
-class Regressor(MultiOutputMixin, RegressorMixin):
-    """Manners of the regressors: fit, partial_fit and score; left of what they are fitted by."""
+class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
+    """Base of the regressors; left of what they are fitted by."""
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.
-
-        NaN is no target, where the method is semi-supervised.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        fitted: Self = self._fit(X, y, sample_weight, sample_domain)
-        return fitted
-
-    @available_if(keeps_statistics)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    @available_if(_adds_rows)
+    def partial_fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
-        fitted: Self = self._partial_fit(X, y, None, sample_weight)
-        return fitted
+        return self._partial_fit(X, y, None, sample_weight)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """R².
 
         Lazy input is scored by one sweep, without the rows that have no target; its targets are those it carries unless
@@ -528,27 +467,8 @@ class Regressor(MultiOutputMixin, RegressorMixin):
         return float(RegressorMixin.score(self, X, y, sample_weight))
 
 
-def _adds_rows(estimator: Any) -> bool:
-    """Return whether a fit keeps what `partial_fit` adds to; raise where it could not calibrate again."""
-    if getattr(estimator, "probability", False):
-        try:
-            refuse_calibrated(estimator._method(), "partial_fit")
-        except ConfigError as error:
-            raise AttributeError(str(error)) from None
-    return bool(estimator._keeps_sums) and keeps_statistics(estimator)
-
-
-def _gives_probabilities(estimator: Any) -> bool:
-    """Return whether a fit makes them; else raise an `AttributeError` that says how."""
-    if not getattr(estimator, "probability", True):
-        raise AttributeError(
-            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
-        )
-    return True
-
-
-class Classifier(ClassifierMixin):
-    """Manners of the classifiers: fit, partial_fit, decision values, probabilities, score; left of the rest.
+class Classifier(ClassifierMixin, RowsEstimator):
+    """Base of the classifiers; left of what they are fitted by.
 
     Where a model is calibrated its decision values are the logits a ∘ f + b, so that predictions, decision values and
     probabilities agree.
@@ -557,29 +477,19 @@ class Classifier(ClassifierMixin):
     calibration_scale_ = Fitted[float]("calibration.scale")
     calibration_offset_ = Fitted[Array]("calibration.offset")
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
-        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
-
-        −1 (among text "-1") is no label, where the method is semi-supervised.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
-        """
-        fitted: Self = self._fit(X, y, sample_weight, sample_domain)
-        return fitted
-
     @available_if(_adds_rows)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: RowsLike, y: ColumnLike = None, classes: ColumnLike = None, sample_weight: ColumnLike = None
+    ) -> Self:
         """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
         if self.class_weight == "balanced":
             raise ConfigError(
                 "class_weight='balanced': partial_fit does not see all rows, and earlier ones cannot be weighed again; "
                 "give a dict of weights, or fit to all rows"
             )
-        fitted: Self = self._partial_fit(X, y, classes, sample_weight)
-        return fitted
+        return self._partial_fit(X, y, classes, sample_weight)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Accuracy.
 
         Lazy input is scored by one sweep, without the rows that have no label; its labels are those it carries unless
@@ -589,13 +499,13 @@ class Classifier(ClassifierMixin):
             return score(self.score_totals(X, y, sample_weight))
         return float(ClassifierMixin.score(self, X, y, sample_weight))
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
     @available_if(_gives_probabilities)
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: RowsLike) -> Array | da.Array:
         """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
 
         Raises
@@ -608,11 +518,11 @@ class Classifier(ClassifierMixin):
         return self._of_logits(X, softmax)
 
     @available_if(_gives_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: RowsLike) -> Array | da.Array:
         """The logarithms of `predict_proba`, finite where those are too small for a number."""
         return self._of_logits(X, log_softmax)
 
-    def _of_logits(self, X: Any, function: Any) -> Any:
+    def _of_logits(self, X: RowsLike, function: Callable[[Array], Array]) -> Array | da.Array:
         check_is_fitted(self)
         if not self._kept_predictor().logits:
             raise ConfigError(f"{type(self).__name__}: it was fitted with probability=False; fit again")
@@ -663,3 +573,152 @@ def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Arr
     chunk = rows.read(start, stop)
     chunk.require_finite(rows.name)
     return predictor.values(chunk)
+
+
+class LandmarkEstimator(RowsEstimator):
+    """Base of the estimators with the parameters kernel, gamma, degree, coef0, landmarks, dtype and random_state."""
+
+    kernel_ = Fitted[Kernel]("basis.kernel")
+    dtype_ = Fitted[str]("basis.dtype")
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    fourier_seed_ = Fitted[int]("basis.seed")
+    fourier_origin_ = Fitted[Array]("basis.origin")
+    rank_ = Fitted[int]("solution.rank")
+    statistics_ = Fitted[Accumulator]("statistics_about_zero")
+    sample_weight_ = Fitted[Array]("weight")
+    # which of these there are depends on the method
+    n_iter_ = Fitted[int]("solution.iterations")
+    eigenvalues_ = Fitted[Array]("solution.eigenvalues")
+    n_components_ = Fitted[int]("solution.n_components")
+    correlations_ = Fitted[Array]("solution.correlations")
+    view_ranks_ = Fitted[tuple[int, int]]("solution.view_ranks")
+    distributional_variance_ = Fitted[Mapping[str, float]]("solution.variance")
+    training_log_loss_ = Fitted[float]("solution.log_loss")
+    domains_ = Fitted[Array]("inputs.domains")
+    source_domains_ = Fitted[Array]("inputs.source_domains")
+    target_domains_ = Fitted[Array]("inputs.target_domains")
+
+    def given_kernel(self) -> Kernel:
+        """Return the kernel that the parameters name, before rows tell it anything."""
+        return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
+
+    def _columns(self) -> BasisChoice:
+        exact = self.n_landmarks is None and isinstance(self.landmarks, str)
+        return BasisChoice(
+            kernel=self.given_kernel(),
+            landmarks=self.landmarks,
+            count=self.n_landmarks,
+            dtype=self.dtype,
+            random_state=self.random_state,
+            exact=exact,
+        )
+
+    def check_parameters(self) -> None:
+        """See `RowsEstimator`."""
+        super().check_parameters()
+        self._check_landmarks()
+        self._method().check_settings(self._columns())
+
+    def _check_landmarks(self) -> None:
+        check_landmarks(self.landmarks, self.n_landmarks)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = is_precomputed(self.kernel)
+        return tags
+
+    def _row_map(self) -> Projection:
+        """Return the map of a transformer, z(x) = φ(x)ᵀW + b."""
+        return Projection(int(self.n_features_in_), self._kept_predictor())
+
+    @property
+    def n_landmarks_(self) -> int:
+        """How many landmarks there are, of each view where there are two."""
+        return self._method().landmark_count(self._require("n_landmarks_").basis)
+
+    @property
+    def dual_coef_(self) -> Array:
+        """Coefficients over the columns, (m, c); (m,) of one column of numbers."""
+        fit = self._require("dual_coef_")
+        coef: Array = fit.solution.coef
+        return coef[:, 0] if fit.inputs.flat else coef
+
+    def with_landmarks(self, count: int) -> Self:
+        """A model on `count` of the landmarks, from the statistics that are kept: no sweep.
+
+        The moments of some landmarks are a part of those of all, so one fit with many landmarks tells what fewer would
+        have given. Of landmarks that were drawn, a random draw is taken, of which every smaller one is a part, the
+        same in every process; of an array that was given, the first ones. The kernel stays that of the fit.
+
+        Parameters
+        ----------
+        count : int, from 1 to the landmarks of the fit
+
+        Returns
+        -------
+        A fitted estimator with `n_landmarks=count`, which has no statistics in common with this one.
+
+        Raises
+        ------
+        ConfigError
+            More landmarks than there are, or an exact fit, which keeps no statistics.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bigkernel import Gaussian, KernelRidge
+        >>> X = np.linspace(0, 6, 50)[:, None]
+        >>> model = KernelRidge(Gaussian(sigma=0.5), alpha=0.01, n_landmarks=12, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.with_landmarks(5).dual_coef_.shape
+        (5,)
+        """
+        check_is_fitted(self)
+        method = self._method()
+        refuse_calibrated(method, "with_landmarks")
+        before = self._require_moments("fit with n_landmarks")
+        columns = method.some_landmarks(before, count, self._columns())
+        fewer: Self = copy(self).set_params(n_landmarks=count)
+        if not isinstance(self.landmarks, str):
+            fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
+        fewer._fitted = fitting.fit_columns(fewer._method(), before, columns)
+        return fewer
+
+    def fit_report(self) -> Report:
+        """Describe the fit as plain data.
+
+        Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
+        `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where
+        k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
+        `certificates`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
+        error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
+        moments, landmarks that repeat another and features that do not vary among them, and `prediction_error`: how far
+        predictions are from least squares in float64, relative to their norm (`solvers.accuracy`). Of classifiers with
+        `probability`, the rows of the calibration and their log-loss.
+        """
+        check_is_fitted(self)
+        fit = self._require("fit")
+        basis = of_kernel(fit.basis)
+        report = self._report(
+            fit,
+            kernel=basis.kernel.described(),
+            landmarks=basis.width,
+            landmark_choice=self.landmarks if isinstance(self.landmarks, str) else "given",
+            rank=int(fit.solution.rank),
+            dtype=basis.dtype,
+            sums=basis.sums or basis.dtype,
+        )
+        if isinstance(fit, MomentFit):
+            report["trace_error"] = basis.trace_error(fit.moments)
+        if not isinstance(fit, ExactFit):
+            labelled = fit.statistics["rows"][-1] if isinstance(fit, MomentFit) else fit.rows
+            report |= {"labelled_rows": int(labelled), "block_rows": settings().block_rows}
+        found = fit.calibration
+        if found is not None and found.rows:
+            report |= {"calibration_rows": found.rows, "calibration_log_loss": found.log_loss}
+        report |= self._method().report(fit)
+        return report
+
+
+def every_row_choice(estimator: LandmarkEstimator) -> BasisChoice:
+    """Return the choice of columns where, without n_landmarks, every row is one, and the landmark form is exact."""
+    return replace(LandmarkEstimator._columns(estimator), exact=False, every_row=type(estimator).__name__)

@@ -20,9 +20,9 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.exact_rows import read_exact
 from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
+from bigkernel.estimators.inputs import read_exact
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax

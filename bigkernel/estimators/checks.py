@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import psutil
 from distributed.system import MEMORY_LIMIT
+from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
 from bigkernel.arrays import Array
@@ -25,7 +25,7 @@ from bigkernel.kernels.given import PAIRWISE, Precomputed
 from bigkernel.solvers.ridge import require_alpha
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
-KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
+KERNEL_CONSTRAINTS: dict[str, list[object]] = {
     "kernel": [Kernel, callable, StrOptions({"rbf", "poly", Precomputed.name, *KERNELS, *PAIRWISE})],
     "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions(set(SCALES))],
     "degree": [Interval(Integral, 1, None, closed="left")],
@@ -37,12 +37,7 @@ KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
 }
 # of the regressors that take a penalty for each target
-PENALTIES: dict[str, list[Any]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}
-
-
-def keeps_statistics(estimator: Any) -> bool:
-    """True where a fit keeps what `partial_fit` adds to."""
-    return not estimator.exact and getattr(estimator, "solver", None) != "cg"
+PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}
 
 
 def require_some(rows: Rows, skipped: int) -> int:
@@ -73,6 +68,15 @@ def free_bytes() -> int:
     return max(0, int(min(psutil.virtual_memory().available, left)))
 
 
+def penalty_of(alpha: float | str | Array) -> float | str | Array:
+    """Read a penalty as it was given: "gcv", a float, or an array (c,) of several."""
+    if isinstance(alpha, str):
+        return alpha
+    require_alpha(alpha)
+    given = np.asarray(alpha, np.float64)
+    return float(given.item()) if given.size == 1 else given
+
+
 def number(alpha: object) -> float:
     """Return a penalty that is one number."""
     assert isinstance(alpha, Real)
@@ -84,16 +88,7 @@ def one_penalty(alpha: object) -> float | str:
     return alpha if isinstance(alpha, str) else number(alpha)
 
 
-def penalty_of(alpha: Any) -> Any:
-    """Read a penalty as it was given: "gcv", a float, or an array (c,) of several."""
-    if isinstance(alpha, str):
-        return alpha
-    require_alpha(alpha)
-    given = np.asarray(alpha, np.float64)
-    return float(given.item()) if given.size == 1 else given
-
-
-def require_valid(estimator: Any, what: str) -> None:
+def require_valid(estimator: BaseEstimator, what: str) -> None:
     """Raise `ConfigError`, which says `what` asked for it, where a parameter is none that the estimator takes."""
     try:
         estimator._validate_params()
@@ -140,8 +135,18 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
         require_squares("y", squares, np.vstack([cross, total[None]]))
 
 
+class Solver(Protocol):
+    """What messages say of a `Method`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def alpha(self) -> object: ...
+
+
 @contextmanager
-def solving(method: Any) -> Iterator[None]:
+def solving(method: Solver) -> Iterator[None]:
     """Solve within the block: a factorisation that breaks down is a `DataError` that says what to do."""
     try:
         with np.errstate(all="ignore"):  # `finite` looks at what comes out
@@ -152,16 +157,15 @@ def solving(method: Any) -> Iterator[None]:
         raise DataError(_advice(method, f"a factorisation broke down: {error}")) from error
 
 
-def finite(method: Any, solution: T) -> T:
+def finite(method: Solver, solution: T) -> T:
     """Return a solution (a dataclass); `DataError` where an array of it is not finite."""
-    for field in fields(solution):  # type: ignore[arg-type]
-        value = getattr(solution, field.name)
+    for name, value in vars(solution).items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DataError(_advice(method, f"{field.name} has numbers beyond its range"))
+            raise DataError(_advice(method, f"{name} has numbers beyond its range"))
     return solution
 
 
-def _advice(method: Any, what: str) -> str:
+def _advice(method: Solver, what: str) -> str:
     return (
         f"{method.name}: its equations cannot be solved in float64 with "
         f"alpha={method.alpha!r} ({what}); take an alpha nearer to 1, or scale rows and targets"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -26,42 +25,43 @@ _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
 
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
-    """The Gaussian process that the fit of the estimator `name` is the mean of."""
+    """Return the Gaussian process that the fit of the estimator `name` is the mean of."""
     basis, solution = of_kernel(fit.basis), fit.solution
-    kernel = basis.kernel
     assert isinstance(solution, RidgeSolution)
+    kernel, flag = basis.kernel, solution.with_intercept
     if not kernel.positive:
         raise ConfigError(
             f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
         )
     if kernel.precomputed:
         raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
-    flag = solution.with_intercept
     if not isinstance(solution.alpha, float):
         raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
-    if isinstance(fit, MomentFit):
-        whitening = basis.whitening(warn=False)
-        if fit.triangle is not None:
-            return triangle_posterior(fit.triangle, fit.centre, whitening, solution.alpha, fit_intercept=flag)
-        of_sums = partial(nystrom_posterior, whitening=whitening, alpha=solution.alpha, fit_intercept=flag)
-        error = deviation_error(fit, whitening, of_sums)
-        if error is not None and error > ENOUGH:
-            warnings.warn(
-                f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
-                f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
-                Inaccurate,
-                stacklevel=4,
-            )
-        return of_sums(fit.moments)
-    require_exact(name, basis.width)
-    return exact_posterior(basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
+    alpha = solution.alpha
+    if isinstance(fit, ExactFit):
+        require_exact(name, basis.width)
+        return exact_posterior(basis.core(), alpha, fit_intercept=flag, weight=fit.weight)
+    whitening = basis.whitening(warn=False)
+    if fit.triangle is not None:
+        return triangle_posterior(fit.triangle, fit.centre, whitening, alpha, fit_intercept=flag)
+    of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=flag)
+    error = deviation_error(fit, whitening, of_sums)
+    if error is not None and error > ENOUGH:
+        warnings.warn(
+            f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
+            f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
+            Inaccurate,
+            stacklevel=4,
+        )
+    return of_sums(fit.moments)
 
 
-def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
-    """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
-    evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
+def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
+    """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
+    assert isinstance(fit.solution, RidgeSolution)
+    evidence, seen = evidence_of(fit, whitening), of_kernel(fit.basis).glance()
     if evidence is None or seen is None:
         return None
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())

@@ -11,10 +11,8 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import LandmarkEstimator, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.domains import read_cells, require_weight
-from bigkernel.estimators.exact_rows import ExactRows
 from bigkernel.estimators.fit_state import (
     AnyTargets,
     ComponentSolution,
@@ -26,8 +24,8 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.fitting import ExactTargets, Method
+from bigkernel.estimators.inputs import ExactRows, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -259,7 +257,7 @@ class DICA(LandmarkEstimator, RowTransformer):
         DataError
             Domains or labels that are missing or cannot be used, or only one domain.
         """
-        return self._fit(X, y, sample_weight, sample_domain)
+        return super().fit(X, y, sample_weight, sample_domain=sample_domain)
 
     def _method(self) -> DICAMethod:
         return DICAMethod(

@@ -1,4 +1,6 @@
-"""Figures of a model on rows with labels for the terminal, the journal and the report of a run.
+"""Figures of a fit, and of a model on rows with labels, for the terminal, the journal, notebooks and reports.
+
+Of a model on rows with labels:
 
 rows, seconds      how many were scored, and how long that took
 of, corpus         "held-out", "training" or "scored"; and which corpus
@@ -12,26 +14,45 @@ regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residu
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.html import MOST_IMAGES, pack
+from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 
+R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
 MOST_CLASSES = 64  # of a confusion matrix that a job tells
 
 
-def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
+class FitReport(dict[str, object]):
+    """Figures of a fit by name; a dict, and nothing but numbers, text, lists and dicts in it."""
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures; nested ones are folded, and lists of alike ones are tables."""
+        plain, nested, tables = {}, "", ""
+        for name, value in self.items():
+            if isinstance(value, Mapping) and name != "kernel":
+                nested += folded(name, table(name, value)) if value else ""
+            elif isinstance(value, list) and value and all(isinstance(line, Mapping) for line in value):
+                tables += folded(name, columns(list(value[0]), [list(line.values()) for line in value]))
+            elif name != "estimator":
+                plain[name] = value
+        return table(str(self.get("estimator", "fit")), plain) + nested + tables
+
+
+def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
     """Return the last step of a model, and the rows as the steps before it hand them on.
 
     `ConfigError` where one of scikit-learn's would take rows that are not in memory.
@@ -47,7 +68,7 @@ def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
 
-def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
+def judge(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
     """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
     `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
@@ -61,7 +82,7 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
         raise DataError(f"{corpus.path}: no labelled row to score")
-    figures = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
+    figures: Report = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {
             **figures,
@@ -73,7 +94,7 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     error, classes = 1 - score_of(totals), last.classes_.tolist()
     worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
     count = len(worst)
-    listed: dict[str, Any] = {
+    listed: Report = {
         "row": worst.tolist(),
         "true": [classes[int(place)] for place in totals["truth"][:count]],
         "predicted": [classes[int(place)] for place in totals["guess"][:count]],
@@ -95,9 +116,10 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     }
 
 
-def limit_classes(figures: dict[str, Any]) -> dict[str, Any]:
+def limit_classes(figures: Report) -> Report:
     """Return the figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
     classes = figures.get("classes", ())
+    assert isinstance(classes, Sequence)
     if len(classes) <= MOST_CLASSES:
         return figures
     wrong = np.array(figures["confusion"])

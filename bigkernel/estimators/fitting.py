@@ -19,7 +19,6 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLarge
 from bigkernel.estimators.checks import finite, require_some, require_sums, solving
-from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import (
     AnyTargets,
     Columns,
@@ -36,6 +35,7 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
+from bigkernel.estimators.inputs import ExactRows, read_exact
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import (
     Alpha,

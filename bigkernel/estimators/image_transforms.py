@@ -6,16 +6,19 @@ landmarks of patches are learnt in a sweep. All are applied in the tasks of the 
 
 from __future__ import annotations
 
+from itertools import repeat
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.images.checks import image_shape_of
@@ -24,26 +27,28 @@ from bigkernel.images.patch_learning import LayerOptions, learn_layers
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import RowMap
 
+ImageShape = tuple[int, ...] | None
+RandomState = int | np.random.RandomState | None
 _MOST_LAYERS = 2
 _OF_A_LAYER = ("patch_size", "n_landmarks", "subsampling", "sigma")
 
 
-def _given_shape(image_shape: Any, sizes: tuple[int, ...], expected: str) -> tuple[Any, ...] | None:
+def _given_shape(image_shape: ImageShape, sizes: tuple[int, ...], expected: str) -> tuple[int, ...] | None:
     """Return an image shape of one of `sizes` whole numbers above 0, or None where none is given."""
     if image_shape is None:
         return None
     shape = tuple(np.ravel(image_shape).tolist())
     if len(shape) not in sizes or not all(side >= 1 and side == int(side) for side in shape):
         raise ConfigError(f"image_shape: expected {expected}, found {image_shape!r}")
-    return shape
+    return tuple(map(int, shape))
 
 
 class ImageTransformer(RowTransformer):
     """Base of those that learn the height and the width of images, and nothing else."""
 
-    image_shape: Any
+    image_shape: ImageShape
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the shape of the images; no pixel is looked at.
 
         Raises
@@ -53,7 +58,8 @@ class ImageTransformer(RowTransformer):
         """
         super().fit(X, y)
         shape = _given_shape(self.image_shape, (2,), "(height, width) in pixels")
-        self.image_height_, self.image_width_ = image_shape_of(X, shape, self.n_features_in_)
+        given = None if shape is None else (shape[0], shape[1])
+        self.image_height_, self.image_width_ = image_shape_of(X, given, self.n_features_in_)
         return self
 
 
@@ -92,7 +98,7 @@ class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
     3.5
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "image_shape": ["array-like", None],
         "spread": [Interval(Real, 0, 1, closed="right")],
         "breadth": [Interval(Real, 0, 1, closed="right")],
@@ -100,12 +106,9 @@ class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
     }
 
     def __init__(
-        self, image_shape: Any = None, *, spread: float = 0.22, breadth: float = 0.17, aspect: float = 0.5
+        self, image_shape: ImageShape = None, *, spread: float = 0.22, breadth: float = 0.17, aspect: float = 0.5
     ) -> None:
-        self.image_shape = image_shape
-        self.spread = spread
-        self.breadth = breadth
-        self.aspect = aspect
+        set_parameters(self, locals())
 
     def _row_map(self) -> RowMap:
         return MomentNormalise(
@@ -142,14 +145,13 @@ class OrientationFeatures(ImageTransformer):
     (24, 512)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "image_shape": ["array-like", None],
         "cells": [Interval(Integral, 1, 64, closed="both")],
     }
 
-    def __init__(self, image_shape: Any = None, *, cells: int = 8) -> None:
-        self.image_shape = image_shape
-        self.cells = cells
+    def __init__(self, image_shape: ImageShape = None, *, cells: int = 8) -> None:
+        set_parameters(self, locals())
 
     def _row_map(self) -> RowMap:
         return Orientations(self.image_height_, self.image_width_, int(self.cells))
@@ -203,7 +205,7 @@ class ConvolutionalNystroem(RowTransformer):
     """
 
     learns = "patches"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "image_shape": ["array-like", None],
         **{name: [Interval(Integral, 1, None, closed="left"), "array-like"] for name in _OF_A_LAYER},
         "sigma": [Interval(Real, 0, None, closed="neither"), "array-like"],
@@ -213,24 +215,18 @@ class ConvolutionalNystroem(RowTransformer):
 
     def __init__(
         self,
-        image_shape: Any = None,
+        image_shape: ImageShape = None,
         *,
-        patch_size: Any = 5,
-        n_landmarks: Any = 64,
-        subsampling: Any = 4,
-        sigma: Any = 0.5,
+        patch_size: int | tuple[int, int] = 5,
+        n_landmarks: int | tuple[int, int] = 64,
+        subsampling: int | tuple[int, int] = 4,
+        sigma: float | tuple[float, float] = 0.5,
         n_patches: int = 100_000,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
-        self.image_shape = image_shape
-        self.patch_size = patch_size
-        self.n_landmarks = n_landmarks
-        self.subsampling = subsampling
-        self.sigma = sigma
-        self.n_patches = n_patches
-        self.random_state = random_state
+        set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the landmarks of patches of the images X (n, height·width·channels), in one sweep a layer.
 
         Raises
@@ -258,12 +254,12 @@ class ConvolutionalNystroem(RowTransformer):
         """Map rows through layers of as many landmarks as are asked for."""
         return rows.map(self._features(self._image(rows, rows.shape[1])))
 
-    def _image(self, X: Any, d: int) -> tuple[int, int, int]:
+    def _image(self, X: RowsLike, d: int) -> tuple[int, int, int]:
         """Return height, width and channels of the rows."""
         shape = _given_shape(self.image_shape, (2, 3), "(height, width) or (height, width, channels)")
         if shape is None:
             return *image_shape_of(X, None, d), 1
-        height, width, channels = (*map(int, shape), 1)[:3]
+        height, width, channels = (*shape, 1)[:3]
         if height * width * channels != d:
             raise DataError(
                 f"image_shape {height}×{width} of {channels} channels is {height * width * channels} numbers, but rows "
@@ -288,10 +284,10 @@ class ConvolutionalNystroem(RowTransformer):
         layers = zip(*(np.broadcast_to(given[name], count) for name in _OF_A_LAYER), strict=True)
         return [LayerOptions(int(patch), int(apart), float(sigma), int(m)) for patch, m, apart, sigma in layers]
 
-    def _features(self, image: tuple[int, int, int], learnt: list[Any] | None = None) -> PatchFeatures:
+    def _features(self, image: tuple[int, int, int], learnt: list[tuple[Array, Array]] | None = None) -> PatchFeatures:
         """Return the row map of images; `learnt`: landmarks and whitening of each layer, or zeros stand for them."""
         options, layers = self._options(), list[PatchLayer]()
-        for wanted, arrays in zip(options, learnt or [None] * len(options), strict=True):
+        for wanted, arrays in zip(options, learnt or repeat(None, len(options)), strict=True):
             grid = PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=not layers)
             m = wanted.n_landmarks
             landmarks, whitening = arrays or (np.zeros((m, grid.width)), np.zeros((m, m)))

@@ -1,4 +1,9 @@
-"""Inputs of the estimators: NumPy arrays that scikit-learn validates, or what is read chunk by chunk.
+"""What users give becomes `Training`: validated rows, how their y becomes targets, and the names of both.
+
+NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. A row's label tells its class; −1, and
+where it is allowed NaN (beside text: None), that it has none. Its domain is an integer, from `sample_domain` or the
+column `domain`. Methods that know domains have `Cells` (a domain and a class, or no label) as targets, whose sums one
+sweep accumulates beside the moments of all rows.
 
 Weights by class are as scikit-learn has them, a factor for the weights of every row of a class. "balanced" gives every
 class the same weight in all: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled
@@ -7,19 +12,29 @@ rows and k the number of classes that have any. The columns y and weight alone a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import TypeGuard
 
 import dask
 import numpy as np
 import zarr
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_array,
+    check_consistent_length,
+    column_or_1d,
+    validate_data,
+)
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import (
@@ -32,74 +47,91 @@ from bigkernel.engine.rows import (
     unwrapped,
 )
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.fit_state import Inputs
-from bigkernel.statistics.moments import Targets
-from bigkernel.streaming.chunk import DTYPES, is_plain
+from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets
+from bigkernel.estimators.fit_state import Inputs, Problem, Training
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.solvers.pseudo_labels import label_slots
+from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
+from bigkernel.statistics.moments import Targets, require_weights
+from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
+from bigkernel.streaming.folds import Folds
+
+CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def is_lazy(X: Any) -> bool:
+def is_lazy(X: RowsLike) -> bool:
     """True where X is read chunk by chunk rather than held in memory."""
     if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X):
         return True
     return dask.is_dask_collection(X) and is_dask_array(unwrapped(X, "X"))  # of xarray
 
 
-def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
-    """Read X as rows alone; sets (`reset`) or compares the estimator's n_features_in_ and names of features."""
-    if not is_lazy(X):
-        return as_rows(validate_input(estimator, X, reset=reset))
-    rows, names = as_rows(X), feature_names(X)
-    if reset:
-        estimator.n_features_in_ = rows.shape[1]
-    if reset or names is not None:
-        try:
-            _check_feature_names(estimator, names, reset=reset)  # None forgets those of a fit before
-        except (ValueError, TypeError) as error:  # TypeError: names of several types
-            raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
-    if reset and not (len(rows) and rows.x.shape[1]):
-        what = "rows of 0 features" if len(rows) else "0 rows"
-        raise DataError(f"{rows.name}: {what}; at least one is needed")
-    if rows.shape[1] != estimator.n_features_in_:
-        raise DataError(
-            f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input"
-        )
-    return rows
-
-
-def validated_weight(sample_weight: Any, X: Array) -> Any:
-    """Check weights of rows in memory, (n,) float64, or None; `DataError` where one is below 0 or missing."""
-    if sample_weight is None:
-        return None
-    try:
-        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    except ValueError as error:
-        raise DataError(f"sample_weight: {error}") from error
-
-
-def is_sound(estimator: BaseEstimator, X: Any) -> bool:
+def is_sound(X: RowsLike, estimator: BaseEstimator) -> TypeGuard[Array]:
     """True where scikit-learn's checks would give X itself: `is_plain`, and the fit knows no names of features."""
     return is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_")
 
 
-def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
-    """Validate by scikit-learn, its refusals of values as ours (which are ValueErrors too)."""
+def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
+    """Read X as rows alone; sets (`reset`) or compares the estimator's n_features_in_ and names of features."""
+    if not is_lazy(X):
+        return as_rows(validate_input(estimator, X, reset=reset)[0])
+    rows, names = as_rows(X), feature_names(X)
     try:
-        X = unwrapped(data[0], "X")
-        return validate_data(estimator, X, *data[1:], dtype=DTYPES, accept_sparse="csr", **options)
+        if reset or names is not None:
+            _check_feature_names(estimator, names, reset=reset)  # None forgets those of a fit before
+        _check_n_features(estimator, rows, reset=reset)
+    except (ValueError, TypeError) as error:  # TypeError: names of several types
+        raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
+    if reset and not (len(rows) and rows.x.shape[1]):
+        what = "rows of 0 features" if len(rows) else "0 rows"
+        raise DataError(f"{rows.name}: {what}; at least one is needed")
+    return rows
+
+
+def validate_input(
+    estimator: BaseEstimator, X: RowsLike, y: ColumnLike = "no_validation", **options: bool
+) -> tuple[Array, Array]:
+    """Validate X, and y where it is given, by scikit-learn, whose refusals of values become ours (ValueErrors too)."""
+    try:
+        found = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
     except ValueError as error:
-        X, where = data[0], ""
+        where = ""
         if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2 and not np.isfinite(X).all():
             bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
             where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)."
         raise DataError(f"{error}{where}") from error
+    return found if isinstance(found, tuple) else (found, np.empty(0))
 
 
-def domain_column(domain: Any, start: int = 0) -> Any:
-    """Check that a column of domains from row `start` holds integers; lazy ones are looked at where they are read."""
-    if is_lazy(domain):
-        return domain
-    column = np.asarray(domain)
+def near_mean(rows: Rows) -> Array:
+    """Return a point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
+    mean: Array = rows.take(np.arange(min(len(rows), 256))).mean(axis=0)
+    return mean
+
+
+# -- weights and domains -----------------------------------------------------------------------------------------------
+
+
+def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
+    """Check weights of n rows in memory, (n,) float64, or None; `DataError` where one is below 0 or missing."""
+    if sample_weight is None:
+        return None
+    try:
+        weight: Array = _check_sample_weight(sample_weight, np.empty(n), dtype=np.float64, ensure_non_negative=True)
+    except ValueError as error:
+        raise DataError(f"sample_weight: {error}") from error
+    return weight
+
+
+def domain_column(domain: ColumnLike) -> ColumnLike:
+    """Check that a column of domains holds integers; lazy ones are looked at where they are read."""
+    return domain if domain is None or is_lazy(domain) else _integers(np.asarray(domain), 0)
+
+
+def _integers(column: Array, start: int) -> Array:
+    """Return domains from row `start` as integers."""
     if column.ndim != 1:
         raise DataError(f"sample_domain: expected one domain a row, found shape {column.shape}")
     if column.dtype.kind in "iub":
@@ -113,21 +145,75 @@ def domain_column(domain: Any, start: int = 0) -> Any:
     return column.astype(np.int64)
 
 
-def with_domains(rows: Rows, sample_domain: Any) -> Rows:
-    """Add the column domain, (n,) integers, where one is given."""
-    return rows if sample_domain is None else as_rows(rows, domain=domain_column(sample_domain))
+# -- targets -----------------------------------------------------------------------------------------------------------
 
 
-def no_label(y: Array) -> Array:
-    """Tell which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
-    missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
-    return missing
+def read_training(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike,
+    sample_weight: ColumnLike,
+    sample_domain: ColumnLike = None,
+    *,
+    known: Inputs | None = None,
+    classes: ColumnLike = None,
+) -> Training:
+    """Return validated rows with their columns, how y becomes targets, and the names of both.
+
+    `known`: of the fit to be added to; `classes`: all labels, where the first rows may lack some.
+    """
+    if is_lazy(X):
+        rows = input_rows(estimator, X, reset=known is None)
+        _require_y(estimator, rows, y)
+    else:
+        X, y = _validated(estimator, X, y, reset=known is None)
+        rows = as_rows(X)
+        sample_weight = validated_weight(sample_weight, len(rows))
+    y = y if y is None or is_lazy(y) else np.asarray(y)
+    domain = domain_column(sample_domain)
+    if isinstance(estimator, ClassifierMixin):
+        labels = find_classes(estimator, rows, y, classes) if known is None else known.classes
+        assert labels is not None
+        if (
+            known is not None
+            and classes is not None
+            and not np.array_equal(listed := np.unique(np.asarray(classes)), labels)
+        ):
+            raise DataError(f"classes: {listed.tolist()} differ from those of the first call, {labels.tolist()}")
+        rows, targets = class_targets(estimator, rows, y, labels)
+        rows = as_rows(rows, weight=sample_weight, domain=domain)
+        inputs = known or Inputs.of(estimator, classes=labels)
+        return Training(weigh_classes(estimator, rows, targets, inputs), targets, inputs)
+    rows = as_rows(rows, y, weight=sample_weight, domain=domain)
+    shape = rows.columns["y"].shape
+    width = 1 if len(shape) == 1 else shape[1]
+    # rows without a label carry −1 where the corpus has classes
+    targets = Targets(width, missing=-1 if y is None and rows.classes else None)
+    if known is None:
+        shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
+        known = Inputs.of(estimator, flat=len(shape) == 1, target_shift=shift)
+    elif width != len(known.shift):
+        raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
+    return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
 
 
-def near_mean(rows: Rows) -> Array:
-    """Return a point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
-    mean: Array = rows.take(np.arange(min(len(rows), 256))).mean(axis=0)
-    return mean
+def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
+    if y is None and "y" not in rows.columns:
+        raise DataError(f"{rows.name}: {type(estimator).__name__} requires y to be passed, but the target y is None")
+
+
+def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: bool) -> tuple[Array, Array]:
+    if isinstance(estimator, ClassifierMixin):
+        rows, labels = validate_input(estimator, X, y, reset=reset)
+        check_classification_targets(labels)
+        return rows, labels
+    if estimator._semi_supervised and y is not None:
+        values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        return validate_input(estimator, X, np.zeros(len(values)), reset=reset)[0], values
+    rows, values = validate_input(estimator, X, y, reset=reset, multi_output=True, y_numeric=True)
+    values = np.asarray(values, np.float64)
+    require_targets(values)
+    return rows, values
 
 
 def near_target(rows: Rows, targets: Targets) -> Array:
@@ -145,20 +231,327 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     return shift
 
 
-CLASS_WEIGHT: dict[str, list[Any]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+# -- classes -----------------------------------------------------------------------------------------------------------
 
 
-def check_class_weight(given: Any) -> None:
-    """Raise `ConfigError` where a dict gives a class no finite number of at least 0."""
-    for label, factor in given.items() if isinstance(given, dict) else ():
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
-            raise ConfigError(
-                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
-            )
+def no_label(y: Array) -> Array:
+    """Tell which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
+    missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
+    return missing
 
 
-def weigh_classes(rows: Rows, targets: Targets, inputs: Inputs, given: Any) -> Rows:
-    """Return rows whose weights have the factors of their classes, which `class_weight` has given."""
+def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: ColumnLike = None) -> Array:
+    """Return the sorted labels of rows, of a corpus or as listed; without `no_label` where labels may be missing."""
+    if classes is not None:
+        labels = np.unique(np.asarray(classes))
+    elif y is None and rows.classes:
+        labels = np.unique(rows.classes)
+    else:
+        values = rows.column("y") if y is None else np.asarray(y)
+        assert values is not None
+        labels = np.unique(values)
+        if estimator._semi_supervised or y is None:
+            labels = labels[~no_label(labels)]
+    return _require_classes(estimator, labels)
+
+
+def _require_classes(estimator: BaseEstimator, labels: Array) -> Array:
+    if labels.dtype.kind == "f" and np.isinf(labels).any():
+        raise DataError("y: a label is infinite; expected a class, or NaN where there is none")
+    if len(labels) < 2:
+        raise DataError(
+            f"y: {type(estimator).__name__} needs labelled rows of at least 2 classes; the data contains "
+            f"{'no label' if not len(labels) else f'only one class, {labels[0]}'}"
+        )
+    return labels
+
+
+def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: Array) -> tuple[Rows, Targets]:
+    """Return rows with y as their column (positions, where it is an array), and how it becomes targets.
+
+    −1 is unlabelled in corpora and semi-supervised learning.
+    """
+    given = y if isinstance(y, np.ndarray) else None
+    rows = as_rows(rows, y) if given is None else rows
+    shape = rows.columns["y"].shape if given is None else given.shape
+    if len(shape) != 1:
+        raise DataError(f"y: expected one label a row, found shape {shape}")
+    if y is None and any(isinstance(label, str) for label in rows.classes):
+        # the column holds positions in the corpus's list of names: where is each name among our classes?
+        names = np.asarray(rows.classes)
+        unknown = [str(name) for name in names if name not in labels]
+        if unknown:
+            raise DataError(f"{rows.name}: the label {unknown[0]!r} is none of the classes {labels.tolist()}")
+        return rows, Targets(len(labels), np.arange(len(names)), position=np.searchsorted(labels, names))
+    if given is None:
+        return rows, Targets(len(labels), labels)
+    codes = np.searchsorted(labels, given)
+    codes[codes == len(labels)] = 0
+    strange = labels[codes] != given
+    if estimator._semi_supervised:
+        codes[no_label(given)] = -1
+        strange &= codes != -1
+    if strange.any():
+        row = int(np.argmax(strange))
+        raise DataError(f"y: row {row} has the label {given[row]}, which is none of the classes {labels.tolist()}")
+    return as_rows(rows, codes), Targets(len(labels), np.arange(len(labels)))
+
+
+# -- domains and their classes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CellTargets(Targets):
+    """Targets of which NaN is no label too, as `cells`, of the same classes, have it."""
+
+    cells: Cells = field(kw_only=True)
+
+    def labelled(self, y: Array, start: int) -> Array:
+        """See `Targets`."""
+        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
+
+
+def cell_targets(cells: Cells) -> CellTargets:
+    """Return the classes of cells as targets."""
+    return CellTargets(cells.n_classes, cells.classes, cells.position, cells=cells)
+
+
+def read_cells(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike,
+    sample_domain: ColumnLike,
+    sample_weight: ColumnLike,
+    *,
+    labels: bool = True,
+    fallback: str = "refuse",
+    groups: bool = False,
+) -> Training:
+    """Return validated rows with their columns y, domain and weight, the cells they are in, and their names.
+
+    Parameters
+    ----------
+    labels : read labels; False: y is ignored, and cells are domains
+    fallback : what rows are that come without domains: "refuse" them; "one": all of domain 0; "labels": the
+        labelled ones domain 0, the others domain 1
+    groups : keep the column group too, whose rows are held out together
+
+    Raises
+    ------
+    DataError
+        Labels or domains that are missing, of another length or not of a kind that can be used.
+    """
+    rows = input_rows(estimator, X, reset=True)
+    if not is_lazy(X):
+        sample_weight = validated_weight(sample_weight, len(rows))
+    if labels:
+        _require_y(estimator, rows, y)
+    kept = {"domain", "weight"} | ({"y"} if labels else set())
+    kept |= {"group"} if groups or getattr(estimator, "probability", False) else set()
+    rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
+    rows = as_rows(rows, weight=sample_weight, domain=domain_column(sample_domain))
+    classes: Array | None = None
+    targets = Targets(0, np.zeros(0, np.int64))
+    if labels:
+        rows, targets, classes = _labels(estimator, rows, y)
+    assert targets.classes is not None
+    rows, domains, known = _domains(estimator, rows, fallback)
+    cells = Cells(known, targets.classes, targets.position)
+    inputs = Inputs.of(estimator, classes=classes, domains=domains)
+    return Training(weigh_classes(estimator, rows, cell_targets(cells), inputs), cells, inputs)
+
+
+def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, Targets, Array]:
+    """Return rows with the column y, the targets that tell which label is which, and the sorted labels."""
+    classes = None
+    if y is not None and not is_lazy(y):
+        try:
+            given = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite="allow-nan", input_name="y")
+            given = column_or_1d(given, warn=True)
+            check_consistent_length(given, np.empty(len(rows)))
+            given = _plain_labels(given) if given.dtype.kind == "O" else given
+            y = np.where(np.isnan(given), -1, given) if given.dtype.kind == "f" else given
+            check_classification_targets(y)
+        except DataError:
+            raise
+        except ValueError as error:
+            raise DataError(f"y: {error}") from error
+    elif y is not None or not rows.classes:
+        rows = rows if y is None else replace(as_rows(rows, y), classes=())
+        found = distinct(rows, "y")
+        y, classes = None, found[(found != -1) & (found == found)]
+    labels = find_classes(estimator, rows, y, classes)
+    return *class_targets(estimator, rows, y, labels), labels
+
+
+def _plain_labels(y: Array) -> Array:
+    """Return an array of objects as numbers or as text, −1 or "-1" where it has None, NaN, −1 or "-1"."""
+    missing = np.array([label is None or label in (-1, "-1") or label != label for label in y], bool)
+    text = np.array([isinstance(label, str) for label in y], bool)
+    number = np.array([isinstance(label, Real) for label in y], bool)
+    if (missing | number).all():
+        return np.where(missing, -1, y).astype(np.float64)
+    if not (missing | text).all():
+        row = int(np.argmin(missing | text))
+        raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
+    return np.where(missing, "-1", y).astype(str)
+
+
+def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows, Array, Array | None]:
+    """Return rows with the column domain, the domains (G,), and the same or None where labels tell them."""
+    if "domain" in rows.columns:
+        domains = distinct(rows, "domain")
+        return rows, domains, domains
+    if fallback == "refuse":
+        raise DataError(
+            f"{rows.name}: {type(estimator).__name__} needs the domain of every row; pass sample_domain (n,), integers"
+            ", or rows with a column 'domain'"
+        )
+    if fallback == "labels":
+        return rows, np.arange(2), None
+    return as_rows(rows, domain=np.zeros(len(rows), np.int8)), np.arange(1), np.arange(1)
+
+
+def require_weight(problem: Problem, rows: str) -> None:
+    """Raise `DataError` where the rows of this name weigh nothing."""
+    if not problem.statistics["n"].sum() > 0:
+        raise DataError(f"{rows}: the weights of all rows are zero")
+
+
+def distinct(rows: Rows, name: str) -> Array:
+    """Return the different values of the column y or domain, sorted, read step by step; domains have to be integers.
+
+    Raises
+    ------
+    DataError
+        More of them than cells can be, or a domain that is no integer.
+    """
+    source = rows.columns[name]
+    found = source.read(0, 0)
+    for start, stop in pairwise(rows.bounds(settings())):
+        part = source.read(start, stop)
+        found = np.union1d(found, _integers(part, start) if name == "domain" else part)
+        if len(found) > MOST_CELLS:
+            what = "classes" if name == "y" else "domains"
+            raise DataError(f"{name}: more than {MOST_CELLS:,} different values, too many for {what}")
+    return found.astype(np.int64) if name == "domain" else found
+
+
+def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
+    """Count rows whatever their weights, from the columns alone: of each cell, (G, k + 1) int64.
+
+    With `folds` those of each slot (`solvers.pseudo_labels`), (G, F + 2).
+
+    Raises
+    ------
+    DataError
+        A label or a domain that the cells do not know; names the row.
+    """
+    counts = np.zeros((cells.n_domains, cells.n_classes + 1 if folds is None else folds.count + 2), np.int64)
+    for chunk in _without_features(rows, "y", "domain", "group", "fold"):
+        place = cells.of(chunk) if folds is None else label_slots(cells, folds, chunk)
+        counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
+    """Yield columns of the rows, step by step."""
+    columns = {name: source for name, source in rows.columns.items() if name in names}
+    for start, stop in pairwise(rows.bounds(settings())):
+        chunk = Chunk(np.empty((stop - start, 0)), start)
+        for name, source in columns.items():
+            setattr(chunk, name, source.read(start, stop))
+        yield chunk
+
+
+# -- rows of the exact form --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExactRows:
+    """The k rows that are fitted to, all in memory.
+
+    Attributes
+    ----------
+    name : of the rows, for messages
+    chunk : all n rows with their columns
+    keep : (k,) positions of the rows that are fitted to
+    X : (k, d) float64
+    weight : (k,) or None
+    skipped : bad rows that were left out
+    """
+
+    name: str
+    chunk: Chunk
+    keep: Array
+    X: Array
+    weight: Array | None
+    skipped: int
+
+    def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
+        """Return the kernel with every parameter a number, and K (k, k)."""
+        kernel = kernel.resolve(self.X, self.weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            K = kernel(self.X)
+        if not np.isfinite(K).all():
+            raise DataError(f"{kernel.name} kernel: its values leave the range of float64; scale the rows")
+        return kernel, K
+
+    def labels(self, targets: Targets) -> tuple[Array, Array]:
+        """Return targets (l, c) of the labelled rows, and which of the k rows these are (k,) bool.
+
+        Raises
+        ------
+        DataError
+            There is none, or none with a weight.
+        """
+        assert self.chunk.y is not None
+        y = self.chunk.y[self.keep]
+        labelled = targets.labelled(self.chunk.y, 0)[self.keep]
+        if not labelled.any():
+            raise DataError("y: no labelled row")
+        Y = np.empty((int(labelled.sum()), targets.width))
+        targets.encode(y[labelled], Y)
+        with np.errstate(over="ignore"):
+            require_squares("y", (Y**2).sum(axis=0), Y)
+        if self.weight is not None and not self.weight[labelled].any():
+            raise DataError("y: no labelled row with a weight above zero")
+        return Y, labelled
+
+
+def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
+    """Read the sound rows for the exact form of an estimator; those with a label alone where `labelled` tells them.
+
+    Raises
+    ------
+    PlanTooLarge
+        More rows than an n×n matrix may have.
+    DataError
+        A row with NaN or infinity (unless such rows are skipped), or no other row.
+    """
+    n = len(rows)
+    require_exact(estimator, n)
+    given = rows.read(0, n)
+    sound = ~given.faults()
+    chunk, skipped = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
+    if labelled is not None:
+        assert chunk.y is not None
+        sound &= labelled.labelled(chunk.y, 0)
+    keep = np.flatnonzero(sound)
+    X = chunk.load(keep, rows.shape[1], np.float64)
+    require_some(rows, skipped)
+    weight = None
+    if "weight" in rows.columns and chunk.weight is not None:
+        weight = require_weights(np.asarray(chunk.weight, np.float64), 0)[keep]
+    return ExactRows(rows.name, chunk, keep, X, weight, skipped)
+
+
+# -- weights by class --------------------------------------------------------------------------------------------------
+
+
+def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
+    """Return rows whose weights have the factors of their classes, which `class_weight` of the estimator has given."""
+    given = getattr(estimator, "class_weight", None)
     if given is None:
         return rows
     labels, names = targets.classes, inputs.classes
@@ -166,40 +559,47 @@ def weigh_classes(rows: Rows, targets: Targets, inputs: Inputs, given: Any) -> R
     assert names is not None
     position = np.arange(len(labels)) if targets.position is None else targets.position
     if isinstance(given, dict):
-        factors = _given(given, names)[position]
+        factors = _given(given, names)
     else:
-        factors = _balanced(np.bincount(position, class_weights(rows, labels), len(names)))[position]
+        weights = np.bincount(position, class_weights(rows, labels), len(names))
+        there = weights > 0
+        factors = np.ones(len(names))
+        factors[there] = weights.sum() / (there.sum() * weights[there])
     y, weight = rows.columns["y"], rows.columns.get("weight")
-    return replace(rows, columns={**rows.columns, "weight": ClassWeightSource(y, weight, labels, factors)})
+    weighed = ClassWeightSource(y, weight, labels, factors[position])
+    return replace(rows, columns={**rows.columns, "weight": weighed})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:
-    """The sum of the weights of the rows of each label (k,), sorted as the column y holds them; bad rows count too."""
-    found, columns = np.zeros(len(labels)), rows.columns
-    for start, stop in pairwise(rows.bounds(settings())):
-        y = columns["y"].read(start, stop)
-        weight = np.ones(len(y)) if "weight" not in columns else columns["weight"].read(start, stop)
+    """Return the sum of the weights of the rows of each label (k,), sorted as in the column y; bad rows count too."""
+    found = np.zeros(len(labels))
+    for chunk in _without_features(rows, "y", "weight"):
+        y, weight = chunk.y, chunk.weight
+        assert y is not None
+        weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         place = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
         counts = (labels[place] == y) & np.isfinite(weight) & (weight > 0)
-        found += np.bincount(place[counts], np.asarray(weight, np.float64)[counts], len(labels))
+        found += np.bincount(place[counts], weight[counts], len(labels))
     return found
 
 
-def _balanced(weights: Array) -> Array:
-    there = weights > 0
-    factors: Array = np.ones(len(weights))
-    factors[there] = weights.sum() / (there.sum() * weights[there])
-    return factors
-
-
-def _given(wanted: dict[Any, Any], names: Array) -> Array:
-    """The factors of a dict; 1 where it names no class.
+def _given(wanted: Mapping[object, object], names: Array) -> Array:
+    """Return the factors of a dict; 1 where it names no class.
 
     Raises
     ------
+    ConfigError
+        A factor is no finite number of at least 0.
     DataError
         It names a class that is not there, and leaves out one that is.
     """
+    factors: dict[object, float] = {}
+    for label, factor in wanted.items():
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
+            raise ConfigError(
+                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
+            )
+        factors[label] = float(factor)
     known = [name.item() for name in names]
     strange = [label for label in wanted if label not in known]
     missing = [label for label in known if label not in wanted]
@@ -207,4 +607,4 @@ def _given(wanted: dict[Any, Any], names: Array) -> Array:
         raise DataError(
             f"class_weight: {strange[0]!r} is none of the classes {known}, and {missing[0]!r} has no weight"
         )
-    return np.array([float(wanted.get(label, 1.0)) for label in known])
+    return np.array([factors.get(label, 1.0) for label in known])

@@ -11,11 +11,10 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solution, Solved, Training
 from bigkernel.estimators.kernel_basis import BasisChoice
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.self_training import (
     AdaptingMethod,
     ReducedSides,

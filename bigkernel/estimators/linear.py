@@ -6,13 +6,14 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
-from bigkernel.estimators.base import Regressor, RowsEstimator, set_parameters
+from bigkernel.estimators.base import Regressor, set_parameters
 from bigkernel.estimators.checks import PENALTIES, penalty_of, require_row_squares, require_sums
 from bigkernel.estimators.fit_state import (
     AnyTargets,
@@ -20,13 +21,13 @@ from bigkernel.estimators.fit_state import (
     Fitted,
     LinearSolution,
     Problem,
+    Report,
     RowBasis,
     Solution,
 )
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
 from bigkernel.estimators.precision import triangle_of
-from bigkernel.estimators.reports import FitReport
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
@@ -115,7 +116,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return Coordinates(origin=basis.shift)
 
 
-class _Linear(Regressor, RowsEstimator):
+class _Linear(Regressor):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
     statistics_ = Fitted[Accumulator]("statistics")
@@ -135,24 +136,10 @@ class _Linear(Regressor, RowsEstimator):
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef.T
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
-        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
-        return self._fit(X, y, sample_weight)
-
-    def fit_report(self) -> dict[str, Any]:
+    def fit_report(self) -> Report:
         """Describe the fit as plain data; see `KernelRidge.fit_report`."""
         check_is_fitted(self)
-        fit = self._require("fit")
-        return FitReport(
-            estimator=type(self).__name__,
-            features=self.n_features_in_,
-            sums="float64" if fit.triangle is None else "qr",
-            alpha=np.asarray(fit.solution.alpha).tolist(),
-            certificates=dict(fit.certificates),
-            skipped_rows=fit.skipped_rows,
-            rows=int(fit.statistics["rows"].sum()),
-            sweep=dict(fit.sweep),
-        )
+        return self._report(self._require("fit"), features=self.n_features_in_, sums="float64")
 
 
 class LinearRegression(_Linear):
@@ -184,7 +171,7 @@ class LinearRegression(_Linear):
     array([2.])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"]}
 
     def __init__(self, *, fit_intercept: bool = True) -> None:
         self.fit_intercept = fit_intercept
@@ -211,7 +198,7 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**PENALTIES, "fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**PENALTIES, "fit_intercept": ["boolean"]}
 
-    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True) -> None:
+    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True) -> None:
         set_parameters(self, locals())

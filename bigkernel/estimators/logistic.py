@@ -8,23 +8,23 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.estimators.base import Classifier, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
 from bigkernel.estimators.fit_state import Columns, IterativeFit, LogisticSolution, Problem, Solution, Training
 from bigkernel.estimators.fitting import Method, skipped, sum_up
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator, every_row_choice
 from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
@@ -49,6 +49,7 @@ class _System:
     small : the moments in these coordinates
     alpha : of both columns together, where there are two classes
     words : by which the sweeps of a run are known
+    seconds : of each sweep
     """
 
     rows: Rows
@@ -58,7 +59,7 @@ class _System:
     small: Reduced
     alpha: float
     words: str
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def bound(self) -> Bound:
         """Of the Hessian."""
@@ -84,11 +85,11 @@ class _System:
 
     def evaluate(self, theta: Array) -> tuple[float, Array]:
         """The objective at Θ and its gradient, from a sweep."""
-        number = len(self.reports)
+        number = len(self.seconds)
         basis, (coef, intercept) = self.problem.basis, self.coefficients(theta)
         statistic = SoftmaxStatistic(basis.features(), self.targets, coef, intercept, f"{number} of {self.words}")
         swept = sweep(self.rows, statistic, what=f"logistic-{number}")
-        self.reports.append(swept.report())
+        self.seconds.append(swept.seconds)
         total, W = swept.total, theta[:-1]
         gradient = self.alpha * W - (self.whitening.reduce(total["U"]) - np.outer(self.small.mean, total["e"]))
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
@@ -141,8 +142,10 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         solution = LogisticSolution(
             coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
         )
-        seconds = sum(float(one["seconds"]) for one in (report, *system.reports))
-        swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.reports), "excess_by_step": shares}
+        first = report["seconds"]
+        assert isinstance(first, float)
+        seconds = first + sum(system.seconds)
+        swept = {**report, "seconds": seconds, "sweeps": 1 + len(system.seconds), "excess_by_step": shares}
         return IterativeFit(
             inputs=data.inputs,
             basis=basis,
@@ -235,7 +238,7 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="neither")],
@@ -250,15 +253,15 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
         alpha: float = 1.0,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 100,
-        class_weight: dict[Any, float] | str | None = None,
-        random_state: Any = None,
+        class_weight: dict[object, float] | str | None = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -267,5 +270,5 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
 
     _columns = every_row_choice
 
-    def _require_moments(self, advice: str) -> Any:
+    def _require_moments(self, advice: str) -> NoReturn:
         raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import kept, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
-from bigkernel.estimators.inputs import input_rows, with_domains
+from bigkernel.estimators.inputs import domain_column, input_rows
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, is_precomputed
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.predictor import Predictor, Projection
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 
 class Nystroem(RowTransformer):
@@ -64,7 +69,7 @@ class Nystroem(RowTransformer):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **{name: KERNEL_CONSTRAINTS[name] for name in ("kernel", "gamma", "degree", "coef0", "landmarks")},
         **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -83,16 +88,16 @@ class Nystroem(RowTransformer):
         kernel: Kernel | str = "rbf",
         n_components: int = 100,
         *,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None, *, sample_domain: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None, *, sample_domain: ColumnLike = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
 
         `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced.
@@ -114,7 +119,7 @@ class Nystroem(RowTransformer):
         )
         if columns.fourier:
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
-        rows = with_domains(input_rows(self, X, reset=True), sample_domain)
+        rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain))
         with job("Nystroem.fit"):
             basis = columns.choose(rows)
             whitening = basis.whitening()
@@ -126,7 +131,7 @@ class Nystroem(RowTransformer):
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = is_precomputed(self.kernel)
         return tags

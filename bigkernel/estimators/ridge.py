@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array, Index
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
-from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, free_bytes, penalty_of, solving
@@ -40,7 +40,6 @@ from bigkernel.estimators.fit_state import (
 from bigkernel.estimators.fitting import Method, fit_moments
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.estimators.precision import evidence_of, solve_triangle
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
@@ -286,11 +285,11 @@ def plan_solver(self: Any, X: Any, y: Any = None) -> dict[str, Any]:
         `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
         expected, and about the `driver_bytes` that m×m arrays take in this process; `because`, where "auto" chose.
     """
-    self._check_settings()
+    self.check_parameters()
     columns = self._columns()
     if columns.exact:
         return {"solver": "exact"}
-    data = self.__class__(**self.get_params(deep=False)).training(X, y, None)
+    data = self.__class__(**self.get_params(deep=False))._read_fit(X, y, None, None)
     (choice, reason), m = choose_solver(_method(self), columns, data), columns.width_for(data.rows)
     because = {"because": reason} if reason else {}
     if choice is None:

@@ -17,7 +17,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
-from bigkernel.estimators.domains import cell_counts, cell_targets, read_cells, require_weight
+from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import (
     AlignedSolution,
     AnyTargets,
@@ -31,6 +31,7 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.graph import NO_GRAPH, Graph
+from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -258,7 +259,7 @@ def fit_sides(estimator: Any, X: Any, y: Any = None, sample_domain: Any = None, 
     DataError
         No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
     """
-    return estimator._fit(X, y, sample_weight, sample_domain)
+    return RowsEstimator.fit(estimator, X, y, sample_weight, sample_domain=sample_domain)
 
 
 def median_kernel(estimator: Any) -> Kernel:

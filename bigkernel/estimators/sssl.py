@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, one_penalty
 from bigkernel.estimators.fit_state import (
@@ -32,7 +32,6 @@ from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core

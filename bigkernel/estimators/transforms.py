@@ -11,26 +11,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import _BaseComposition
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.checks import require_row_squares
-from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
+from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean, validated_weight
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.eigenfunctions import principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from sklearn.utils import Tags
 
 
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -40,7 +46,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     """
 
     learns: ClassVar[str] = ""
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {}
 
     def _row_map(self) -> RowMap:
         raise TypeError(f"{type(self).__name__} has no row map")
@@ -54,16 +60,16 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         mapped: Rows = clone(self).fit(rows).transform(rows)
         return mapped
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the number of features; nothing else is needed."""
         self._validate_params()
         input_rows(self, X, reset=True)
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: RowsLike) -> Array | da.Array | Rows:
         """Map the rows: to an array (NumPy, Dask; of sparse rows a dense one), or to Rows that are mapped when read."""
         check_is_fitted(self)
-        if is_sound(self, X):
+        if is_sound(X, self):
             return mapped_rows(X, self._row_map(), float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
@@ -76,7 +82,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return rows.map(row_map)
         return mapped_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.sparse = True
@@ -92,10 +98,12 @@ class Rescaler(OneToOneFeatureMixin, RowTransformer):
         For example 1/255 for 8-bit pixels.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"factor": [Interval(Real, None, None, closed="neither")]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        "factor": [Interval(Real, None, None, closed="neither")]
+    }
 
     def __init__(self, factor: float = 1.0) -> None:
-        self.factor = factor
+        set_parameters(self, locals())
 
     def _row_map(self) -> RowMap:
         return Scale(float(self.factor))
@@ -121,12 +129,10 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
 
     learns = "standardize"
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Learn means and deviations, of weighted rows where weights are given."""
         rows = input_rows(self, X, reset=True)
-        if sample_weight is not None and not is_lazy(X):
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        rows = as_rows(rows, weight=sample_weight)
+        rows = as_rows(rows, weight=sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows)))
         plain = replace(rows, columns={name: source for name, source in rows.columns.items() if name == "weight"})
         shift = near_mean(rows)
         swept = sweep(plain, FeatureSums(IdentityMap(shift)), what=self.learns)
@@ -190,16 +196,15 @@ class Projector(RowTransformer):
     """
 
     learns = "project"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="neither"), None],
         "whiten": ["boolean"],
     }
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
-        self.n_components = n_components
-        self.whiten = whiten
+        set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the directions of rows X (n, d).
 
         Raises
@@ -266,31 +271,30 @@ class RowUnion(RowTransformer, _BaseComposition):
     (16, 528)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "transformer_list": [list, tuple],
         "transformer_weights": [dict, None],
     }
 
     def __init__(
         self,
-        transformer_list: Sequence[tuple[str, Any]] = (),
+        transformer_list: Sequence[tuple[str, BaseEstimator]] = (),
         *,
         transformer_weights: Mapping[str, float] | None = None,
     ) -> None:
-        self.transformer_list = transformer_list
-        self.transformer_weights = transformer_weights
+        set_parameters(self, locals())
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return parameters by name, those of the transforms as NAME__PARAMETER."""
-        found: dict[str, Any] = self._get_params("transformer_list", deep=deep)
+        found: dict[str, object] = self._get_params("transformer_list", deep=deep)
         return found
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters by the names of `get_params`; a name of the list alone exchanges its transform."""
         self._set_params("transformer_list", **params)
         return self
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit a clone of every transform to X (n, d).
 
         Raises
@@ -351,5 +355,5 @@ class RowUnion(RowTransformer, _BaseComposition):
         return row_map
 
 
-def _steps(transformer: Any) -> list[Any]:
+def _steps(transformer: BaseEstimator) -> list[BaseEstimator]:
     return [step for _, step in transformer.steps] if isinstance(transformer, Pipeline) else [transformer]

@@ -17,14 +17,13 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import Classifier, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
-from bigkernel.estimators.landmark_estimator import LandmarkEstimator
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty

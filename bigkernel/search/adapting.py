@@ -22,9 +22,9 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.domains import slot_counts
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
+from bigkernel.estimators.inputs import cell_counts
 from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
@@ -269,7 +269,7 @@ def with_sides(parts: Sequence[Partition], rows: Rows, cells: Cells) -> list[Par
     """
     found = []
     for one in parts:
-        sides = SplitSides.of(cells, one.folds, slot_counts(one.attach(rows), cells, one.folds))
+        sides = SplitSides.of(cells, one.folds, cell_counts(one.attach(rows), cells, one.folds))
         for number, split in enumerate(one.splits):
             if not sides.has_both(number):
                 _refuse(split, target=bool(sides.sources[:, number].any()))

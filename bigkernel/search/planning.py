@@ -20,8 +20,8 @@ from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, method_of
-from bigkernel.estimators.domains import CellTargets
 from bigkernel.estimators.fit_state import Columns, Training
+from bigkernel.estimators.inputs import CellTargets
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
@@ -88,12 +88,13 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         if not isinstance(last, RowsEstimator):
             raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
         last.check_parameters()
-        if last.exact:
+        method, columns = method_of(last)
+        if columns.exact:
             raise ConfigError(
                 "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
-        (method, columns), weighting = method_of(last), getattr(last, "class_weight", None)
+        weighting = getattr(last, "class_weight", None)
         penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
         found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
     return found

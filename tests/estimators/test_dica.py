@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.domains import cell_counts, distinct
+from bigkernel.estimators.inputs import cell_counts, distinct
 from bigkernel.statistics.domain_cells import Cells
 
 rng = np.random.default_rng(20130617)

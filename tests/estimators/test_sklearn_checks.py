@@ -26,8 +26,8 @@ from bigkernel import (
     XNVClassifier,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.domains import read_cells
 from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.inputs import read_cells
 from bigkernel.solvers.pseudo_labels import Sides
 from bigkernel.statistics.domain_cells import Cells
 

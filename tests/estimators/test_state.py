@@ -192,6 +192,6 @@ def test_nobody_outside_touches_what_is_private_to_estimators(path):
 
 
 def test_a_trespass_is_seen():
-    assert {"_fitted", "_method", "_check_settings"} <= PRIVATE
+    assert {"_fitted", "_method", "_read_fit"} <= PRIVATE
     source = "last._fitted = 1\nlast.shift_ = 2\nlast._method()\nsetattr(last, 'alpha', 1)\nself._fitted\nlast.alpha_\n"
     assert sorted(text.split(":")[0] for text in trespasses(source)) == ["1", "2", "3", "4"]

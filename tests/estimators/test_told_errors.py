@@ -178,7 +178,7 @@ def test_deviations_tell_their_error(sigma, alpha):
     exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
     wanted = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)
-    method, data = model._method(), model.training(X, CLASS, None)
+    method, data = model._method(), model._read_fit(X, CLASS, None, None)
     basis = replace(model._columns().choose(data.rows), dtype="float32")
     whitening = method.whiten(basis)
     solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
@@ -234,7 +234,7 @@ def test_a_number_beyond_the_range_of_python_is_told_with_advice():
 
 def test_sums_that_cannot_be_solved_from_give_an_infinite_error_of_blocks(monkeypatch):
     model = KernelRidge(Gaussian(1.0), landmarks=Z)
-    method, data = model._method(), model.training(X, CLASS, None)
+    method, data = model._method(), model._read_fit(X, CLASS, None, None)
     basis = replace(model._columns().choose(data.rows), dtype="float32")
     whitening = method.whiten(basis)
     problem, _ = sum_up(method, data, basis, whitening)
