@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
@@ -199,7 +201,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **KERNEL_CONSTRAINTS,
         "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median", *SCALES})],
         "mmd": [Interval(Real, 0, None, closed="left")],
@@ -227,14 +229,14 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         sharpness: float | tuple[float, float] = (3.0, 10.0),
         n_rounds: int = 10,
         n_neighbors: int = 3,
-        landmarks: Any = "k-means",
+        landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "median",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        class_weight: dict[Any, float] | str | None = None,
+        class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -255,16 +257,18 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     _columns = every_row_choice
     _check_landmarks = check_choice
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+    def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         return read_sides(self, X, y, sample_domain, sample_weight, least=_LEAST_TARGET_ROWS)
 
-    def read_search(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any, groups: Any) -> Training:
+    def read_search(
+        self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike, groups: ColumnLike
+    ) -> Training:
         """See `RowsEstimator`; the targets know their cells."""
         data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels", groups=True)
         rows = as_rows(with_label_domains(self, data.rows, data.cells), group=groups)
         return Training(rows, cell_targets(data.cells), data.inputs)
 
-    def adopt(self, data: Training, basis: Any, problem: Problem | None) -> None:
+    def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
         """See `RowsEstimator`; the labels that are there tell source and target."""
         data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
         super().adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.fit_state import ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
+from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.inputs import read_exact
 from bigkernel.estimators.kernel_basis import LandmarkBasis
@@ -31,7 +30,7 @@ from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, mo
 from bigkernel.statistics.moments import SUMS
 from bigkernel.streaming.plan import Accumulator, Plan
 
-PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
+PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
 
 
 def refuse_calibrated(method: Method, what: str) -> None:
@@ -50,7 +49,7 @@ def with_sweeps(plan: Plan, more: Plan, count: int) -> Plan:
     return replace(largest, flops=flops, bytes_read=size)
 
 
-def plan_calibration(method: Method, data: Training, basis: Any, plan: Plan) -> Plan:
+def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan) -> Plan:
     """Return the plan of a fit with the sweep of its calibration, where it has one."""
     if not method.probability:
         return plan

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.solvers.conjugate_gradients import (
@@ -64,7 +64,7 @@ class Core:
         self._kept: list[Array] = []
         self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
 
-    def strips(self) -> Iterator[tuple[slice, Array]]:
+    def strips(self) -> Iterator[tuple[Index, Array]]:
         """Give some rows at a time, (b, m)."""
         for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
             rows = slice(start, min(start + STRIP_ROWS, self.width))
@@ -144,7 +144,7 @@ class CGProblem:
     sample_rows: int
     folds: Folds | None = None
     name: str = "cg"
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
 
     @cached_property
     def core(self) -> Core:
@@ -162,7 +162,7 @@ class CGProblem:
         alpha = self.alphas[0] if len(self.alphas) == 1 else self.alphas
         return f"alpha={alpha!r}, intercept={self.with_intercept}, tol={self.stopping.tol!r}"
 
-    def penalties(self, active: Array | slice = slice(None)) -> Array:
+    def penalties(self, active: Index = slice(None)) -> Array:
         """Repeat the active penalties: α of each column."""
         return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
 

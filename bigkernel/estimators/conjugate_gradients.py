@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from bigkernel.estimators.cg_problem import (
     precondition_by_sample,
 )
 from bigkernel.estimators.checks import require_labelled, require_some, require_squares
-from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
+from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution, Report
+from bigkernel.estimators.fitting import skipped
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.conjugate_gradients import CGState, Preconditioner, describe_preconditioner, start_cg, step_cg
 from bigkernel.solvers.residuals import PROMISE
@@ -102,7 +103,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
         P, alpha = _draw_preconditioner(problem)
     alpha = alpha if start is None else start
     residual = problem.residual(alpha)
-    require_some(problem.rows, problem.reports[0]["skipped_rows"])
+    require_some(problem.rows, skipped(problem.reports[0]))
     require_labels(residual)
     require_squares("y", residual.sums["sse"] + residual.sums["squares"], residual.values)
     if P is None:
@@ -135,7 +136,7 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
     with spent("preconditioner"):
         statistic = leverage_sample(problem)
     ids, weight, fold = statistic.sample(problem.sweep(statistic))
-    require_some(problem.rows, problem.reports[-1]["skipped_rows"])
+    require_some(problem.rows, skipped(problem.reports[-1]))
     require_labelled(len(ids), float(weight.sum()))
     emit(Note(f"the normal matrix of {len(ids):,} rows is made"))
     with spent("preconditioner"):
@@ -223,20 +224,21 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
             "excess_by_step": result.history,
             "tol": tol,
         },
-        skipped_rows=problem.reports[0]["skipped_rows"],
+        skipped_rows=skipped(problem.reports[0]),
         rows=int(residual.sums["rows"][0]),
     )
     return fit, missed
 
 
-def _join_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+def _join_reports(reports: list[Report]) -> Report:
     """Join the reports of all sweeps: the last one, with what adds up added up."""
     counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
-    total = {name: sum(report[name] for report in reports) for name in ("flops", "bytes_read", "seconds", *counts)}
-    total |= {name: max(report[name] for report in reports) for name in ("peak_bytes", "announced_bytes")}
+    figures = cast(list[dict[str, float]], reports)
+    total = {name: sum(report[name] for report in figures) for name in ("flops", "bytes_read", "seconds", *counts)}
+    total |= {name: max(report[name] for report in figures) for name in ("peak_bytes", "announced_bytes")}
     stages: dict[str, float] = {}
-    for report in reports:
+    for report in cast(list[dict[str, dict[str, float]]], reports):
         for name, seconds in report["stage_seconds"].items():
             stages[name] = stages.get(name, 0.0) + seconds
-    incidents = [text for report in reports for text in report["incidents"]]
+    incidents = [text for report in cast(list[dict[str, list[str]]], reports) for text in report["incidents"]]
     return {**reports[-1], **total, "incidents": incidents, "stage_seconds": stages, "sweeps": len(reports)}

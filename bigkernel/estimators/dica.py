@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
@@ -212,7 +214,7 @@ class DICA(LandmarkEstimator, RowTransformer):
     (120, 1)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **KERNEL_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "supervised": ["boolean"],
@@ -232,17 +234,19 @@ class DICA(LandmarkEstimator, RowTransformer):
         epsilon: float = 1e-3,
         invariance: float = 1.0,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         allow_single_domain: bool = False,
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:  # type: ignore[override]
+    def fit(  # type: ignore[override]  # domains come before weights
+        self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None, sample_weight: ColumnLike = None
+    ) -> Self:
         """Learn the components of rows X (n, d).
 
         Parameters
@@ -270,17 +274,17 @@ class DICA(LandmarkEstimator, RowTransformer):
             allow_single_domain=self.allow_single_domain,
         )
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+    def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         fallback = "one" if self.allow_single_domain else "refuse"
         return read_cells(self, X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
 
-    def fit_report(self) -> dict[str, Any]:
+    def fit_report(self) -> Report:
         """Describe the fit as plain data: `KernelRidge.fit_report` with `domains` and `distributional_variance`."""
         report = super().fit_report()
         report.pop("labelled_rows", None)
         return report
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = bool(self.supervised)
         return tags

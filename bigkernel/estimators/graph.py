@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
@@ -16,7 +15,7 @@ from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
-GRAPH: dict[str, list[Any]] = {
+GRAPH: dict[str, list[object]] = {
     "manifold": [Interval(Real, 0, None, closed="left")],
     "n_neighbors": [Interval(Integral, 1, None, closed="left")],
 }
@@ -68,7 +67,7 @@ class Graph:
 NO_GRAPH = Graph(0.0, 1)
 
 
-def refuse_graph(landmarks: Any, manifold: float, *, fourier: bool) -> None:
+def refuse_graph(landmarks: object, manifold: float, *, fourier: bool) -> None:
     """Raise `ConfigError` for a graph among random features."""
     if fourier and manifold > 0:
         raise ConfigError(

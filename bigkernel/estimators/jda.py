@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
@@ -145,7 +147,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **KERNEL_CONSTRAINTS,
         "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median", *SCALES})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -165,12 +167,12 @@ class JDA(LandmarkEstimator, RowTransformer):
         alpha: float = 1.0,
         label_alpha: float = 1.0,
         n_landmarks: int | None = None,
-        landmarks: Any = "k-means",
+        landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "median",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -188,5 +190,5 @@ class JDA(LandmarkEstimator, RowTransformer):
     _columns = every_row_choice
     _check_landmarks = check_choice
 
-    def _read_fit(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Training:
+    def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         return read_sides(self, X, y, sample_domain, sample_weight)

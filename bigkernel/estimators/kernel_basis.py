@@ -21,7 +21,7 @@ Weights of rows are not looked at. Shapes: n rows, d features, m landmarks or ra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bigkernel.arrays import Array, DType
+from bigkernel.arrays import Array, DType, Index
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
@@ -118,7 +118,7 @@ class LandmarkBasis:
         """K_mm."""
         return self.kernel(self.landmarks)
 
-    def core_rows(self, rows: slice) -> Array:
+    def core_rows(self, rows: Index) -> Array:
         """Some rows of K_mm, (b, m)."""
         return self.kernel(self.landmarks[rows], self.landmarks)
 
@@ -207,8 +207,9 @@ class FourierBasis:
         """The identity: random features are white."""
         return np.eye(self.width)
 
-    def core_rows(self, rows: slice) -> Array:
+    def core_rows(self, rows: Index) -> Array:
         """Some rows of the identity, (b, m)."""
+        assert isinstance(rows, slice)
         start, stop, _ = rows.indices(self.width)
         return np.eye(stop - start, self.width, start)
 
@@ -582,7 +583,7 @@ def check_landmarks(
         raise ConfigError(f"landmarks={landmarks!r}: expected n_landmarks to say how many, found None")
 
 
-def is_precomputed(kernel: Kernel | Callable[..., ArrayLike] | str) -> bool:
+def is_precomputed(kernel: object) -> bool:
     """Return whether a kernel, as it was given, is a matrix of kernel values."""
     return bool(kernel.precomputed if isinstance(kernel, Kernel) else kernel == Precomputed.name)
 

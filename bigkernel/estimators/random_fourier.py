@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs import input_rows
@@ -65,7 +66,7 @@ class RandomFourier(RowTransformer):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "kernel": [Kernel, StrOptions({"rbf", "gaussian", "laplacian", "matern"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "orthogonal": ["boolean"],
@@ -80,7 +81,7 @@ class RandomFourier(RowTransformer):
         *,
         orthogonal: bool = False,
         gamma: float | str = "scale",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.kernel = kernel
         self.n_components = n_components
@@ -88,7 +89,7 @@ class RandomFourier(RowTransformer):
         self.gamma = gamma
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Draw a seed, and read a few rows of X (n, d) for the origin and a bandwidth that is left to them.
 
         Raises

@@ -10,13 +10,15 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.arrays import Array, Index
+from bigkernel.arrays import Array, ColumnLike, Index, RowsLike
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
@@ -33,6 +35,7 @@ from bigkernel.estimators.fit_state import (
     IterativeFit,
     MomentFit,
     Problem,
+    Report,
     RidgeSolution,
     Solution,
     Training,
@@ -62,6 +65,9 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 
 @dataclass(frozen=True)
@@ -266,7 +272,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
 }
 
 
-def _method(estimator: Any) -> RidgeMethod:
+def _method(estimator: BaseEstimator) -> RidgeMethod:
     return RidgeMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -276,7 +282,7 @@ def _method(estimator: Any) -> RidgeMethod:
     )
 
 
-def plan_solver(self: Any, X: Any, y: Any = None) -> dict[str, Any]:
+def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> Report:
     """Tell how `fit` would solve for these rows, without running it.
 
     Returns
@@ -392,16 +398,16 @@ class KernelRidge(Regressor, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **PENALTIES}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **PENALTIES}
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
 
     def __init__(
         self,
         kernel: Kernel | str = "rbf",
-        alpha: Any = 1.0,
+        alpha: float | str | Array = 1.0,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         fit_intercept: bool = False,
         gamma: float | str = "scale",
         degree: int = 3,
@@ -410,14 +416,14 @@ class KernelRidge(Regressor, LandmarkEstimator):
         solver: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 20,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
     _method = _method
     plan_solver = plan_solver
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
         """Predicted numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.
 
         Arrays for NumPy input, lazy Dask arrays for Dask and zarr arrays, corpora and Rows.
@@ -456,7 +462,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
             self._spread = fit, SpreadPredictor(self._features(), *self._coefficients(), posterior=posterior)
         return self._spread[1]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Report:
         # the factors are made again when they are asked for
         return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
 
@@ -494,7 +500,7 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
         self,
@@ -502,7 +508,7 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
         alpha: float | str = 1.0,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         fit_intercept: bool = False,
         gamma: float | str = "scale",
         degree: int = 3,
@@ -511,9 +517,9 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
         solver: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 20,
-        class_weight: dict[Any, float] | str | None = None,
+        class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
@@ -245,7 +246,13 @@ def self_train(
 # -- what the two estimators share: rows of either side, landmarks of both ---------------------------------------------
 
 
-def fit_sides(estimator: Any, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Any:
+def fit_sides(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike = None,
+    sample_domain: ColumnLike = None,
+    sample_weight: ColumnLike = None,
+) -> BaseEstimator:
     """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
     Parameters
@@ -262,7 +269,7 @@ def fit_sides(estimator: Any, X: Any, y: Any = None, sample_domain: Any = None, 
     return RowsEstimator.fit(estimator, X, y, sample_weight, sample_domain=sample_domain)
 
 
-def median_kernel(estimator: Any) -> Kernel:
+def median_kernel(estimator: BaseEstimator) -> Kernel:
     """Return the kernel, by name with the bandwidth of the median distance between landmarks for gamma="median"."""
     kernel, gamma = estimator.kernel, estimator.gamma
     if gamma == "median" and isinstance(kernel, str) and kernel in ("rbf", "gaussian"):
@@ -271,19 +278,27 @@ def median_kernel(estimator: Any) -> Kernel:
     return as_kernel(kernel, gamma=gamma, degree=estimator.degree, coef0=estimator.coef0)
 
 
-def check_choice(estimator: Any) -> None:
+def check_choice(estimator: BaseEstimator) -> None:
     """See `check_landmarks`; "k-means" needs no number."""
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=("uniform", "k-means"))
 
 
-def read_sides(estimator: Any, X: Any, y: Any, sample_domain: Any, sample_weight: Any, *, least: int = 1) -> Training:
+def read_sides(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike,
+    sample_domain: ColumnLike,
+    sample_weight: ColumnLike,
+    *,
+    least: int = 1,
+) -> Training:
     """Return validated rows, which of them are source and target, and their names; raises as `with_sides`."""
     return with_sides(
         estimator, read_cells(estimator, X, y, sample_domain, sample_weight, fallback="labels"), least=least
     )
 
 
-def with_sides(estimator: Any, data: Training, *, least: int = 1) -> Training:
+def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> Training:
     """Return rows with source and target, and the names with those of their domains.
 
     Without domains the labelled rows are the source. With them, a domain without any label is the target, and rows
@@ -316,7 +331,7 @@ def with_sides(estimator: Any, data: Training, *, least: int = 1) -> Training:
     return Training(rows, Sides(cells, source), inputs)
 
 
-def with_label_domains(estimator: Any, rows: Rows, cells: Cells) -> Rows:
+def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Rows:
     """Return rows with a column `domain` where landmarks are balanced over domains that only labels tell."""
     landmarks = estimator.landmarks
     if "domain" in rows.columns or not (isinstance(landmarks, str) and "balanced" in landmarks):
@@ -325,7 +340,7 @@ def with_label_domains(estimator: Any, rows: Rows, cells: Cells) -> Rows:
     return as_rows(rows, domain=cells.domain(labels).astype(np.int8))
 
 
-def pseudo_labels_of(estimator: Any) -> PseudoLabels | None:
+def pseudo_labels_of(estimator: BaseEstimator) -> PseudoLabels | None:
     """Sums of the target's features by class, by which the last solution was made; None: by none."""
     fit = estimator._fitted
     if not isinstance(fit, MomentFit):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import linalg
+from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import Array
@@ -41,7 +43,7 @@ from bigkernel.solvers.residuals import Certificates, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
-_CONSTRAINTS: dict[str, list[Any]] = {
+_CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions({"gcv"})],
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -181,7 +183,7 @@ def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
-def _method(estimator: Any) -> SSSLMethod:
+def _method(estimator: BaseEstimator) -> SSSLMethod:
     return SSSLMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -234,7 +236,7 @@ class SSSL(Regressor, LandmarkEstimator):
     """
 
     _semi_supervised = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _CONSTRAINTS
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
     def __init__(
         self,
@@ -246,12 +248,12 @@ class SSSL(Regressor, LandmarkEstimator):
         eigenfunctions: str = "all",
         manifold: float = 0.0,
         n_neighbors: int = 3,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -275,7 +277,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
     """
 
     _semi_supervised = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
         self,
@@ -287,14 +289,14 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         eigenfunctions: str = "all",
         manifold: float = 0.0,
         n_neighbors: int = 3,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        class_weight: dict[Any, float] | str | None = None,
+        class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
@@ -155,7 +157,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return canonical_views(everything, basis.width // 2)
 
 
-def _method(estimator: Any) -> XNVMethod:
+def _method(estimator: BaseEstimator) -> XNVMethod:
     return XNVMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -164,11 +166,11 @@ def _method(estimator: Any) -> XNVMethod:
     )
 
 
-def _columns(estimator: Any) -> ViewChoice:
+def _columns(estimator: BaseEstimator) -> ViewChoice:
     return ViewChoice(**{**vars(LandmarkEstimator._columns(estimator)), "exact": False})
 
 
-def _check_landmarks(estimator: Any) -> None:
+def _check_landmarks(estimator: BaseEstimator) -> None:
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES + FOURIER)
 
 
@@ -230,7 +232,7 @@ class XNV(Regressor, LandmarkEstimator):
     """
 
     _semi_supervised = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _CONSTRAINTS
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
     def __init__(
         self,
@@ -238,13 +240,13 @@ class XNV(Regressor, LandmarkEstimator):
         alpha: float = 1e-3,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         fit_intercept: bool = True,
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
@@ -270,7 +272,7 @@ class XNVClassifier(Classifier, LandmarkEstimator):
     """
 
     _semi_supervised = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
         self,
@@ -278,15 +280,15 @@ class XNVClassifier(Classifier, LandmarkEstimator):
         alpha: float = 1e-3,
         *,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: str | ArrayLike = "uniform",
         fit_intercept: bool = True,
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
-        class_weight: dict[Any, float] | str | None = None,
+        class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
 
