@@ -47,7 +47,7 @@ from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adapted, slope
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
@@ -96,11 +96,11 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         """See `Method`."""
         return replace(super().reduce(problem, whitening), graph=self.graph.laplacian(problem, whitening))
 
-    def solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
+    def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedSolution:
         """See `Method`."""
         strengths = Strengths(float(self.mmd), float(self.graph.manifold), number(self.alpha), float(self.balance))
         labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
-        W = adapted(reduced.aligned, reduced.graph, labels, strengths, certificates=certificates)
+        W = adapted(reduced.aligned, reduced.graph, labels, strengths, diagnostics=diagnostics)
         return AlignedSolution(
             coef=reduced.whitening.expand(W),
             intercept=np.zeros(W.shape[1]),
@@ -173,7 +173,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is new).
     source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
     pseudo_labels_ : sums of the target's features by class, which the solution was made with; `refit` uses them
-    landmarks_, kernel_, statistics_, rank_, intercept_ (zeros), certificates_, skipped_rows_, n_features_in_
+    landmarks_, kernel_, statistics_, rank_, intercept_ (zeros), diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source, and `anchors` (m, m)
         and `degrees` (m,) of the graph.
 

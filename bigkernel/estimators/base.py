@@ -147,7 +147,7 @@ class RowsEstimator(BaseEstimator):
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
     classes_ = Fitted[Array]("inputs.classes")
     target_shift_ = Fitted[Array]("inputs.target_shift")
-    certificates_ = Fitted[Mapping[str, float]]("certificates")
+    diagnostics_ = Fitted[Mapping[str, float]]("diagnostics")
     skipped_rows_ = Fitted[int]("skipped_rows")
     sweep_ = Fitted[Mapping[str, object]]("sweep")
     alpha_ = Fitted[float | Array]("solution.alpha")
@@ -302,12 +302,12 @@ class RowsEstimator(BaseEstimator):
             estimator=type(self).__name__,
             **columns,
             alpha=np.asarray(fit.solution.alpha).tolist(),
-            certificates=dict(fit.certificates),  # none of a model that was read from a file
+            diagnostics=dict(fit.diagnostics),  # none of a model that was read from a file
             skipped_rows=fit.skipped_rows,
         )
         if isinstance(fit, MomentFit):
             report |= {"rows": int(fit.statistics["rows"].sum())}
-            report |= {} if fit.triangle is None else {"sums": "qr"}
+            report |= {} if fit.r_factor is None else {"sums": "qr"}
         if not isinstance(fit, ExactFit):
             report |= {"sweep": dict(fit.sweep)}
         return report
@@ -689,7 +689,7 @@ class LandmarkEstimator(RowsEstimator):
         Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
         `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where
         k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
-        `certificates`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
+        `diagnostics`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
         error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
         moments, landmarks that repeat another and features that do not vary among them, and `prediction_error`: how far
         predictions are from least squares in float64, relative to their norm (`solvers.accuracy`). Of classifiers with

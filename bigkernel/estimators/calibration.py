@@ -25,7 +25,7 @@ from bigkernel.estimators.inputs import read_exact
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS
 from bigkernel.streaming.plan import Accumulator, Plan
@@ -162,7 +162,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         else:
             part = replace(part, weight=np.where(held, 0.0, weight))
         with solving(method):
-            solution = again.solve_exact(part, Certificates())
+            solution = again.solve_exact(part, SolveDiagnostics())
         values[held] = K[held] @ solution.coef + solution.intercept
     counts = labelled & (weight > 0)
     with solving(method):

@@ -211,7 +211,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
             with_intercept=problem.with_intercept,
             iterations=steps,
         ),
-        certificates={
+        diagnostics={
             "excess": share,
             "prediction_error": max(error, cancellation),
             "iterations": steps,

@@ -12,12 +12,12 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.kernel_basis import of_kernel
-from bigkernel.estimators.precision import DRAW, SAFE, evidence_of
-from bigkernel.solvers.accuracy import moved
+from bigkernel.estimators.precision import DRAW, SAFE, rounding_estimate
+from bigkernel.solvers.accuracy import perturb_sums
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
+from bigkernel.solvers.qr_ridge import qr_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
-from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.solvers.whitening import Whitening, centred
 from bigkernel.statistics.moments import Moments
 
@@ -44,8 +44,8 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
         require_exact(name, basis.width)
         return exact_posterior(basis.core(), alpha, fit_intercept=flag, weight=fit.weight)
     whitening = basis.whitening(warn=False)
-    if fit.triangle is not None:
-        return triangle_posterior(fit.triangle, fit.centre, whitening, alpha, fit_intercept=flag)
+    if fit.r_factor is not None:
+        return qr_posterior(fit.r_factor, fit.centre, whitening, alpha, fit_intercept=flag)
     of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=flag)
     error = deviation_error(fit, whitening, of_sums)
     if error is not None and error > ENOUGH:
@@ -61,10 +61,10 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
     assert isinstance(fit.solution, RidgeSolution)
-    evidence, seen = evidence_of(fit, whitening), of_kernel(fit.basis).glance()
-    if evidence is None or seen is None:
+    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).glance()
+    if estimate is None or seen is None:
         return None
-    rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
+    rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
     raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
@@ -72,6 +72,6 @@ def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[M
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
     far = 0.0
     for _ in range(_DRAWS):
-        other = posterior(Moments.of(moved(both, whitening, evidence, rng), shift=fit.centre))
+        other = posterior(Moments.of(perturb_sums(both, whitening, estimate, rng), shift=fit.centre))
         far = max(far, float(np.linalg.norm(np.sqrt(other.variance(*seen)) - found)))
     return SAFE * far / max(float(np.linalg.norm(found)), 1e-300)

@@ -31,7 +31,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells, CellSums
 
@@ -63,7 +63,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
     def _epsilon(self) -> float | None:
         return float(self.epsilon) if self.supervised else None
 
-    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> ComponentSolution:
+    def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> ComponentSolution:
         """See `Method`."""
         total, domains = problem.statistics, problem.inputs.domains
         assert domains is not None
@@ -82,7 +82,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             count=int(self.n_components),
             invariance=float(self.invariance),
         )
-        certificates.rounding = found.rounding
+        diagnostics.rounding = found.rounding
         return self._solution(found, reduced.rank, int(total["rows"].sum()))
 
     def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
@@ -92,7 +92,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             raise DataError(f"{exact.name}: the weights of all rows are zero")
         return targets.of(exact.chunk, exact.keep), targets
 
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> ComponentSolution:
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> ComponentSolution:
         """See `Method`."""
         (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
         assert domains is not None
@@ -181,7 +181,7 @@ class DICA(LandmarkEstimator, RowTransformer):
     distributional_variance_ : dict
         Mean squared distance of the domains' means from their mean, in the features (`features`) and in the components
         (`components`), and what share it is of the variance there (`features_share`, `components_share`).
-    landmarks_, kernel_, rank_, certificates_, skipped_rows_, n_features_in_
+    landmarks_, kernel_, rank_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`.
     statistics_ : dict of float64 arrays
         The moments of the landmark block (Nyström only), with the sums of every domain and class as C (1, m, G(k + 1));

@@ -17,15 +17,15 @@ from bigkernel.engine.rows import Rows
 from bigkernel.estimators.checks import require_labelled
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.random_fourier import BlockMap
-from bigkernel.solvers.pseudo_labels import PseudoLabels, Sides
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets, add, uncentred, unshifted
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
 
-AnyTargets = Targets | Cells | Sides
+AnyTargets = Targets | Cells | SourceTarget
 Report = dict[str, object]  # figures as plain data
 GRAPH_SUMS = ("anchors", "degrees")
 UNSTORED = {"stored": False}  # of fields that are no part of a model file
@@ -84,7 +84,7 @@ class Training:
     """Rows with their columns y, weight and domain, how y becomes targets, and the names of both.
 
     `targets` are `Targets`, of methods that know domains `Cells`, of those that adapt a source to a target
-    `Sides`.
+    `SourceTarget`.
     """
 
     rows: Rows
@@ -105,9 +105,9 @@ class Training:
         return cells
 
     @property
-    def sides(self) -> Sides:
+    def sides(self) -> SourceTarget:
         """Source and target, of methods that adapt."""
-        assert isinstance(self.targets, Sides)
+        assert isinstance(self.targets, SourceTarget)
         return self.targets
 
 
@@ -274,7 +274,7 @@ class Problem:
     pseudo_labels : of the last round, where a method has rounds of them
     centre : (p,) what the statistics of the columns are about, or None: 0
     folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
-    triangle : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.triangle`)
+    r_factor : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
     neighbors : landmarks that a row of the graph meets others in; None: no graph, or that of a file that does not tell
     """
 
@@ -284,12 +284,12 @@ class Problem:
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
     folds: Accumulator | None = field(default=None, metadata=UNSTORED)
-    triangle: Array | None = None
+    r_factor: Array | None = None
     neighbors: int | None = None
 
     @classmethod
     def of_sums(cls, inputs: Inputs, basis: Columns, total: Accumulator, shift: Array | None) -> Self:
-        """Of sums about `shift` (p,), which stay so where a witness saw them, or about 0 where it is None."""
+        """Of sums about `shift` (p,), which stay so where a probe saw them, or about 0 where it is None."""
         if shift is None or "E" in total:
             centre = None if shift is None else shift.astype(np.float64)
             return cls(inputs=inputs, basis=basis, statistics=total, centre=centre)
@@ -312,14 +312,14 @@ class Problem:
         # the same point, unless an older file or another processor has made this one
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
         total = add(before, uncentred(total, further) if further.any() else total)
-        return replace(self, statistics=total, triangle=None, neighbors=more.neighbors)
+        return replace(self, statistics=total, r_factor=None, neighbors=more.neighbors)
 
     def of_targets(self) -> Self:
         """The same of targets that nothing was taken off."""
         shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
         if shift is None or inputs is self.inputs:
             return self
-        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift), triangle=None)
+        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift), r_factor=None)
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""
@@ -347,7 +347,7 @@ class Solved(Generic[R, S]):
 
     problem: Problem
     solution: S
-    certificates: Certificates
+    diagnostics: SolveDiagnostics
     reduced: R
     whitening: Whitening | None = None
 
@@ -359,7 +359,7 @@ class MomentFit(Problem):
     Attributes
     ----------
     solution : of these sums
-    certificates : figures of the solve by name
+    diagnostics : figures of the solve by name
     sweep : report of the sweep; nothing where the sums came from elsewhere
     skipped_rows : bad rows that were left out
     rounds : figures of each round of pseudo-labels
@@ -367,7 +367,7 @@ class MomentFit(Problem):
     """
 
     solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    diagnostics: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
     rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
@@ -377,7 +377,7 @@ class MomentFit(Problem):
     def of(
         cls,
         solved: Solved[R, S],
-        certificates: Mapping[str, float | int],
+        diagnostics: Mapping[str, float | int],
         sweep: Mapping[str, object],
         skipped_rows: int,
         rounds: Sequence[Mapping[str, float]] = (),
@@ -387,7 +387,7 @@ class MomentFit(Problem):
         return cls(
             **problem,
             solution=solved.solution,
-            certificates=certificates,
+            diagnostics=diagnostics,
             sweep=sweep,
             skipped_rows=skipped_rows,
             rounds=rounds,
@@ -401,7 +401,7 @@ class SumlessFit:
     inputs: Inputs
     basis: Columns
     solution: Solution
-    certificates: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    diagnostics: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
     skipped_rows: int = 0
     calibration: Calibration | None = None
 

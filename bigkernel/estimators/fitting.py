@@ -53,11 +53,11 @@ from bigkernel.estimators.precision import (
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import ENOUGH, Certificates, Errors
+from bigkernel.solvers.residuals import ENOUGH, Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import SUMS, WITNESSED, Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan
 
 ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
@@ -121,12 +121,12 @@ class Method(Generic[R, S]):
 
     # -- from sums to coefficients -------------------------------------------------------------------------------------
 
-    def whiten(self, basis: Columns, certificates: Certificates | None = None) -> Whitening:
+    def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
         """Return the whitening of the columns; nothing is warned of."""
         columns = of_kernel(basis)
         if self.whitens:
-            return columns.whitening(certificates=certificates or Certificates())
-        return replace(columns, dtype="float64").whitening(certificates=Certificates())
+            return columns.whitening(diagnostics=diagnostics or SolveDiagnostics())
+        return replace(columns, dtype="float64").whitening(diagnostics=SolveDiagnostics())
 
     def require_range(self, problem: Problem) -> None:
         """Raise `DataError` where sums have left the range of float64."""
@@ -137,7 +137,7 @@ class Method(Generic[R, S]):
         del problem
         return cast(R, whitening)
 
-    def solve(self, problem: Problem, reduced: R, certificates: Certificates) -> S:
+    def solve(self, problem: Problem, reduced: R, diagnostics: SolveDiagnostics) -> S:
         """Return the solution from sums and what `reduce` made of them."""
         raise TypeError(self.name)
 
@@ -151,7 +151,7 @@ class Method(Generic[R, S]):
         assert isinstance(targets, Targets)
         return exact.labels(targets)
 
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> S:
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> S:
         """Return the solution from the kernel matrix of all rows."""
         raise TypeError(self.name)
 
@@ -332,21 +332,21 @@ class FitTrial(Trial, Generic[R, S]):
         """Sweep the rows, unless there are sums, and solve."""
         method, problem = self.method, None if self.notes else self.problem
         choose = self.choose and method.whitens and problem is None
-        basis, whitening, certificates = whitened(method.whiten, self.basis, choose=choose)
+        basis, whitening, diagnostics = whitened(method.whiten, self.basis, choose=choose)
         if problem is None:
             if self.notes:
                 emit(Note(f"{method.name}: {self.notes[-1]}"))
             problem, self.report = sum_up(method, self.data, basis, whitening if method.probed else None)
-        self.solved = solve(method, problem, whitening, certificates)
+        self.solved = solve(method, problem, whitening, diagnostics)
         self.basis, self.problem = basis, problem
-        self.errors = certificates.errors if method.probed else None
+        self.errors = diagnostics.errors if method.probed else None
         self.hidden = method.hides(self.solved.solution)
 
     def refuse(self, error: PlanTooLarge) -> None:
         """See `Trial`; with a warning."""
         off, _, what = self.notes.pop().partition(": swept again with ")
         note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"
-        self.solved.certificates.notes.append(note)
+        self.solved.diagnostics.notes.append(note)
 
     def factor_rows(self) -> None:
         """Solve from the R factor of the rows, where moments lose too much and it fits."""
@@ -354,13 +354,13 @@ class FitTrial(Trial, Generic[R, S]):
         if not method.factors_rows:
             return
         columns = solved.problem.basis.width + self.data.labels.width
-        if not worth_factoring(solved.certificates.errors, columns):
+        if not worth_factoring(solved.diagnostics.errors, columns):
             return
-        found = factor_rows(method.name, solved.problem, self.data, solved.certificates, self.notes)
+        found = factor_rows(method.name, solved.problem, self.data, solved.diagnostics, self.notes)
         if found is not None:
             problem, self.report = found
-            certificates = Certificates()
-            self.solved = solve(method, problem, method.whiten(problem.basis, certificates), certificates)
+            diagnostics = SolveDiagnostics()
+            self.solved = solve(method, problem, method.whiten(problem.basis, diagnostics), diagnostics)
 
 
 def fit_moments(
@@ -407,7 +407,7 @@ def solve(
     method: Method[R, S],
     problem: Problem,
     whitening: Whitening | None = None,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
     *,
     reduced: R | None = None,
     estimate: bool = True,
@@ -415,16 +415,16 @@ def solve(
     """Solve, and estimate the error where the sums were probed; what was made of them before need not be again."""
     problem.require_labels()
     method.require_range(problem)
-    certificates = certificates or Certificates()
+    diagnostics = diagnostics or SolveDiagnostics()
     with spent("solve"), solving(method):
         if whitening is None:
-            whitening = method.whiten(problem.basis, certificates)
+            whitening = method.whiten(problem.basis, diagnostics)
         if reduced is None:
             reduced = method.reduce(problem, whitening)
-        solution = finite(method, method.solve(problem, reduced, certificates))
+        solution = finite(method, method.solve(problem, reduced, diagnostics))
         if estimate and not method.has_formula:
-            certificates.errors = estimate_error(method, problem, whitening, solution)
-    return Solved(problem, solution, certificates, reduced, whitening)
+            diagnostics.errors = estimate_error(method, problem, whitening, solution)
+    return Solved(problem, solution, diagnostics, reduced, whitening)
 
 
 def finish(
@@ -434,22 +434,22 @@ def finish(
     skipped_rows: int,
     rounds: Sequence[Mapping[str, float]] = (),
 ) -> MomentFit:
-    """Return the fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
-    figures = report_solve(method, solved.problem, solved.solution, solved.certificates)
+    """Return the fit of a solution: warn of what the solve has met, and keep its diagnostics for the report."""
+    figures = report_solve(method, solved.problem, solved.solution, solved.diagnostics)
     return MomentFit.of(solved, figures, sweep, skipped_rows, rounds)
 
 
 def report_solve(
-    method: Method[R, S], problem: Problem | ExactProblem, solution: S, certificates: Certificates
+    method: Method[R, S], problem: Problem | ExactProblem, solution: S, diagnostics: SolveDiagnostics
 ) -> dict[str, float | int]:
     """Warn of what a solve has met, and return its figures."""
     basis = problem.basis
     # "gcv" asks for what serves with the moments as they are
-    if method.probed and certificates.blind and certificates.errors is None and not isinstance(method.alpha, str):
+    if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
-        certificates.notes.append(f"{rounding_note(problem, solution, certificates)}; take {advice}a larger alpha")
-    certificates.warn()
-    return {**certificates.report(), **basis.figures()}
+        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; take {advice}a larger alpha")
+    diagnostics.warn()
+    return {**diagnostics.report(), **basis.figures()}
 
 
 def estimate_error(
@@ -474,8 +474,10 @@ def estimate_error(
         return found.coef, found.intercept
 
     fitted = solution.coef, solution.intercept
-    moments, turned = method.predicted_from(own), method.rotates
-    errors = perturbed_errors(problem, whitening, fitted, solve_other, moments, own.basis, turned=turned)
+    moments, up_to_rotation = method.predicted_from(own), method.rotates
+    errors = perturbed_errors(
+        problem, whitening, fitted, solve_other, moments, own.basis, up_to_rotation=up_to_rotation
+    )
     return None if errors is None else errors[0]
 
 
@@ -501,9 +503,9 @@ def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> Mome
         return of_columns(whole, columns)
 
     solved = solve(method, part(before))
-    if before.triangle is None:  # which tells its error by itself
+    if before.r_factor is None:  # which tells its error by itself
         whitening = method.whiten(before.basis)
-        solved.certificates.errors = estimate_error(method, before, whitening, solved.solution, part)
+        solved.diagnostics.errors = estimate_error(method, before, whitening, solved.solution, part)
     return finish(method, solved, before.sweep, before.skipped_rows)
 
 
@@ -525,7 +527,7 @@ def _join_folds(problem: Problem, first: int) -> Problem:
     """With the sums of each fold beside those of all rows, whose labelled ones begin with the group `first`."""
     total = problem.statistics
     joined = dict(total)
-    for name in {*SUMS, *WITNESSED} & set(total):
+    for name in {*SUMS, *PROBED} & set(total):
         labelled = total[name][first:].sum(axis=0, keepdims=True)
         joined[name] = np.concatenate([total[name][:first], labelled])
     return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS})
@@ -540,14 +542,14 @@ def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Exa
     wanted = method.exact_targets(exact, data.targets)
     kernel, K = exact.gram(columns.kernel)
     problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, wanted, exact.weight)
-    certificates = Certificates()
+    diagnostics = SolveDiagnostics()
     with solving(method):
-        solution = finite(method, method.solve_exact(problem, certificates))
+        solution = finite(method, method.solve_exact(problem, diagnostics))
     return ExactFit(
         inputs=data.inputs,
         basis=problem.basis,
         solution=solution,
-        certificates=report_solve(method, problem, solution, certificates),
+        diagnostics=report_solve(method, problem, solution, diagnostics),
         skipped_rows=exact.skipped,
         weight=exact.weight,
     )

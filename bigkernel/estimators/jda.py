@@ -31,7 +31,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import require_alpha
 
 
@@ -50,11 +50,11 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
             raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
         require_alpha(self.label_alpha)
 
-    def solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedComponents:
+    def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedComponents:
         """See `Method`."""
         whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
         labels = labels and labels.reduced(whitening)
-        values, W = components(aligned, labels, self.n_components, number(self.alpha), certificates=certificates)
+        values, W = components(aligned, labels, self.n_components, number(self.alpha), diagnostics=diagnostics)
         if not len(values):
             raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
         return AlignedComponents(
@@ -118,7 +118,7 @@ class JDA(LandmarkEstimator, RowTransformer):
         `equivocation` 0 unless all rows are of one class.
     source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
     pseudo_labels_ : sums of the target's features by class, which the components were made with; `refit` uses them
-    landmarks_, kernel_, statistics_, rank_, certificates_, skipped_rows_, n_features_in_
+    landmarks_, kernel_, statistics_, rank_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source.
 
     References

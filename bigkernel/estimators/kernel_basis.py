@@ -49,7 +49,7 @@ from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
@@ -122,10 +122,10 @@ class LandmarkBasis:
         """Some rows of K_mm, (b, m)."""
         return self.kernel(self.landmarks[rows], self.landmarks)
 
-    def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+    def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
         """The whitening of the core."""
         eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
-        return whiten(self.core(), eps=eps, kernel=name, warn=warn, certificates=certificates, overwrite=True)
+        return whiten(self.core(), eps=eps, kernel=name, warn=warn, diagnostics=diagnostics, overwrite=True)
 
     def noise(self) -> Array | None:
         """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""
@@ -217,7 +217,7 @@ class FourierBasis:
         """Ones."""
         return np.ones(self.width)
 
-    def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+    def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
         """No whitening."""
         return Whitening(self.width, self.width)
 

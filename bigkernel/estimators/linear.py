@@ -1,6 +1,6 @@
 """Linear and ridge regression from additive moments: one sweep over rows of any number, then a d×d solve.
 
-Where the rounding of the moments would move predictions, one more sweep sums the triangle of a QR factorisation.
+Where the rounding of the moments would move predictions, one more sweep sums the R factor of a QR factorisation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
-from bigkernel.estimators.precision import triangle_of
+from bigkernel.estimators.precision import r_factor_of
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator
@@ -64,7 +64,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets)
 
-    def whiten(self, basis: Columns, certificates: Certificates | None = None) -> Whitening:
+    def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
         """Return none: see `whitens`."""
         return Whitening(basis.width, basis.width)
 
@@ -75,21 +75,21 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
         require_sums(sums)
 
-    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> LinearSolution:
+    def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
         """See `Method`."""
         assert isinstance(problem.basis, RowBasis)
         shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
-        if problem.triangle is None:
+        if problem.r_factor is None:
             moments = (problem if flag else problem.of_targets()).moments
-            found = linear_fit(moments, shift, alpha, fit_intercept=flag, certificates=certificates)
+            found = linear_fit(moments, shift, alpha, fit_intercept=flag, diagnostics=diagnostics)
         else:
             found = linear_ridge_of(
-                triangle_of(problem, fit_intercept=flag),
+                r_factor_of(problem, fit_intercept=flag),
                 shift,
                 alpha,
                 fit_intercept=flag,
                 rows=float(problem.statistics["rows"].sum()),
-                certificates=certificates,
+                diagnostics=diagnostics,
             )
         coef, level, error, alpha = found
         if flag:
@@ -160,7 +160,7 @@ class LinearRegression(_Linear):
     statistics_ : dict of float64 arrays, the moments of the rows
     training_mse_ : (c,)
     alpha_ : float, the penalty that was used
-    certificates_ : dict, residuals and condition of the solve; see `fit_report`
+    diagnostics_ : dict, residuals and condition of the solve; see `fit_report`
     skipped_rows_ : int, bad rows that were left out
 
     Examples

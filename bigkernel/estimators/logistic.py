@@ -123,8 +123,8 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
         """See `Method`."""
-        basis, whitening, certificates = whitened(self.whiten, basis, choose=columns.dtype == "auto")
-        certificates.warn()
+        basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
+        diagnostics.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()
         *_, small = centred(problem.moments, whitening, fit_intercept=True)
@@ -150,7 +150,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
             inputs=data.inputs,
             basis=basis,
             solution=finite(self, solution),
-            certificates={"excess": shares[-1], "iterations": steps, **basis.figures()},
+            diagnostics={"excess": shares[-1], "iterations": steps, **basis.figures()},
             sweep={**swept, "tol": self.tol},
             skipped_rows=skipped(report),
             rows=int(problem.statistics["rows"].sum()),
@@ -216,8 +216,8 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     intercept_ : (c,)
     n_iter_ : int, steps
     training_log_loss_ : float, mean over the rows, in nats
-    landmarks_, kernel_, rank_, alpha_, certificates_, skipped_rows_, n_features_in_
-        As in `KernelRidge`; of the certificates, `excess` is what the objective is above its least value as a share.
+    landmarks_, kernel_, rank_, alpha_, diagnostics_, skipped_rows_, n_features_in_
+        As in `KernelRidge`; of the diagnostics, `excess` is what the objective is above its least value as a share.
 
     Warns
     -----

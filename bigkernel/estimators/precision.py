@@ -24,14 +24,14 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
 from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
 from bigkernel.events.job import Note, emit
-from bigkernel.solvers.accuracy import changes, moved
-from bigkernel.solvers.residuals import ENOUGH, VECTORS, Certificates, Errors, probes
+from bigkernel.solvers.accuracy import changes, perturb_sums
+from bigkernel.solvers.qr_ridge import EPS, nystrom_ridge_of
+from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostics, probes
 from bigkernel.solvers.ridge import RoundingEstimate
-from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, Witness, selected, windows_to_skip
-from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic
+from bigkernel.statistics import qr
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, RoundingProbe, selected, windows_to_skip
+from bigkernel.statistics.qr import MOST_COLUMNS, QRStatistic
 from bigkernel.streaming.plan import Accumulator
 
 C = TypeVar("C", bound=Columns)
@@ -55,7 +55,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
-    return replace(statistic, witness=Witness(vectors, every))
+    return replace(statistic, probe=RoundingProbe(vectors, every))
 
 
 def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:
@@ -65,19 +65,19 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
     """
     if whitening is not None:
         statistic = with_probe(statistic, [whitening], len(rows))
-    swept, witness = sweep(rows, statistic, what=what), statistic.witness
-    if witness is None or witness.every == 1 or swept.total["seen"].any() or not swept.total["rows"].any():
+    swept, probe = sweep(rows, statistic, what=what), statistic.probe
+    if probe is None or probe.every == 1 or swept.total["probed_rows"].any() or not swept.total["rows"].any():
         return swept
-    emit(Note("no row was among those that the witness of the sums was to see: the rows are swept again"))
-    return sweep(rows, replace(statistic, witness=replace(witness, every=1)), what=what)
+    emit(Note("no row was among those that the probe of the sums was to see: the rows are swept again"))
+    return sweep(rows, replace(statistic, probe=replace(probe, every=1)), what=what)
 
 
 def is_probed(problem: Problem) -> bool:
     """Return whether some rows went past the probe of the sums."""
-    return "E" in problem.statistics and bool(problem.statistics["seen"].sum())
+    return "E" in problem.statistics and bool(problem.statistics["probed_rows"].sum())
 
 
-def evidence_of(problem: Problem, whitening: Whitening | None) -> RoundingEstimate | None:
+def rounding_estimate(problem: Problem, whitening: Whitening | None) -> RoundingEstimate | None:
     """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
@@ -92,18 +92,18 @@ def estimate_errors(
 
     None where the sums were not probed.
     """
-    evidence = evidence_of(problem, whitening)
-    if evidence is None:
+    estimate = rounding_estimate(problem, whitening)
+    if estimate is None:
         return None
     assert whitening is not None
 
     def perturbed(*, sums: bool) -> Array:
-        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(DRAW), sums=sums)
+        total = perturb_sums(problem.statistics, whitening, estimate, np.random.default_rng(DRAW), sums=sums)
         return np.asarray(SAFE * changed(total))
 
     total = perturbed(sums=True)
     off = ~(total <= ENOUGH)
-    if evidence.blocks is None or not off.any():
+    if estimate.blocks is None or not off.any():
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
     with np.errstate(invalid="ignore"):
@@ -123,7 +123,7 @@ def perturbed_errors(
     basis: Columns,
     count: int = 1,
     *,
-    turned: bool = False,
+    up_to_rotation: bool = False,
 ) -> list[Errors] | None:
     """Estimate the errors of `count` solutions by solving perturbed sums; None where the sums were not probed.
 
@@ -132,19 +132,19 @@ def perturbed_errors(
     fitted : coefficients (p, k·c) and intercepts (k·c,)
     solve : the same from other sums; `DataError` or NaN where they cannot be solved from
     moments, basis : of the columns that coefficients are of
-    turned : solutions count up to a rotation of their columns
+    up_to_rotation : solutions count up to a rotation of their columns
     """
     if whitening is None or not is_probed(problem):
         return None
     glance = basis.glance()
-    seen = None if glance is None else glance[0][:, : len(moments.s)]
+    points = None if glance is None else glance[0][:, : len(moments.s)]
 
     def changed(total: Accumulator) -> Array:
         try:
             others = solve(replace(problem, statistics=total))
         except DataError:
             return np.full(count, np.inf)
-        far = changes(moments, fitted, others, count, turned=turned, seen=seen)
+        far = changes(moments, fitted, others, count, up_to_rotation=up_to_rotation, points=points)
         return np.where(np.isnan(far), np.inf, far)
 
     return estimate_errors(problem, whitening, changed)
@@ -154,21 +154,21 @@ def perturbed_errors(
 
 
 def whitened(
-    whiten: Callable[[Columns, Certificates], Whitening], basis: C, *, choose: bool
-) -> tuple[C, Whitening, Certificates]:
+    whiten: Callable[[Columns, SolveDiagnostics], Whitening], basis: C, *, choose: bool
+) -> tuple[C, Whitening, SolveDiagnostics]:
     """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
 
     `whiten`: of a method.
     """
 
-    certificates, noted = Certificates(), Certificates()
-    found = whiten(basis, certificates)
+    diagnostics, noted = SolveDiagnostics(), SolveDiagnostics()
+    found = whiten(basis, diagnostics)
     if choose and basis.dtype == "float32" and found.rank < basis.width:
         wider = cast(C, _float64(basis))
         finer = whiten(wider, noted)
         if finer.rank > found.rank:
             return wider, finer, noted
-    return basis, found, certificates
+    return basis, found, diagnostics
 
 
 def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
@@ -193,28 +193,28 @@ def _float64(basis: Columns) -> Columns:
     return replace(of_kernel(basis), dtype="float64", sums=None)
 
 
-def rounding_note(problem: Problem | ExactProblem, solution: Solution, certificates: Certificates) -> str:
+def rounding_note(problem: Problem | ExactProblem, solution: Solution, diagnostics: SolveDiagnostics) -> str:
     """Describe a solve whose penalty is lost in the rounding of its sums, or of its kernel values where it is exact."""
     basis = of_kernel(problem.basis)
     values = "moments" if isinstance(problem, Problem) else "kernel values"
-    condition = certificates.figures.get("core_condition")
+    condition = diagnostics.figures.get("core_condition")
     return (
         f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
+        f"{diagnostics.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
         + ("" if condition is None else f"; the core has the condition {condition:.1e}")
     )
 
 
 def of_columns(problem: P, columns: Array) -> P:
     """Return what a solve on some of the landmarks (k,) starts from."""
-    basis, centre, R = problem.basis, problem.centre, problem.triangle
+    basis, centre, R = problem.basis, problem.centre, problem.r_factor
     assert isinstance(basis, LandmarkBasis)
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
         statistics=selected(problem.statistics, columns),
         centre=None if centre is None else centre[columns],
-        triangle=None if R is None else triangle.selected(R, columns, basis.width),
+        r_factor=None if R is None else qr.selected(R, columns, basis.width),
     )
 
 
@@ -229,7 +229,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
 
 
 def factor_rows(
-    name: str, problem: Problem, data: Training, before: Certificates, notes: list[str]
+    name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
 
@@ -246,7 +246,7 @@ def factor_rows(
     note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
     try:
         emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
-        swept = sweep(data.rows, TriangleStatistic(features, data.labels), what="triangle")
+        swept = sweep(data.rows, QRStatistic(features, data.labels), what="qr")
     except PlanTooLarge as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
         return None
@@ -254,32 +254,32 @@ def factor_rows(
     zero = np.zeros(features.width)
     centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
-    return replace(problem, triangle=triangle.moved(swept.total["R"], further)), swept.report()
+    return replace(problem, r_factor=qr.shifted(swept.total["R"], further)), swept.report()
 
 
-def triangle_of(problem: Problem, *, fit_intercept: bool) -> Array:
+def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
-    shift, R = problem.inputs.shift, problem.triangle
+    shift, R = problem.inputs.shift, problem.r_factor
     assert R is not None
-    return np.asarray(R if fit_intercept or not np.ndim(shift) else triangle.moved(R, None, shift))
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shifted(R, None, shift))
 
 
-def solve_triangle(
-    problem: Problem, whitening: Whitening, alpha: Alpha, certificates: Certificates, *, fit_intercept: bool
+def solve_r_factor(
+    problem: Problem, whitening: Whitening, alpha: Alpha, diagnostics: SolveDiagnostics, *, fit_intercept: bool
 ) -> tuple[Array, Array, Array, float | Array]:
-    """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
+    """Coefficients, intercept, training squared errors and α of ridge, from the r_factor: see `nystrom_ridge_of`."""
     found = nystrom_ridge_of(
-        triangle_of(problem, fit_intercept=fit_intercept),
+        r_factor_of(problem, fit_intercept=fit_intercept),
         problem.centre,
         whitening,
         alpha,
         fit_intercept=fit_intercept,
         rows=float(problem.statistics["rows"].sum()),
         noise=block_noise(problem.basis),
-        certificates=certificates,
+        diagnostics=diagnostics,
     )
-    if certificates.errors is not None:
-        certificates.errors = replace(certificates.errors, widest=problem.basis.dtype == "float64")
+    if diagnostics.errors is not None:
+        diagnostics.errors = replace(diagnostics.errors, widest=problem.basis.dtype == "float64")
     return found
 
 

@@ -43,7 +43,7 @@ from bigkernel.estimators.fit_state import (
 from bigkernel.estimators.fitting import Method, fit_moments
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
-from bigkernel.estimators.precision import evidence_of, solve_triangle
+from bigkernel.estimators.precision import rounding_estimate, solve_r_factor
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.conjugate_gradients import (
@@ -59,7 +59,7 @@ from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import SpreadPredictor
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshifted
@@ -187,7 +187,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         if self.by_cg.solver == "cg" and refusal:
             raise ConfigError(f"{self.name}(solver='cg'): {refusal}")
 
-    def solve(self, problem: Problem, reduced: Whitening, certificates: Certificates) -> RidgeSolution:
+    def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> RidgeSolution:
         """See `Method`."""
         whitening, flag, shift = reduced, self.fit_intercept, problem.inputs.shift
         # targets were summed about a point near their mean where the fit had an intercept
@@ -195,14 +195,14 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         if not flag:
             moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
         alpha = penalty_of(self.alpha)
-        if problem.triangle is not None:
-            coef, intercept, error, alpha = solve_triangle(problem, whitening, alpha, certificates, fit_intercept=flag)
+        if problem.r_factor is not None:
+            coef, intercept, error, alpha = solve_r_factor(problem, whitening, alpha, diagnostics, fit_intercept=flag)
         else:
             if isinstance(alpha, str):
                 alpha = best_alpha(moments, whitening, fit_intercept=flag)
-            evidence = evidence_of(problem, whitening)
+            estimate = rounding_estimate(problem, whitening)
             coef, intercept, error = nystrom_ridge(
-                moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
+                moments, whitening, alpha, fit_intercept=flag, diagnostics=diagnostics, estimate=estimate
             )
         return RidgeSolution(
             coef=coef,
@@ -213,7 +213,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
             with_intercept=flag,
         )
 
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> RidgeSolution:
         """See `Method`."""
         K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
         Y, _ = problem.wanted
@@ -222,12 +222,12 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
             alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
         indefinite = "" if kernel.positive else kernel.name
 
-        def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
+        def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
             return exact_krr(
-                K, Y[:, columns], value, fit_intercept=flag, weight=weight, indefinite=indefinite, certificates=noted
+                K, Y[:, columns], value, fit_intercept=flag, weight=weight, indefinite=indefinite, diagnostics=noted
             )
 
-        coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)
+        coef, intercept = by_penalty(alpha, Y.shape[1], diagnostics, solve)
         # Y is without its shift here, as is the intercept
         error = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         return RidgeSolution(
@@ -373,7 +373,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         The penalty that the coefficients were solved with.
     n_iter_ : int
         Steps of "cg"; 1 of a direct solve.
-    certificates_ : dict
+    diagnostics_ : dict
         Residuals and conditions of the solve; see `fit_report`. Of "cg": `excess`, what the objective is above its
         least value as a share of it, and a bound of `prediction_error` that it gives.
     skipped_rows_ : int

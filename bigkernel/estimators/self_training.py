@@ -40,8 +40,8 @@ from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.adaptation import Aligned
-from bigkernel.solvers.anchor_graph import SidedMomentStatistic
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides
+from bigkernel.solvers.anchor_graph import SourceTargetStatistic
+from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, PseudoLabels, SourceTarget
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -83,10 +83,10 @@ class AdaptingMethod(Method[ReducedSides, A]):
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`: the moments of target and labelled source."""
-        assert isinstance(targets, Sides)
+        assert isinstance(targets, SourceTarget)
         cells = targets.cells
         labels = Targets(cells.n_classes, cells.classes, cells.position)
-        return SidedMomentStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
+        return SourceTargetStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
         """See `Method`."""
@@ -102,7 +102,7 @@ class AdaptingMethod(Method[ReducedSides, A]):
 
     def classes(self, targets: AnyTargets) -> Targets:
         """See `Method`."""
-        assert isinstance(targets, Sides)
+        assert isinstance(targets, SourceTarget)
         return cell_targets(targets.cells)
 
     @property
@@ -166,7 +166,7 @@ class SelfTraining(Generic[A]):
         """Of the round that is to come, from 1."""
         return len(self.rounds) + 1
 
-    def asked(self, features: LandmarkMap | FourierMap, sides: Sides) -> Asked:
+    def asked(self, features: LandmarkMap | FourierMap, sides: SourceTarget) -> LabelQuery:
         """Whose labels this round wants, over the columns of a centred map."""
         decision, slope = self.method.decision(self.solved, self.number)
         self._asked = decision
@@ -177,7 +177,7 @@ class SelfTraining(Generic[A]):
             for f in (decision, self._before)
         )
         assert about is not None
-        return Asked(sides, about, slope, before)
+        return LabelQuery(sides, about, slope, before)
 
     def take(self, labels: PseudoLabels) -> None:
         """End the round: solve with its labels, unless they are those of before."""
@@ -220,7 +220,7 @@ def self_train(
     Fewer where no label changes; where labels collapse, the least equivocal round is kept.
     """
     if method.n_rounds:  # the error is estimated of the last solution
-        solved.certificates.errors = None
+        solved.diagnostics.errors = None
     fit, sides = finish(method, solved, report, skipped_rows), data.sides
     rounds, features = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis).centred()
     while not rounds.ended:
@@ -229,16 +229,16 @@ def self_train(
         rounds.take(*statistic.labels(total, features.shift))
     solved = rounds.solved
     if rounds.rounds:
-        solved.certificates.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
-        solved.certificates.warn()
+        solved.diagnostics.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
+        solved.diagnostics.warn()
     if rounds.fault:
         warnings.warn(rounds.fault, PseudoLabelsCollapsed, 6)
-    certificates = {**fit.certificates, **solved.certificates.report()}
+    diagnostics = {**fit.diagnostics, **solved.diagnostics.report()}
     return replace(
         fit,
         solution=solved.solution,
         pseudo_labels=solved.problem.pseudo_labels,
-        certificates=certificates if rounds.rounds else fit.certificates,
+        diagnostics=diagnostics if rounds.rounds else fit.diagnostics,
         rounds=rounds.rounds,
     )
 
@@ -328,7 +328,7 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     if not source.any():
         raise DataError(f"y: {name} needs labelled rows of a source domain; found none")
     inputs = replace(inputs, source_domains=domains[source], target_domains=domains[~source])
-    return Training(rows, Sides(cells, source), inputs)
+    return Training(rows, SourceTarget(cells, source), inputs)
 
 
 def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Rows:

@@ -39,7 +39,7 @@ from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
-from bigkernel.solvers.residuals import Certificates, warn_or_note
+from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
@@ -105,7 +105,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         """Return the whitening and the graph, of all rows, whatever fold is held out."""
         return whitening, self.graph.laplacian(problem, whitening)
 
-    def solve(self, problem: Problem, reduced: SSSLReduced, certificates: Certificates) -> SpectralSolution:
+    def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
         """See `Method`."""
         whitening, graph = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
@@ -113,12 +113,12 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         if self.of_landmarks:
             basis = of_kernel(problem.basis)
             core, labelled = basis.core(), Moments.of(problem.statistics_about_zero, 1)
-            _note_negative(core, basis.kernel, certificates)
-            coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
+            _note_negative(core, basis.kernel, diagnostics)
+            coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, diagnostics=diagnostics)
         else:
             count, P = self.n_components, None if graph is None else rough(graph, float(self.graph.manifold))
             coef, values = sssl_all(
-                problem.moments, labelled, whitening, count, alpha, penalty=P, certificates=certificates
+                problem.moments, labelled, whitening, count, alpha, penalty=P, diagnostics=diagnostics
             )
         return SpectralSolution(
             coef=coef,
@@ -128,18 +128,18 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             eigenvalues=values,
         )
 
-    def solve_exact(self, problem: ExactProblem, certificates: Certificates) -> SpectralSolution:
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         """See `Method`."""
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         K, (Y, labelled) = problem.K, problem.wanted
         assert isinstance(labelled, np.ndarray)
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
-        _note_negative(K, of_kernel(problem.basis).kernel, certificates)
+        _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
         P = (K[:, labelled] * root[:, None]) * root[labelled]
         target = root[labelled, None] * Y
         alpha = _Penalty(one_penalty(self.alpha), (target**2).sum(axis=0), float(np.count_nonzero(root[labelled])))
         coef, values = sssl_core(
-            K * np.outer(root, root), P @ P.T, P @ target, self.n_components, alpha, certificates=certificates
+            K * np.outer(root, root), P @ P.T, P @ target, self.n_components, alpha, diagnostics=diagnostics
         )
         return SpectralSolution(
             coef=root[:, None] * coef,
@@ -177,10 +177,10 @@ class _Penalty:
         return self.chosen
 
 
-def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None:
+def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> None:
     # only the largest eigenvalues are looked at afterwards
     if not kernel.positive:
-        warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
+        warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, diagnostics)
 
 
 def _method(estimator: BaseEstimator) -> SSSLMethod:
@@ -220,7 +220,7 @@ class SSSL(Regressor, LandmarkEstimator):
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
-    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), certificates_, skipped_rows_, n_features_in_
+    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
 
     Examples

@@ -29,7 +29,7 @@ from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoi
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
@@ -110,13 +110,13 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         """Return whether a view has fewer directions above rounding than landmarks."""
         return min(solution.view_ranks) < len(solution.coef)
 
-    def solve(self, problem: Problem, reduced: CanonicalCoordinates, certificates: Certificates) -> ViewSolution:
+    def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         """See `Method`."""
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
         labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
         alpha = number(self.alpha)
-        coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, certificates=certificates)
+        coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, diagnostics=diagnostics)
         if problem.centre is not None:  # what the sums are about
             intercept = intercept - problem.centre[:m] @ coef
         return ViewSolution(
@@ -212,7 +212,7 @@ class XNV(Regressor, LandmarkEstimator):
     view_ranks_ : (int, int), directions of each view that stand above rounding
     statistics_ : dict of float64 arrays
         The moments of both views (2m columns), in two groups of rows, unlabelled and labelled.
-    kernel_, alpha_, certificates_, skipped_rows_, n_features_in_
+    kernel_, alpha_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`.
 
     References

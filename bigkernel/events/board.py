@@ -1,6 +1,6 @@
 """The books of all jobs that one process hears of: what the page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`events.kinds`) and gives a snapshot of plain data. The scheduler keeps one of all its
+A board is fed with messages (`events.job`) and gives a snapshot of plain data. The scheduler keeps one of all its
 jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 

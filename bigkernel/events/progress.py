@@ -1,6 +1,6 @@
 """The progress of one sweep: the state of every segment, its workers, rate, stages and time left.
 
-Plain bookkeeping fed with messages (`events.kinds`), in any order and from any process; a message about
+Plain bookkeeping fed with messages (`events.job`), in any order and from any process; a message about
 an unknown segment is ignored.
 """
 

@@ -22,7 +22,7 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
     Raises
     ------
     DataError
-        Sides whose product is not d; or no shape is known and d is no square.
+        SourceTarget whose product is not d; or no shape is known and d is no square.
     """
     if image_shape is None:
         image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus

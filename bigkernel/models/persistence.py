@@ -255,7 +255,7 @@ def _require_fit(step: Any, fit: Any) -> None:
     """Raise `ModelRejected` where the arrays of a fit do not have the shapes that its solves take."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
-    triangle = getattr(fit, "triangle", None)
+    r_factor = getattr(fit, "r_factor", None)
     wanted: dict[str, tuple[Any, tuple[int, ...]]] = {
         "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
         "intercept": (solution.intercept, (c,)),
@@ -268,7 +268,7 @@ def _require_fit(step: Any, fit: Any) -> None:
         "shift of the targets": (inputs.target_shift, (c,)),
         "names of the features": (inputs.feature_names, (d,)),
         "labels": (classes, (c,) if is_classifier(step) else np.shape(classes)),
-        "triangle of the rows": (triangle, (len(triangle),) * 2 if triangle is not None else ()),
+        "R factor of the rows": (r_factor, (len(r_factor),) * 2 if r_factor is not None else ()),
         **_statistics(fit, p),
     }
     for what, (array, shape) in wanted.items():
@@ -289,7 +289,7 @@ def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
     shapes: dict[str, tuple[int, ...]] = {
         **{"rows": (groups,), "n": (groups,), "G": (groups, p, p), "C": (groups, p, targets), "s": (groups, p)},
         **{"t": (groups, targets), "q": (groups, targets), "anchors": (p, p), "degrees": (p,)},
-        **{"E": (groups, p, VECTORS), "seen": (groups,)},
+        **{"E": (groups, p, VECTORS), "probed_rows": (groups,)},
     }
     known = {"rows", "n", "G", "C", "s", "t", "q"} <= set(sums) <= set(shapes)
     require(known, f"unknown or missing statistics among {sorted(sums)}")

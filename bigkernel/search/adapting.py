@@ -36,7 +36,14 @@ from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
 from bigkernel.solvers.anchor_graph import SplitMomentStatistic
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, SplitSides
+from bigkernel.solvers.pseudo_labels import (
+    Decision,
+    JointPseudoLabels,
+    LabelQuery,
+    PseudoLabels,
+    SourceTarget,
+    SourceTargetSplits,
+)
 from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
@@ -57,7 +64,7 @@ class SplitFits:
     courses : one a model
     """
 
-    sides: Sides
+    sides: SourceTarget
     problem: Problem
     whitening: Whitening
     tested: Moments
@@ -65,7 +72,12 @@ class SplitFits:
 
     @classmethod
     def of(
-        cls, methods: Sequence[AdaptingMethod], splits: SplitSides, swept: Problem, whitening: Whitening, split: int
+        cls,
+        methods: Sequence[AdaptingMethod],
+        splits: SourceTargetSplits,
+        swept: Problem,
+        whitening: Whitening,
+        split: int,
     ) -> SplitFits:
         """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
         problem = replace(swept, statistics=splits.part(swept.statistics, split))
@@ -91,7 +103,7 @@ class SplitFits:
     def errors(self) -> list[Errors | None]:
         """How far rounding has moved each model, its pseudo-labels given: by solves of sums that are moved as it does.
 
-        None where no witness saw the sums.
+        None where no probe saw the sums.
         """
         count, nothing = len(self.courses), np.zeros(self.weights.shape[1])
         methods = [course.method for course in self.courses]
@@ -169,7 +181,7 @@ class AdaptingSweep(Sweep):
         decision = Decision(np.broadcast_to(0.0, (basis.width, c)), np.zeros(c))
         count = partition.folds.count
         wanted = [count] if best else [*range(count)] * len(self.candidates)
-        asked = tuple(Asked(partition.sides.sides(split), decision, 1.0, decision) for split in wanted)
+        asked = tuple(LabelQuery(partition.sides.sides(split), decision, 1.0, decision) for split in wanted)
         plans = [plan for _, plan in _batches(JointPseudoLabels(basis.centred(), asked), partition.attach(data.rows))]
         flops, largest = sum(plan.flops for plan in plans), max(plan.task_bytes for plan in plans)
         text = f"  at most {rounds * len(plans)} sweeps for the pseudo-labels {whose}, {rounds * flops:.2g} flops"
@@ -269,7 +281,7 @@ def with_sides(parts: Sequence[Partition], rows: Rows, cells: Cells) -> list[Par
     """
     found = []
     for one in parts:
-        sides = SplitSides.of(cells, one.folds, cell_counts(one.attach(rows), cells, one.folds))
+        sides = SourceTargetSplits.of(cells, one.folds, cell_counts(one.attach(rows), cells, one.folds))
         for number, split in enumerate(one.splits):
             if not sides.has_both(number):
                 _refuse(split, target=bool(sides.sources[:, number].any()))

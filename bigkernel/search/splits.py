@@ -25,7 +25,7 @@ from sklearn.model_selection import (
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.solvers.pseudo_labels import SplitSides
+from bigkernel.solvers.pseudo_labels import SourceTargetSplits
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
 NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
@@ -48,7 +48,7 @@ class Partition:
     splits: tuple[int, ...]
     column: Array | None = None
     whole: bool = True
-    sides: SplitSides | None = None
+    sides: SourceTargetSplits | None = None
 
     def attach(self, rows: Rows) -> Rows:
         """The rows with what the folds read."""

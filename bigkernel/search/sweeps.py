@@ -30,7 +30,7 @@ from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.precision import Coefficients, evidence_of, perturbed_errors, probed_sweep, with_probe
+from bigkernel.estimators.precision import Coefficients, perturbed_errors, probed_sweep, rounding_estimate, with_probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
@@ -40,12 +40,12 @@ from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
     gcv_scores,
-    settled,
+    resolve_penalties,
     squared_errors,
     summed,
     total_spread,
 )
-from bigkernel.solvers.residuals import ENOUGH, Certificates
+from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduced
 from bigkernel.statistics.held_out import GridScores
@@ -212,7 +212,7 @@ class Sweep:
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
     ) -> MomentStatistic:
-        """Return the moments of all kernels, by fold; with their whitenings, a witness sees them."""
+        """Return the moments of all kernels, by fold; with their whitenings, a probe sees them."""
         basis, features = self.lead.basis, self.features
         if isinstance(features, LandmarkFamily):
             features = replace(features, shifts=np.stack([_shift(one[0]) for one in self.members]))
@@ -298,8 +298,8 @@ class Sweep:
         whitenings, noted = self._whiten()
         statistic = self.statistic(data.targets, partition, len(data.rows), whitenings)
         total = probed_sweep(partition.attach(data.rows), statistic, what="tune").total
-        for certificates in noted:
-            certificates.warn()
+        for diagnostics in noted:
+            diagnostics.warn()
         groups, problems = statistic.groups, []
         for place, members in enumerate(self.members):
             of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
@@ -313,19 +313,19 @@ class Sweep:
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
 
-    def _whiten(self) -> tuple[list[Whitening], list[Certificates]]:
+    def _whiten(self) -> tuple[list[Whitening], list[SolveDiagnostics]]:
         """Return the whitening of each kernel, where their sums are probed; and what is to be warned of."""
         if not self.lead.method.probed:
             return [], []
         # one that whitens to solve tells the whitening, wherever it stands in the grid
         leads = [next((c.method for c in members if c.method.whitens), members[0].method) for members in self.members]
-        certificates = [Certificates() for _ in leads]
+        diagnostics = [SolveDiagnostics() for _ in leads]
         with threadpool_limits(limits=1, user_api="blas"):  # the same bits however many there are, as in the solves
             found = [
                 method.whiten(members[0].basis, noted)
-                for members, method, noted in zip(self.members, leads, certificates, strict=True)
+                for members, method, noted in zip(self.members, leads, diagnostics, strict=True)
             ]
-        return found, [noted for method, noted in zip(leads, certificates, strict=True) if method.whitens]
+        return found, [noted for method, noted in zip(leads, diagnostics, strict=True) if method.whitens]
 
     def solve_kernel(
         self,
@@ -456,8 +456,8 @@ def solve_folds(
 ) -> list[FoldSolutions]:
     """Solve by fold; one BLAS thread each, so that the bits do not depend on how many there are."""
     method, c, first = members[0].method, swept.statistics["t"].shape[1], int(statistic.unlabelled == "keep")
-    evidence = evidence_of(swept, whitening)
-    by_draw = evidence is not None and not method.has_formula
+    estimate = rounding_estimate(swept, whitening)
+    by_draw = estimate is not None and not method.has_formula
     expand = scoring.coefficients or by_draw
     width = method.predicting(statistic.features).width if expand else 0
     folds_or_one = max(1, len(swept.statistics["n"]) - first - 1)
@@ -467,9 +467,9 @@ def solve_folds(
         problem = swept if some[0].penalty.fit_intercept else swept.of_targets()
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
-        if evidence is not None and whitening is not None and not by_draw:
+        if estimate is not None and whitening is not None and not by_draw:
             rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
-            known = evidence.with_solve(rotation, folds.everything.rows)
+            known = estimate.with_solve(rotation, folds.everything.rows)
         penalties = [
             _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
         ]
@@ -500,7 +500,7 @@ def _penalties(folds: _Folds, some: list[Candidate], fold: int) -> list[Penalty]
     penalties = [one.penalty for one in some]
     if not any(isinstance(penalty.alpha, str) for penalty in penalties):
         return penalties
-    return settled(folds.train(fold), penalties)
+    return resolve_penalties(folds.train(fold), penalties)
 
 
 def _fit_fold(

@@ -28,7 +28,7 @@ _CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their me
 _CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
-def moved(
+def perturb_sums(
     total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
     """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
@@ -36,7 +36,7 @@ def moved(
     d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
-    rows, probed, pooled = total["rows"], total["seen"], total["E"].sum(axis=0)
+    rows, probed, pooled = total["rows"], total["probed_rows"], total["E"].sum(axis=0)
     for g in range(len(rows)):
         # Ev (p, k) of a group from that of some rows; one without any is taken to be like the others
         share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
@@ -86,14 +86,14 @@ def changes(
     others: tuple[Array, Array],
     count: int = 1,
     *,
-    turned: bool = False,
-    seen: Array | None = None,
+    up_to_rotation: bool = False,
+    points: Array | None = None,
 ) -> Array:
     """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
 
     Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
-    are zero. `turned`: columns are components used together, so that a rotation of them makes no difference.
-    `seen` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
+    are zero. `up_to_rotation`: columns are components used together, so that a rotation of them makes no difference.
+    `points` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
     """
     # of [φ − a, 1], about the shift a of the moments
     a, n = moments.shift, max(float(moments.n), 1e-300)
@@ -101,7 +101,7 @@ def changes(
     G = np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
     wide = max(W.shape[1], V.shape[1])
     W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
-    if turned:
+    if up_to_rotation:
         left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
         V = V @ (left @ right).T
     U = W - V
@@ -117,8 +117,8 @@ def changes(
     far = np.abs(summed((U * (G @ U)).sum(axis=0)))
     nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # what varies is nothing but rounding
     nothing |= ~W.reshape(len(W), count, -1).any(axis=(0, 2))
-    if seen is not None:
-        values = np.column_stack([seen if a is None else seen - a, np.ones(len(seen))]) @ U
+    if points is not None:
+        values = np.column_stack([points if a is None else points - a, np.ones(len(points))]) @ U
         far = np.minimum(far, _CAUTION * float(moments.n) * summed((values**2).mean(axis=0)))
     found = np.sqrt(np.divide(far, size, out=np.full(count, np.inf), where=size > 0))
     return np.where(nothing, 0.0, found)

@@ -22,7 +22,7 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import Whitening, centre, reduced, signs
 from bigkernel.statistics.moments import Moments
@@ -37,7 +37,7 @@ class Aligned:
 
     @classmethod
     def of(cls, total: Mapping[str, Array], whitening: Whitening, *, shift: Array | None = None) -> Aligned:
-        """From the moments of a `SidedMomentStatistic` about `shift` (p,); None: about 0."""
+        """From the moments of a `SourceTargetStatistic` about `shift` (p,); None: about 0."""
         target, source = (reduced(Moments.of(dict(total), group, shift=shift), whitening) for group in (0, 1))
         return cls(target, source)
 
@@ -79,7 +79,7 @@ def components(
     n_components: int,
     alpha: float,
     *,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """The eigenvalues γ (s,), descending, and the components W (r, s), wᵀ[n Σ e eᵀ + μI]w = 1; alpha is μ > 0.
 
@@ -91,7 +91,7 @@ def components(
     E = E if labels is None else np.hstack([E, aligned.classes_apart(labels)])
     penalty = aligned.n * (E @ E.T)
     penalty[np.diag_indices(len(penalty))] += alpha
-    values, W = leading(aligned.scatter, n_components, certificates, penalty=penalty)
+    values, W = leading(aligned.scatter, n_components, diagnostics, penalty=penalty)
     return values, W * signs(W)
 
 
@@ -136,7 +136,7 @@ def adapted(
     labels: PseudoLabels | None,
     strengths: Strengths,
     *,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> Array:
     """W (r, c), over the whitened columns; `labels` in whitened coordinates, None: those of the first round."""
     M = discrepancy(aligned, labels, strengths.balance)
@@ -144,7 +144,7 @@ def adapted(
     if laplacian is not None:
         H = H + strengths.manifold * laplacian
     rows = float(aligned.source.rows + aligned.target.rows)
-    return ridge(H, aligned.source.C, strengths.alpha, n_rows=rows, certificates=certificates)
+    return ridge(H, aligned.source.C, strengths.alpha, n_rows=rows, diagnostics=diagnostics)
 
 
 def slope(aligned: Aligned, W: Array, sharpness: float) -> float:

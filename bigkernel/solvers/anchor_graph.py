@@ -19,7 +19,7 @@ from scipy import sparse
 from bigkernel.arrays import Array, Index
 from bigkernel.kernels.algebra import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.pseudo_labels import Sides, SplitSides, label_slots
+from bigkernel.solvers.pseudo_labels import SourceTarget, SourceTargetSplits, label_slots
 from bigkernel.statistics.moments import MomentStatistic, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -63,7 +63,7 @@ def anchor_weights(
 
 
 @dataclass(frozen=True, eq=False)
-class SidedMomentStatistic(MomentStatistic):
+class SourceTargetStatistic(MomentStatistic):
     """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
 
     With `neighbours` k > 0 also `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p, of all rows. The landmarks
@@ -72,7 +72,7 @@ class SidedMomentStatistic(MomentStatistic):
     """
 
     unlabelled: str = "keep"
-    sides: Sides | None = None  # which rows are which; None: labelled rows are the source, all others the target
+    sides: SourceTarget | None = None  # which rows are which; None: labelled rows are the source, all others the target
     neighbours: int = 0  # k
     apart: ClassVar[bool] = False  # A and δ are kept by group of rows, with an axis of groups in front
 
@@ -143,17 +143,17 @@ class SidedMomentStatistic(MomentStatistic):
         return places, weights
 
 
-def anchored(statistic: MomentStatistic, neighbours: int) -> SidedMomentStatistic:
+def anchored(statistic: MomentStatistic, neighbours: int) -> SourceTargetStatistic:
     """The same moments, with the anchors of all rows."""
     given = {one.name: getattr(statistic, one.name) for one in fields(statistic)}
-    return SidedMomentStatistic(**given | {"neighbours": neighbours})
+    return SourceTargetStatistic(**given | {"neighbours": neighbours})
 
 
 @dataclass(frozen=True, eq=False)
-class SplitMomentStatistic(SidedMomentStatistic):
+class SplitMomentStatistic(SourceTargetStatistic):
     """The moments of each group of rows, and with `neighbours` > 0 its anchors: A (g, m, p) and δ (g, m)."""
 
-    splits: SplitSides = field(kw_only=True)
+    splits: SourceTargetSplits = field(kw_only=True)
     apart: ClassVar[bool] = True
 
     @property

@@ -15,7 +15,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import Whitening, positive_part, reduced, signs, top_eigen
 from bigkernel.statistics.moments import Moments
@@ -32,19 +32,19 @@ def sssl_all(
     alpha: Alpha,
     *,
     penalty: Array | None = None,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
     same in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
     """
-    values, W = leading(reduced(everything, whitening).G, n_components, certificates, penalty=penalty)
+    values, W = leading(reduced(everything, whitening).G, n_components, diagnostics, penalty=penalty)
     basis, of_labelled = W * np.sqrt(values), reduced(labelled, whitening)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
     G, C = basis.T @ of_labelled.G @ basis, basis.T @ of_labelled.C
     chosen = alpha(G, C) if callable(alpha) else alpha
-    beta = ridge(G, C, chosen, n_rows=labelled.rows, certificates=certificates)
+    beta = ridge(G, C, chosen, n_rows=labelled.rows, diagnostics=diagnostics)
     return whitening.expand(basis @ beta), values
 
 
@@ -55,16 +55,16 @@ def sssl_core(
     n_components: int,
     alpha: Alpha,
     *,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """SSSL with eigenfunctions of the core: coefficients over its points (p, c), and the s eigenvalues.
 
     Core of m landmarks: SSSL_m; core of all N rows: SSSL_N. With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py,
     f(x) = k(x, ·)Vβ.
     """
-    values, V = leading(core, n_components, certificates)
+    values, V = leading(core, n_components, diagnostics)
     G, C = V.T @ labelled_G @ V, V.T @ labelled_C
-    beta = ridge(G, C, alpha(G, C) if callable(alpha) else alpha, certificates=certificates)
+    beta = ridge(G, C, alpha(G, C) if callable(alpha) else alpha, diagnostics=diagnostics)
     return V @ beta, values
 
 
@@ -82,7 +82,7 @@ def rough(graph: Array, weight: float) -> Array:
 
 
 def leading(
-    S: Array, count: int, certificates: Certificates | None = None, *, penalty: Array | None = None
+    S: Array, count: int, diagnostics: SolveDiagnostics | None = None, *, penalty: Array | None = None
 ) -> tuple[Array, Array]:
     """The largest eigenvalues γ (s,) of S w = γ P w, descending, and their w as columns (r, s), with wᵀPw = 1.
 
@@ -96,8 +96,8 @@ def leading(
         S = linalg.solve_triangular(L, half.T, lower=True, check_finite=False)
         S = (S + S.T) / 2
     values, vectors = positive_part(*top_eigen(S, count))
-    if certificates is not None and len(values):
-        ratios = certificates.ratios
+    if diagnostics is not None and len(values):
+        ratios = diagnostics.ratios
         ratios["eigenfunctions"], ratios["eigenfunctions_orthogonality"] = residuals.eigen(S, values, vectors)
     if penalty is not None:
         vectors = linalg.solve_triangular(L, vectors, lower=True, trans="T", check_finite=False)

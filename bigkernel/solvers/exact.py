@@ -11,7 +11,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import Certificates, regularised
+from bigkernel.solvers.residuals import SolveDiagnostics, regularised
 from bigkernel.solvers.ridge import ridge
 
 
@@ -23,7 +23,7 @@ def exact_krr(
     fit_intercept: bool = False,
     weight: Array | None = None,
     indefinite: str = "",
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
 
@@ -36,7 +36,7 @@ def exact_krr(
         if blas.cholesky(shifted, lower=True):
             values, vectors = linalg.eigh(K)
             if note := positive_definite.negative_note(values, indefinite):
-                residuals.warn_or_note(note, True, certificates)
+                residuals.warn_or_note(note, True, diagnostics)
                 # the Nyström form with every row a landmark: K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x)
                 keep = values > n * np.finfo(np.float64).eps * np.abs(values).max()
                 roots, basis = np.sqrt(values[keep]), vectors[:, keep]
@@ -45,19 +45,19 @@ def exact_krr(
                 mean, target_mean = share @ phi, share @ Y
                 phi, target = phi - mean, Y - target_mean
                 weighted = weights[:, None] * phi
-                w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=n, certificates=certificates)
+                w = ridge(phi.T @ weighted, weighted.T @ target, alpha, n_rows=n, diagnostics=diagnostics)
                 return basis @ (w / roots[:, None]), target_mean - mean @ w
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
     if not fit_intercept:
-        dual = ridge(scaled, target, alpha, n_rows=n, certificates=certificates)
+        dual = ridge(scaled, target, alpha, n_rows=n, diagnostics=diagnostics)
         return root[:, None] * dual, np.zeros(Y.shape[1])
     # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
     # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
     projected, target_, unit = without_constant(scaled, target, root)
     if np.abs(projected).max() <= 10 * np.finfo(np.float64).eps * np.abs(scaled).max():
         projected[:] = 0  # rows that are one to the kernel: what is left of them is rounding
-    u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
+    u = ridge(projected, target_, alpha, n_rows=n, diagnostics=diagnostics)
     u -= np.outer(unit, unit @ u)
     intercept = (root @ (target - scaled @ u)) / (root @ root)
     return root[:, None] * u, intercept

@@ -25,12 +25,12 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.solvers import gcv
-from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.qr_ridge import EPS, RowSystem
+from bigkernel.solvers.residuals import VECTORS, Errors, SolveDiagnostics, dof_vectors, probes
 from bigkernel.solvers.ridge import Factor, Penalties, by_penalty, factorize, quadratic, squared_error
-from bigkernel.solvers.triangle_ridge import EPS, RowSystem
 from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
-from bigkernel.statistics.triangle import TriangularRows
+from bigkernel.statistics.qr import FactoredRows
 
 FLAT = 100.0  # times the rounding of its sums, that the spread of a column must exceed
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
@@ -41,7 +41,7 @@ _ROUNDING = 2.0 * EPS  # of an entry of the moments of scaled columns, as measur
 
 
 def linear_ridge(
-    moments: Moments, shift: Array, alpha: float, *, fit_intercept: bool, certificates: Certificates
+    moments: Moments, shift: Array, alpha: float, *, fit_intercept: bool, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array]:
     """Coefficients (d, c), level at `shift` (c,) and training squared errors (c,) of min ‖XW + 1b − Y‖² + α‖W‖².
 
@@ -61,16 +61,16 @@ def linear_ridge(
     whole = scaled.G + np.diag(alpha * scale**2)
     factor = factorize(whole, 0.0)
     w = factor.solve(scaled.C)
-    factor.certify(whole, factor.ratios(whole, scaled.C, 0.0, w), 0.0, certificates)
+    factor.diagnose(whole, factor.ratios(whole, scaled.C, 0.0, w), 0.0, diagnostics)
     V = dof_vectors(len(w))  # tr G(G + αI)⁻¹
     dof = float((V * factor.solve(scaled.G @ V)).sum()) * len(w) / max(float((V * V).sum()), 1.0)
-    certificates.figures["effective_dof"] = dof
+    diagnostics.figures["effective_dof"] = dof
     null = np.linalg.qr(scale[:, None] * factor.dropped)[0] if factor.dropped is not None else np.zeros((len(w), 0))
     squares_of = lambda w: float(quadratic(scaled.G, w).sum())  # noqa: E731
     v = least_norm(null, w, scale, squares_of)
     if fit_intercept:
         error = squared_error(small.q, small.C, v, quadratic(small.G, v))
-        certificates.errors = _errors(scaled, factor, w, known, error)
+        diagnostics.errors = _errors(scaled, factor, w, known, error)
         return v, small.target_mean - small.mean @ v, error
     missed = small.target_mean - mean @ v
     along = null @ (null.T @ mean)
@@ -91,7 +91,7 @@ def linear_ridge(
     none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
     v[:, none], met = 0, np.where(none, 0, met)
     error = squared_error(small.q, small.C, v, quadratic(small.G, v)) + small.n * (small.target_mean - met) ** 2
-    certificates.errors = _errors(scaled, factor, v / scale[:, None], known, error)
+    diagnostics.errors = _errors(scaled, factor, v / scale[:, None], known, error)
     return v, met - small.mean @ v, error
 
 
@@ -168,18 +168,18 @@ def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int
 
 
 def linear_fit(
-    moments: Moments, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, certificates: Certificates
+    moments: Moments, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
     if isinstance(alpha, str):
         about = moments if fit_intercept else replace(moments, shift=shift)
         alpha = gcv.best_alpha(about, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
 
-    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
         part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, certificates=noted)
+        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, diagnostics=noted)
 
-    v, level, error = by_penalty(alpha, len(moments.t), certificates, solve)
+    v, level, error = by_penalty(alpha, len(moments.t), diagnostics, solve)
     return v, level, error, alpha
 
 
@@ -211,31 +211,31 @@ class _Scaled:
 
 
 def linear_ridge_of(
-    R: Array, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, rows: float, certificates: Certificates
+    R: Array, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, rows: float, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
 
     R (1 + d + c, 1 + d + c) is about `shift` (d,) in the columns and, without an intercept, about 0 in the targets, of
     `rows` that weigh something; "gcv" chooses α from the same rows.
     """
-    part, penalty = TriangularRows.of(R, None, len(shift), centred=True), alpha
+    part, penalty = FactoredRows.of(R, None, len(shift), centred=True), alpha
     if isinstance(penalty, str):
-        about = part if fit_intercept else TriangularRows.of(R, shift, len(shift), centred=False)
+        about = part if fit_intercept else FactoredRows.of(R, shift, len(shift), centred=False)
         penalty = gcv.best_of_rows(about.columns, about.targets, rows, fit_intercept=fit_intercept)
 
     solve = partial(_solve_rows, part, shift, fit_intercept, rows)
-    v, level, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
+    v, level, error = by_penalty(penalty, part.targets.shape[1], diagnostics, solve)
     return v, level, error, penalty
 
 
 def _solve_rows(
-    part: TriangularRows,
+    part: FactoredRows,
     shift: Array,
     fit_intercept: bool,
     rows: float,
     alpha: float,
     chosen: Index,
-    noted: Certificates,
+    noted: SolveDiagnostics,
 ) -> tuple[Array, Array, Array]:
     """Coefficients, level and squared errors of the targets that are chosen."""
     root, mean = np.sqrt(part.n), part.mean + shift
@@ -260,7 +260,7 @@ def _solve_rows(
     null = np.linalg.qr(to.expand(solution.null))[0]
     v = least_norm(null, w, scale, lambda moved: float(((whole @ moved) ** 2).sum()))
     level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
-    system.certify(solution, noted, v)
+    system.diagnose(solution, noted, v)
     if not fit_intercept and (found := noted.errors) is not None:
         # relative to the norm of predictions about their mean, which the first row is
         rest = float(np.linalg.norm((F @ u)[1:]))

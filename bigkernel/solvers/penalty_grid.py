@@ -18,7 +18,7 @@ from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.linear import linear_fit
-from bigkernel.solvers.residuals import Certificates, Errors
+from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
@@ -73,8 +73,8 @@ class Coordinates:
             return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
         fits, errors = [], []
         for penalty in penalties:
-            flag, noted = penalty.fit_intercept, Certificates()
-            fits.append(linear_fit(train, self.origin, penalty.alpha, fit_intercept=flag, certificates=noted))
+            flag, noted = penalty.fit_intercept, SolveDiagnostics()
+            fits.append(linear_fit(train, self.origin, penalty.alpha, fit_intercept=flag, diagnostics=noted))
             errors.append(noted.errors)
         return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
 
@@ -99,7 +99,7 @@ class Penalty:
     by_direction: bool = False  # directions have penalties of their own beside α, so that there is no GCV
 
 
-def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
+def resolve_penalties(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
     """The same with a number, or one for each target, in the place of "gcv", on moments in their coordinates."""
     return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in penalties]
 
@@ -143,7 +143,7 @@ def candidates(
         s = len(part.G)
         if (key := (penalty.fit_intercept, s)) not in systems:
             systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
-        system, alpha, noted = systems[key], penalty.alpha, Certificates()
+        system, alpha, noted = systems[key], penalty.alpha, SolveDiagnostics()
         if isinstance(alpha, str):
             alpha = gcv.of_system(system, fit_intercept=penalty.fit_intercept).best()
         (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
@@ -152,7 +152,7 @@ def candidates(
     return weights, intercepts, errors
 
 
-def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: Certificates) -> tuple[Array]:
+def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array]:
     solution = system.solve(alpha, columns)
     noted.errors = system.error(solution)
     return (solution.w,)

@@ -37,7 +37,7 @@ _HARD = 1e100  # a slope that is as good as infinite
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class SourceTarget:
     """Which rows are the source, which the target."""
 
     cells: Cells  # of the rows
@@ -61,7 +61,7 @@ def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class SplitSides:
+class SourceTargetSplits:
     """What each split makes of the rows; the last, number F, is of all labels and tests nothing."""
 
     cells: Cells  # of the rows
@@ -73,7 +73,7 @@ class SplitSides:
     tested: Array  # or tests them
 
     @classmethod
-    def of(cls, cells: Cells, folds: Folds, counts: Array) -> SplitSides:
+    def of(cls, cells: Cells, folds: Folds, counts: Array) -> SourceTargetSplits:
         """From the number of rows of each slot, (G, F + 2)."""
         F, slots = folds.count, np.arange(folds.count + 2)
         own = slots[:, None] == np.arange(F + 1) + 2  # (slot, split): tested there
@@ -89,9 +89,9 @@ class SplitSides:
         targets, sources, tested = np.stack([roles for _, roles in found.values()], axis=1)
         return cls(cells, folds, source, group.ravel(), targets, sources, tested)
 
-    def sides(self, split: int) -> Sides:
+    def sides(self, split: int) -> SourceTarget:
         """Source and target of a split."""
-        return Sides(self.cells, self.source[split])
+        return SourceTarget(self.cells, self.source[split])
 
     @property
     def labelled(self) -> Array:
@@ -144,10 +144,10 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class LabelQuery:
     """Whose labels a sweep is to tell: a decision on a target of its own."""
 
-    sides: Sides
+    sides: SourceTarget
     decision: Decision
     slope: float  # by which f is multiplied; ∞: hard labels
     before: Decision | None = None  # f of the round before, or None: every label is new
@@ -191,7 +191,7 @@ class JointPseudoLabels(Sums):
     """
 
     features: FeatureMap  # a single map of width p
-    asked: tuple[Asked, ...]  # at least one
+    asked: tuple[LabelQuery, ...]  # at least one
 
     @cached_property
     def _weights(self) -> list[Array]:

@@ -1,4 +1,4 @@
-"""Small dense matrices: worked on in place, and certificates of what is solved with them.
+"""Small dense matrices: worked on in place, and diagnostics of what is solved with them.
 
 A symmetric m×m is worked on in place, some columns at a time: an m×m of its own for each step is too many. Residuals
 are in units of rounding, in the manner of LAPACK's test programs.
@@ -261,7 +261,7 @@ class Errors:
 
 
 @dataclass
-class Certificates:
+class SolveDiagnostics:
     """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it."""
 
     ratios: dict[str, float] = field(default_factory=dict)  # residual ratios by name
@@ -269,15 +269,15 @@ class Certificates:
     figures: dict[str, float | int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
     rounding: float = 0.0  # of moments, the largest that was met: how far below 0 eigenvalues of G reach
-    blind: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
+    penalty_lost: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
     errors: Errors | None = None  # of the predictions, where vectors have probed the sums
 
-    def take_worst(self, other: Certificates) -> None:
+    def take_worst(self, other: SolveDiagnostics) -> None:
         """Take what another solve of the same fit has met, where it is worse."""
         for mine, theirs in ((self.ratios, other.ratios), (self.figures, other.figures)):
             mine.update({name: max(value, mine.get(name, value)) for name, value in theirs.items()})
         self.notes += [note for note in other.notes if note not in self.notes]
-        self.rounding, self.blind = max(self.rounding, other.rounding), self.blind or other.blind
+        self.rounding, self.penalty_lost = max(self.rounding, other.rounding), self.penalty_lost or other.penalty_lost
         if self.errors is None or (other.errors is not None and other.errors.total > self.errors.total):
             self.errors = other.errors
 
@@ -300,10 +300,10 @@ class Certificates:
         return {**self.ratios, **self.figures, **errors, "rounding": self.rounding}
 
 
-def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:
-    """Leave a note with the certificates, or without them warn of it, if it says anything and that is wanted."""
-    if certificates is not None:
-        certificates.notes += [note] if note else []
+def warn_or_note(note: str, warn: bool, diagnostics: SolveDiagnostics | None) -> None:
+    """Leave a note with the diagnostics, or without them warn of it, if it says anything and that is wanted."""
+    if diagnostics is not None:
+        diagnostics.notes += [note] if note else []
     elif warn and note:
         warnings.warn(note, RankDeficient, 4)
 

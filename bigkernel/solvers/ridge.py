@@ -9,7 +9,7 @@ factored depends on what is asked:
                       H = TᵀGT + αI = TᵀMT,   M = G + αK,   H⁻¹ = LᵀΠ M⁻¹ ΠᵀL,
                   and no m³ goes into TᵀGT. M is factored about the mean μ of the columns, where its entries are
                   smallest; about 0 it is Mₒ = M + n μμᵀ, and with g = M⁻¹μ, Mₒ⁻¹B = M⁻¹B − g gᵀB / (1/n + μᵀg)
-`triangle_ridge.RowSystem` is the same of rows whose moments float64 cannot carry, by QR.
+`qr_ridge.RowSystem` is the same of rows whose moments float64 cannot carry, by QR.
 
 Errors of predictions follow by a formula. In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E
 in the place of G move it by −H⁻¹Ew. `statistics.moments` has Ez for k random vectors z, of which entry i estimates the
@@ -44,8 +44,8 @@ from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
     BLIND,
     VECTORS,
-    Certificates,
     Errors,
+    SolveDiagnostics,
     clear_upper,
     dof_vectors,
     frobenius,
@@ -84,8 +84,8 @@ def require_alpha(alpha: object) -> None:
 def by_penalty(
     alpha: Penalties,
     count: int,
-    certificates: Certificates,
-    solve: Callable[[float, Index, Certificates], tuple[Array, ...]],
+    diagnostics: SolveDiagnostics,
+    solve: Callable[[float, Index, SolveDiagnostics], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
     """Solve for the targets of each penalty together, and keep the worst of each figure.
 
@@ -93,18 +93,18 @@ def by_penalty(
     places of its targets to arrays whose last axis these are.
     """
     if np.ndim(alpha) == 0:
-        return solve(float(alpha), ALL, certificates)
+        return solve(float(alpha), ALL, diagnostics)
     alphas = np.asarray(alpha, np.float64)
     if alphas.shape != (count,):
         raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} of them")
     joined: list[Array] = []
     for value in np.unique(alphas):
-        columns, own = np.flatnonzero(alphas == value), Certificates()
+        columns, own = np.flatnonzero(alphas == value), SolveDiagnostics()
         parts = solve(float(value), columns, own)
         joined = joined or [np.zeros((*part.shape[:-1], count)) for part in parts]
         for whole, part in zip(joined, parts, strict=True):
             whole[..., columns] = part
-        certificates.take_worst(own)
+        diagnostics.take_worst(own)
     return tuple(joined)
 
 
@@ -140,14 +140,14 @@ class Factor(ABC):
         """C along the directions that were dropped as null, (r − k, c)."""
         return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
 
-    def certify(self, G: Gram, ratios: dict[str, float], alpha: float, certificates: Certificates) -> None:
+    def diagnose(self, G: Gram, ratios: dict[str, float], alpha: float, diagnostics: SolveDiagnostics) -> None:
         """Leave the ratios of a solution, the condition and the effective degrees of freedom."""
         if len(G):
-            certificates.ratios.update(ratios)
-            certificates.figures["effective_dof"] = self.effective_dof(G, alpha)
-        certificates.figures["solved_condition"] = self.condition
-        certificates.rounding = max(certificates.rounding, self.rounding)
-        certificates.blind |= self.rounding > BLIND * alpha
+            diagnostics.ratios.update(ratios)
+            diagnostics.figures["effective_dof"] = self.effective_dof(G, alpha)
+        diagnostics.figures["solved_condition"] = self.condition
+        diagnostics.rounding = max(diagnostics.rounding, self.rounding)
+        diagnostics.penalty_lost |= self.rounding > BLIND * alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,17 +269,17 @@ def ridge(
     alpha: float,
     *,
     n_rows: float = 0.0,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
-    `n_rows` are behind G, for what counts as null; the certificates take the residual, the condition, the effective
+    `n_rows` are behind G, for what counts as null; the diagnostics take the residual, the condition, the effective
     degrees of freedom and the rounding of G.
     """
     factor = factorize(G, alpha, n_rows=n_rows)
     w = factor.solve(C)
-    if certificates is not None:
-        factor.certify(G, factor.ratios(G, C, alpha, w), alpha, certificates)
+    if diagnostics is not None:
+        factor.diagnose(G, factor.ratios(G, C, alpha, w), alpha, diagnostics)
     return w
 
 
@@ -343,7 +343,7 @@ class RoundingEstimate:
         cls, total: Mapping[str, Array], noise: Array | None, whitening: Whitening, *, widest: bool = False
     ) -> RoundingEstimate:
         """What a probe saw of some of the rows, and `noise` δ (·, p), by which blocks differ from those in float64."""
-        seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
+        seen, rows = float(total["probed_rows"].sum()), float(total["rows"].sum())
         # rounding grows as the root of the number of rows
         of_sums = whitening.reduce(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
         blocks = None if noise is None else (whitening.reduce(noise.T) ** 2).mean(axis=1)
@@ -468,14 +468,14 @@ class RidgeSystem:
         """tr G(G + αI)⁻¹."""
         return solution.factor.effective_dof(solution.G, solution.alpha)
 
-    def certify(self, solution: Solution, certificates: Certificates) -> None:
+    def diagnose(self, solution: Solution, diagnostics: SolveDiagnostics) -> None:
         """Leave residual, condition, effective degrees of freedom and errors of predictions."""
         G, factor, alpha, ratios = solution.G, solution.factor, solution.alpha, {}
         if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
             ratios = factor.ratios(G, solution.C, alpha, solution.w)
-        factor.certify(G, ratios, alpha, certificates)
+        factor.diagnose(G, ratios, alpha, diagnostics)
         if self.known is not None:
-            certificates.errors = self.error(solution)
+            diagnostics.errors = self.error(solution)
 
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
@@ -606,33 +606,33 @@ def nystrom_ridge(
     alpha: Penalties,
     *,
     fit_intercept: bool = False,
-    certificates: Certificates | None = None,
-    evidence: RoundingEstimate | None = None,
+    diagnostics: SolveDiagnostics | None = None,
+    estimate: RoundingEstimate | None = None,
 ) -> tuple[Array, Array, Array]:
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
-    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From evidence of
-    the errors behind the moments, the certificates take those of predictions. Penalties (c,) share the whitening.
+    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From estimate of
+    the errors behind the moments, the diagnostics take those of predictions. Penalties (c,) share the whitening.
     One penalty asks for no whitened moments where it and the core stand out from rounding.
     """
-    certificates = certificates or Certificates()
+    diagnostics = diagnostics or SolveDiagnostics()
     if np.ndim(alpha) == 0 and whitening.core is not None and moments.n > 0:
-        found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, certificates, evidence)
+        found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, diagnostics, estimate)
         if found is not None:
             return found
     raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
     known = None
-    if evidence is not None:
-        known = evidence.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
+    if estimate is not None:
+        known = estimate.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
     del rotated
     system = RidgeSystem(small, moments.rows, whitening.condition, known)
 
-    def solve(value: float, columns: Index, noted: Certificates) -> tuple[Array, ...]:
+    def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
         solution = system.solve(value, columns)
-        system.certify(solution, noted)
+        system.diagnose(solution, noted)
         return solution.w, solution.squares
 
-    w, error = by_penalty(alpha, len(small.q), certificates, solve)
+    w, error = by_penalty(alpha, len(small.q), diagnostics, solve)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 
@@ -641,8 +641,8 @@ def _unrotated_ridge(
     whitening: Whitening,
     alpha: float,
     fit_intercept: bool,
-    certificates: Certificates,
-    evidence: RoundingEstimate | None,
+    diagnostics: SolveDiagnostics,
+    estimate: RoundingEstimate | None,
 ) -> tuple[Array, Array, Array] | None:
     """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
     core, n, target_mean = whitening.core, moments.n, moments.t / moments.n
@@ -663,16 +663,16 @@ def _unrotated_ridge(
         C, q = C + np.outer(n * of_mean, target_mean), moments.q
     w, predicted = whitening.weights(coef), (coef * gram.of_landmarks(coef)).sum(axis=0)
     error = squared_error(q, C, w, predicted)
-    # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a witness
+    # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a probe
     v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     seen = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = (evidence or RoundingEstimate(np.zeros(len(seen)), None)).with_solve(seen, moments.rows)
+    known = (estimate or RoundingEstimate(np.zeros(len(seen)), None)).with_solve(seen, moments.rows)
     errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None
     size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖
     left = gram.penalised_times(alpha, coef) - right
-    factor.certify(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, certificates)
-    certificates.errors = None if evidence is None else errors
+    factor.diagnose(gram, {"solution": residuals.of_residual(left, size, coef, right)}, alpha, diagnostics)
+    diagnostics.errors = None if estimate is None else errors
     return coef, target_mean - of_mean @ w if fit_intercept else np.zeros_like(target_mean), error

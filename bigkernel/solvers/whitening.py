@@ -18,7 +18,7 @@ from bigkernel.arrays import Array
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
-    Certificates,
+    SolveDiagnostics,
     Upper,
     add_outer,
     congruence,
@@ -104,19 +104,19 @@ def whiten(
     eps: float = float(np.finfo(np.float64).eps),
     kernel: str = "",
     warn: bool = True,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
     overwrite: bool = False,
 ) -> Whitening:
     """Whiten the m×m core, keeping what exceeds m·eps of its largest part, and warn of what is dropped.
 
     `eps` is the relative precision of the blocks that the moments were made from, `kernel` its name for the warnings
-    (`RankDeficient`), in place of which certificates take notes, with the residual and the condition. `overwrite`: the
+    (`RankDeficient`), in place of which diagnostics take notes, with the residual and the condition. `overwrite`: the
     core may be lost, and its memory becomes that of the factor.
     """
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:
         residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates
+            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, diagnostics
         )
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     tolerance, norm = m * eps * scale, residuals.frobenius(core)
@@ -132,35 +132,35 @@ def whiten(
         # what is left of a positive core, K − LLᵀ, is below the tolerance; of an indefinite one it is not
         rest = above.part(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
-            return _whiten_indefinite(above.whole(), eps, kernel, warn, certificates)
+            return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
         residuals.warn_or_note(
             f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
             f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
             warn,
-            certificates,
+            diagnostics,
         )
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
-    if certificates is not None:
-        certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
+    if diagnostics is not None:
+        diagnostics.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
         # to a factor of about 3, and rather below it
         least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower), steps=2)
-        certificates.figures["core_condition"] = norm / least
+        diagnostics.figures["core_condition"] = norm / least
     return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
 
 
 def _whiten_indefinite(
-    core: Array, eps: float, kernel: str, warn: bool, certificates: Certificates | None
+    core: Array, eps: float, kernel: str, warn: bool, diagnostics: SolveDiagnostics | None
 ) -> Whitening:
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
     values, vectors = linalg.eigh(core, driver="evd")
     keep = values > len(core) * eps * np.abs(values).max()
     residuals.warn_or_note(
-        positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates
+        positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, diagnostics
     )
-    if certificates is not None:
-        certificates.ratios["whitening"], certificates.ratios["orthogonality"] = residuals.eigen(core, values, vectors)
+    if diagnostics is not None:
+        diagnostics.ratios["whitening"], diagnostics.ratios["orthogonality"] = residuals.eigen(core, values, vectors)
         if keep.any():
-            certificates.figures["core_condition"] = float(values[keep].max() / values[keep].min())
+            diagnostics.figures["core_condition"] = float(values[keep].max() / values[keep].min())
     return Whitening(len(core), int(keep.sum()), basis=vectors[:, keep] / np.sqrt(values[keep]))
 
 

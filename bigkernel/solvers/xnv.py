@@ -20,7 +20,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
@@ -102,7 +102,7 @@ def canonical_ridge(
     alpha: float,
     *,
     fit_intercept: bool = True,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """Coefficients over the first view (p₁, c) and intercept (c,) of ridge with the canonical norm.
 
@@ -110,7 +110,7 @@ def canonical_ridge(
     given (Algorithm 1 of the paper, whose γ is α; it has no b).
     """
     z = views.reduce(labelled)
-    beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, certificates=certificates)
+    beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, diagnostics=diagnostics)
     return views.basis @ beta, b - views.offset @ beta
 
 
@@ -120,13 +120,13 @@ def _ridge(
     alpha: float,
     *,
     fit_intercept: bool,
-    certificates: Certificates | None = None,
+    diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
     """β (r, c) and b (c,), from the moments of z over the labelled rows."""
     small = centre(z, fit_intercept=fit_intercept)
     # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
     G = small.G + np.diag(small.n * views.penalty)
-    beta = ridge(G, small.C, small.n * alpha, n_rows=z.rows, certificates=certificates)
+    beta = ridge(G, small.C, small.n * alpha, n_rows=z.rows, diagnostics=diagnostics)
     return beta, small.target_mean - small.mean @ beta
 
 

@@ -28,8 +28,8 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32
-WITNESSED = ("E", "seen")  # what the witness adds to the moments
-WITNESS_BYTES = 2**21  # of its float64 copies of some rows and columns
+PROBED = ("E", "probed_rows")  # what the probe adds to the moments
+PROBE_BYTES = 2**21  # of its float64 copies of some rows and columns
 _STRIP_NUMBERS = 2**17  # of such a copy: it stays in cache
 _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _SLOWNESS = 25  # of the float64 products of a few vectors, against float32 ones of matrices
@@ -89,7 +89,7 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
 
 def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
-    out = {name: values.copy() for name, values in total.items() if name not in (*WITNESSED, "G", "C", "s")}
+    out = {name: values.copy() for name, values in total.items() if name not in (*PROBED, "G", "C", "s")}
     G, C, s = total["G"][:, columns[:, None], columns], total["C"][:, columns], total["s"][:, columns]
     return out | {"G": G, "C": C, "s": s}
 
@@ -208,7 +208,7 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Witness:
+class RoundingProbe:
     """Vectors that probe the rounding of a Gram matrix, beside the rows of a sweep.
 
     G = Σ w bbᵀ that is multiplied in the dtype of the blocks, and summed in it over some thousand rows, is G + E with a
@@ -234,7 +234,7 @@ def windows_to_skip(flops_per_row: float, size: int, windows: int) -> int:
     return int(max(1, min(affordable, windows // _LEAST_WINDOWS)))
 
 
-class View:
+class ProbedWindow:
     """What vectors (p, k) see of one window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
 
     `place` is the column of the ones, which goes with them: moments about a shift are taken back to 0 by it.
@@ -293,7 +293,7 @@ class MomentStatistic:
     # of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
     sums: DType | None = field(default=None, kw_only=True)
     # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it
-    witness: Witness | None = field(default=None, kw_only=True)
+    probe: RoundingProbe | None = field(default=None, kw_only=True)
 
     @property
     def groups(self) -> int:
@@ -309,8 +309,8 @@ class MomentStatistic:
         g, p, c = self.groups * self.features.count, self.features.width, self.targets.width if self.targets else 0
         shapes: dict[str, tuple[int, ...]] = {"rows": (g,), "n": (g,), "G": (g, p, p), "C": (g, p, c)}
         shapes |= {"s": (g, p), "t": (g, c), "q": (g, c)}
-        if self.witness:
-            shapes |= {"E": (g, p, self.witness.vectors.shape[2]), "seen": (g,)}
+        if self.probe:
+            shapes |= {"E": (g, p, self.probe.vectors.shape[2]), "probed_rows": (g,)}
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -333,16 +333,16 @@ class MomentStatistic:
         p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
         dtype, sums = self.features.dtype, self.sums or self.features.dtype
         widened = 0 if sums == dtype else self.wide * sums.itemsize
-        k = self.witness.vectors.shape[2] if self.witness else 0
+        k = self.probe.vectors.shape[2] if self.probe else 0
         return Footprint(
             flops_per_row=self.features.cost.flops_per_row
             + count * (p * p + 2 * p * (c + 1))
-            + (4.0 * self.witness.vectors.size / self.witness.every if self.witness else 0),
+            + (4.0 * self.probe.vectors.size / self.probe.every if self.probe else 0),
             partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
             work_bytes=self.features.cost.fixed_bytes
             + block_rows * (self.features.cost.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
             + count * self.wide**2 * sums.itemsize
-            + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
+            + (PROBE_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
             dtype=dtype.name,
             shared_bytes=self.features.cost.fixed_bytes,
@@ -356,7 +356,7 @@ class MomentStatistic:
         grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
         for group, index in enumerate(self._split(chunk)):
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
-            views: list[View] = []
+            views: list[ProbedWindow] = []
             for block in chain(chunk.blocks(index), [None]):
                 if waiting >= GRAM_ROWS or (waiting and block is None):
                     with work.stage("add"):
@@ -367,14 +367,14 @@ class MomentStatistic:
                             total["s"][at] += gram[:p, p + c]
                             if views:
                                 total["E"][at] += views[place].rounding_of(gram)
-                                total["seen"][at] += waiting
+                                total["probed_rows"][at] += waiting
                     waiting, window = 0, window + 1
                 if block is None:
                     break
                 if not waiting:
                     first = chunk.start + group
-                    seen = self.witness.vectors if self.witness and self.witness.sees(first, window) else ()
-                    views = [View(V, self.features.about(place), p + c) for place, V in enumerate(seen)]
+                    seen = self.probe.vectors if self.probe and self.probe.sees(first, window) else ()
+                    views = [ProbedWindow(V, self.features.about(place), p + c) for place, V in enumerate(seen)]
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with work.stage("gram"):
                         wider = rows

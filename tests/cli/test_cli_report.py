@@ -176,7 +176,7 @@ def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_wher
     found = json.loads(run("report", "r", "--json").stdout)
     assert not (here / "r" / "report.html").exists()
     assert found["run"]["state"] == "finished"
-    assert found["jobs"][0]["figures"]["fit"]["certificates"]["solution"] < 30
+    assert found["jobs"][0]["figures"]["fit"]["diagnostics"]["solution"] < 30
     assert {sweep["name"] for sweep in found["run"]["sweeps"]} == {"moments"}
     assert run("report", "r").stdout.strip() == "r/report.html"
     assert read((here / "r" / "report.html").read_text())["jobs"] == before["jobs"]

@@ -95,7 +95,7 @@ def test_a_plan_a_run_and_the_report_of_a_fit_are_tables(tmp_path):
         model.fit(corpus)
     assert re.search(r"moments\s+\d+", shown(Run(str(tmp_path / "run"))))
     text = shown(model.fit_report())
-    assert re.search(r"KernelRidge\s.*landmarks\s+8\s.*certificates\s.*prediction error", text, re.S)
+    assert re.search(r"KernelRidge\s.*landmarks\s+8\s.*diagnostics\s.*prediction error", text, re.S)
     assert "Ridge" in shown(Ridge().fit(X, X[:, 0]).fit_report())
     domains = DICA(n_components=2, n_landmarks=8, random_state=0).fit(X, X[:, 0] > 0, sample_domain=np.arange(60) % 2)
     assert re.search(r"distributional variance\s.*features", shown(domains.fit_report()), re.S)

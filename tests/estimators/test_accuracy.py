@@ -14,7 +14,7 @@ from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import MomentStatistic, Targets, Witness, windows_to_skip
+from bigkernel.statistics.moments import MomentStatistic, RoundingProbe, Targets, windows_to_skip
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -25,7 +25,7 @@ def judged(model, X, y, **weights):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y, **weights)
-    return model.certificates_["prediction_error"], any(one.category is Inaccurate for one in caught)
+    return model.diagnostics_["prediction_error"], any(one.category is Inaccurate for one in caught)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -42,7 +42,7 @@ def test_predictions_are_those_of_least_squares_or_there_is_a_warning(features, 
     assert error <= PROMISE or warned
     # within a factor of three as measured; chance and processors move it
     assert error <= 10 * told + 1e-12
-    if model.certificates_["core_condition"] < 1e11:
+    if model.diagnostics_["core_condition"] < 1e11:
         assert told <= 10 * error + 1e-5
 
 
@@ -82,16 +82,17 @@ def test_classes_partial_fits_refits_and_files_keep_the_witness(tmp_path):
     save_model(model, tmp_path / "a.model")
     for one in (model, load_model(tmp_path / "a.model")):
         one.partial_fit(X[1500:], labels[1500:])
-        assert 0 < one.certificates_["prediction_error"] < PROMISE
-        again = one.set_params(alpha=1.0).refit().certificates_["prediction_error"]
-        assert again < one.set_params(alpha=1e-9).refit().certificates_["prediction_error"]
+        assert 0 < one.diagnostics_["prediction_error"] < PROMISE
+        again = one.set_params(alpha=1.0).refit().diagnostics_["prediction_error"]
+        assert again < one.set_params(alpha=1e-9).refit().diagnostics_["prediction_error"]
     fewer = model.with_landmarks(30)
-    assert 0 < fewer.certificates_["prediction_error"] < 1
+    assert 0 < fewer.diagnostics_["prediction_error"] < 1
 
 
 def test_a_run_is_not_known_by_the_last_bits_of_its_witness():
-    one, other, rarer = (Witness(np.full((1, 3, 8), value), every) for value, every in ((1, 2), (1 + 1e-15, 2), (1, 3)))
-    assert described(one, "witness") == described(other, "witness") != described(rarer, "witness")
+    settings = ((1, 2), (1 + 1e-15, 2), (1, 3))
+    one, other, rarer = (RoundingProbe(np.full((1, 3, 8), value), every) for value, every in settings)
+    assert described(one, "probe") == described(other, "probe") != described(rarer, "probe")
 
 
 def rounded(dtype, sums, every):
@@ -100,7 +101,7 @@ def rounded(dtype, sums, every):
     kernel, Z = Gaussian(3.0), X[:M].astype(float)
     features = LandmarkMap(kernel, Z, np.dtype(dtype), shift=centre_of(kernel, Z, dtype))
     V = whiten(kernel(Z), warn=False).expand(probes(M, VECTORS))
-    statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V[None], every))
+    statistic = MomentStatistic(features, Targets(1), sums=sums, probe=RoundingProbe(V[None], every))
     swept = sweep(as_rows(X, np.zeros(N)), statistic, client="serial").total
     B, a = (
         features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble),
@@ -109,7 +110,7 @@ def rounded(dtype, sums, every):
     # G about 0 of what was summed about a, against that of the blocks
     s, GV = swept["s"][0], swept["G"][0] @ V.astype(np.longdouble)
     about_zero = GV + np.outer(s, a @ V) + np.outer(a, s @ V + N * (a @ V))
-    return swept["E"][0], (about_zero - (B + a).T @ ((B + a) @ V)).astype(float), swept["seen"]
+    return swept["E"][0], (about_zero - (B + a).T @ ((B + a) @ V)).astype(float), swept["probed_rows"]
 
 
 def test_the_witness_sees_the_rounding_of_products_and_sums():
@@ -121,7 +122,7 @@ def test_the_witness_sees_the_rounding_of_products_and_sums():
 
 
 def test_a_witness_of_some_windows_sees_the_first_and_no_more_than_its_share():
-    some = [Witness(np.zeros((1, 3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
+    some = [RoundingProbe(np.zeros((1, 3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
     assert some[0]
     assert 0.15 < np.mean(some) < 0.25
     assert windows_to_skip(1e9, 8000, 10**6) == 1

@@ -45,7 +45,7 @@ def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
     assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
     assert_allclose(found.intercept_, wanted.intercept_, atol=1e-4)
     assert_allclose(found.training_mse_, wanted.training_mse_, rtol=1e-4)
-    assert found.n_iter_ == found.certificates_["iterations"] > 2
+    assert found.n_iter_ == found.diagnostics_["iterations"] > 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -62,7 +62,7 @@ def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
     found = model(tol=1e-3, n_landmarks=landmarks, kernel=narrow).fit(X, Y)
     wanted = model(solver="direct", n_landmarks=landmarks, kernel=narrow).fit(X, Y)
     assert ("rows" if landmarks == 80 else "core") in found.sweep_["preconditioner"]
-    assert found.certificates_["excess"] <= 1e-3
+    assert found.diagnostics_["excess"] <= 1e-3
 
     def objective(fitted):
         K = narrow(fitted.landmarks_)
@@ -70,7 +70,7 @@ def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
 
     assert objective(wanted) * (1 - 1e-9) <= objective(found) <= objective(wanted) * (1 + 3e-3)
     # the bound of the error of predictions holds on the rows of the fit
-    assert distance(found.predict(X), wanted.predict(X)) <= 3 * found.certificates_["prediction_error"]
+    assert distance(found.predict(X), wanted.predict(X)) <= 3 * found.diagnostics_["prediction_error"]
 
 
 def test_how_far_the_normal_matrix_is_is_told(monkeypatch):
@@ -114,14 +114,14 @@ def test_lumps_and_heavy_tails_cost_few_steps():
         found = model(tol=1e-3).fit(rows, Y)
         wanted = model(solver="direct").fit(rows, Y)
         assert found.n_iter_ <= 5
-        assert distance(found.predict(rows), wanted.predict(rows)) <= found.certificates_["prediction_error"]
+        assert distance(found.predict(rows), wanted.predict(rows)) <= found.diagnostics_["prediction_error"]
 
 
 def test_a_step_too_few_is_a_warning_that_says_how_far():
     with pytest.warns(Inaccurate, match=r"after 1 steps .* tol=1e-08 was asked"):
         fitted = model(max_iter=1).fit(X, Y)
     assert fitted.n_iter_ == 1
-    assert fitted.certificates_["excess"] > 1e-8
+    assert fitted.diagnostics_["excess"] > 1e-8
 
 
 def test_any_chunking_and_every_input_give_the_model(make_corpus, small_steps):

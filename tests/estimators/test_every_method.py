@@ -107,7 +107,7 @@ def bits(model):
         getattr(model, key, None)
         for key in ("intercept_", "training_mse_", "rounds_", "correlations_", "calibration_scale_")
     ]
-    more.append(getattr(model, "certificates_", {}).get("prediction_error"))
+    more.append(getattr(model, "diagnostics_", {}).get("prediction_error"))
     return getattr(model, "coef_" if hasattr(model, "coef_") else "dual_coef_").tobytes(), repr(more)
 
 

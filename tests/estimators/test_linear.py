@@ -77,7 +77,7 @@ def test_neither_offsets_nor_units_drop_a_direction(offset, units, fit_intercept
     wanted, error = right(rows, y, alpha, fit_intercept)
     assert np.linalg.norm(model.predict(rows) - wanted) <= 1e-8 * np.linalg.norm(y)
     assert_allclose(model.training_mse_ * N, error, rtol=1e-7)
-    assert model.certificates_["prediction_error"] < 1e-12
+    assert model.diagnostics_["prediction_error"] < 1e-12
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -87,7 +87,7 @@ def test_what_nearly_dependent_columns_cost_is_told(apart, fit_intercept):
     model = LinearRegression(fit_intercept=fit_intercept).fit(rows, y)
     wanted, _ = right(rows, y, 0.0, fit_intercept)
     off = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted - wanted.mean())
-    assert off <= 10 * model.certificates_["prediction_error"] <= 1e-2
+    assert off <= 10 * model.diagnostics_["prediction_error"] <= 1e-2
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -100,7 +100,7 @@ def test_rows_that_one_row_hides_are_right_or_told_of(larger, alpha, fit_interce
         warnings.simplefilter("always")
         model = Ridge(alpha=alpha, fit_intercept=fit_intercept).fit(rows, y[:60])
     error = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted)
-    estimate = model.fit_report()["certificates"]["prediction_error"]
+    estimate = model.fit_report()["diagnostics"]["prediction_error"]
     assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
     assert error < 4 * estimate or error < 1e-10
     assert (larger > 1e7) == (model.fit_report()["sums"] == "qr")
@@ -122,7 +122,7 @@ def test_columns_that_do_depend_on_others_are_no_reason_to_warn(fit_intercept, d
     for x in (rows, rows[:20]):
         target = 1e3 + x[:, 0] + rng.normal(size=len(x))
         model = LinearRegression(fit_intercept=fit_intercept).fit(x, target)
-        assert model.fit_report()["certificates"]["prediction_error"] < 1e-9
+        assert model.fit_report()["diagnostics"]["prediction_error"] < 1e-9
 
 
 DEPENDENT = {

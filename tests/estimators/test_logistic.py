@@ -49,7 +49,7 @@ def test_the_excess_that_is_told_is_what_is_left():
     least, _ = objective(1e-14)
     for tol in (1e-2, 1e-3, 1e-4):
         reached, model = objective(tol)
-        assert model.certificates_["excess"] <= tol
+        assert model.diagnostics_["excess"] <= tol
         assert reached / least - 1 < 4 * tol
         assert len(model.fit_report()["sweep"]["excess_by_step"]) == model.n_iter_ + 1
 

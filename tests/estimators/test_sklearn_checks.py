@@ -28,7 +28,7 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.inputs import read_cells
-from bigkernel.solvers.pseudo_labels import Sides
+from bigkernel.solvers.pseudo_labels import SourceTarget
 from bigkernel.statistics.domain_cells import Cells
 
 ESTIMATORS = [  # one a base class and form
@@ -107,7 +107,7 @@ class OnItself:
         label = cells.label(chunk)
         weight = None if chunk.weight is None else np.tile(chunk.weight, 2)
         twice = as_rows(np.vstack([chunk.x, chunk.x]), np.concatenate([label, np.full(len(label), -1)]), weight=weight)
-        sides = Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False]))
+        sides = SourceTarget(Cells(None, np.arange(cells.n_classes)), np.array([True, False]))
         return Training(twice, sides, data.inputs)
 
 

@@ -251,7 +251,7 @@ def test_a_graph_tells_two_moons_by_four_labels_each_and_keeps_everything_else_o
     assert right[0.0] < 0.9
     assert right[10.0] > 0.99
     model = SSSLClassifier(Gaussian(0.3), manifold=10.0, **given).fit(x, y)
-    assert model.fit_report()["certificates"]["prediction_error"] < 1e-5
+    assert model.fit_report()["diagnostics"]["prediction_error"] < 1e-5
     # a model with its sums, from a file, and rows that come later
     save_model(model, tmp_path / "moons.model")
     again = load_model(tmp_path / "moons.model")

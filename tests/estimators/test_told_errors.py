@@ -86,7 +86,7 @@ def first_told(name, sigma, alpha):
     whitening = method.whiten(basis)
     solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
     restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
-    return solved.certificates.errors.total, model
+    return solved.diagnostics.errors.total, model
 
 
 @of_methods
@@ -96,7 +96,7 @@ def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
         model, warned = fitted(name, sigma, alpha)
         exact, _ = fitted(name, sigma, alpha, dtype="float64")
         assert warned or apart(model, exact) <= PROMISE
-        assert model.certificates_["prediction_error"] > 0
+        assert model.diagnostics_["prediction_error"] > 0
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "with a round"])
@@ -123,7 +123,7 @@ def test_a_graph_of_rows_far_from_all_landmarks_keeps_the_promise(model):
         given = {"kernel": Gaussian(1.2), "landmarks": rows[::8], "dtype": dtype}
         fit = type(model)(**model.get_params()).set_params(**given).fit(rows, y)
         found.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
-        assert fit.certificates_["prediction_error"] < PROMISE
+        assert fit.diagnostics_["prediction_error"] < PROMISE
     assert np.linalg.norm(found[0] - found[1]) < PROMISE / 10 * np.linalg.norm(found[1])
 
 
@@ -151,23 +151,23 @@ def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
         model, _ = fitted(name, sigma, alpha, dtype="float32")
         arithmetics.add(model._fitted.basis.sums)
         assert (model._fitted.basis.sums == "float64") == (told > ENOUGH)
-        assert told <= ENOUGH or model.certificates_["prediction_error"] < told
+        assert told <= ENOUGH or model.diagnostics_["prediction_error"] < told
     assert arithmetics == {None, "float64"}
 
 
 def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
     half = slice(None, N // 2)
     model, _ = fitted("SSSL", 1.0, 1e-3, rows=half)
-    first = model.certificates_["prediction_error"]
+    first = model.diagnostics_["prediction_error"]
     model.set_params(alpha=10.0).refit()
-    assert 0 < model.certificates_["prediction_error"] < first
+    assert 0 < model.diagnostics_["prediction_error"] < first
     model.partial_fit(X[N // 2 :], NUMBER[N // 2 :])
-    assert 0 < model.certificates_["prediction_error"] < PROMISE
-    assert 0 < model.with_landmarks(30).certificates_["prediction_error"] < PROMISE
+    assert 0 < model.diagnostics_["prediction_error"] < PROMISE
+    assert 0 < model.with_landmarks(30).diagnostics_["prediction_error"] < PROMISE
     whole = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z).fit(X, CLASS)
     part = whole.with_landmarks(40)
     alone = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z[:40]).fit(X, CLASS)
-    ratio = part.certificates_["prediction_error"] / alone.certificates_["prediction_error"]
+    ratio = part.diagnostics_["prediction_error"] / alone.diagnostics_["prediction_error"]
     assert 0.03 < ratio < 30
 
 
@@ -211,7 +211,7 @@ def test_a_constant_that_is_fitted_is_told_of_as_right(count):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = XNV(Gaussian(1.0), landmarks=Z).fit(X, y)
-    assert model.certificates_["prediction_error"] < 1e-6
+    assert model.diagnostics_["prediction_error"] < 1e-6
 
 
 def test_a_search_judges_alike_however_its_grid_is_ordered():

@@ -18,10 +18,10 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.kernels.blas import add_rows
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.triangle_ridge import Stacked
+from bigkernel.solvers.qr_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.triangle import TriangleStatistic, moved, selected
+from bigkernel.statistics.qr import QRStatistic, selected, shifted
 
 rng = np.random.default_rng(77)
 ROWS = 700
@@ -62,7 +62,7 @@ def test_what_moments_spoil_is_right_to_what_is_told(sigma, alpha, intercept, we
     model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0)
     model.fit(X, y + 3, weight)  # warnings are errors here
     wanted = in_80_bits(model.kernel_, model.landmarks_, y + 3, alpha, intercept=intercept, weight=weight)
-    error, told = distance(model.predict(X), wanted), model.certificates_["prediction_error"]
+    error, told = distance(model.predict(X), wanted), model.diagnostics_["prediction_error"]
     assert model.fit_report()["sums"] == "qr"
     assert "QR factorisation" in model.fit_report()["sweep"]["swept_again"][-1]
     assert error < 1e-5
@@ -112,7 +112,7 @@ def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
     model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, fit_intercept=True, random_state=0).fit(X, y)
     fewer = model.with_landmarks(M - 10)  # warnings are errors here
     wanted = in_80_bits(fewer.kernel_, fewer.landmarks_, y, 1e-6, intercept=True)
-    error, told = distance(fewer.predict(X), wanted), fewer.certificates_["prediction_error"]
+    error, told = distance(fewer.predict(X), wanted), fewer.diagnostics_["prediction_error"]
     assert fewer.fit_report()["sums"] == "qr"
     assert error < 1e-5
     assert told / 10 < error < 10 * told
@@ -155,7 +155,7 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     rows, weight, target = X[:count], rng.random(count) + 0.1, y[:count].copy()
     target[2::3] = np.nan
     shift = X.mean(axis=0)
-    statistic = TriangleStatistic(IdentityMap(shift), Targets(1, shift=np.array([1.0])))
+    statistic = QRStatistic(IdentityMap(shift), Targets(1, shift=np.array([1.0])))
     with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 5, "bigkernel.block-rows": 9}):
         swept = sweep(as_rows(rows, target, weight=weight), statistic, client="serial")
         assert plan_sweep(as_rows(rows, target, weight=weight), statistic).partial_bytes == 8 * (36 + 6)
@@ -167,7 +167,7 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     assert (np.diagonal(R) >= 0).all()
     assert_allclose(R.T @ R, about.T @ about, atol=1e-12 * np.abs(about.T @ about).max())
     for found, wanted in (
-        (moved(R, shift, np.array([1.0])), A),
+        (shifted(R, shift, np.array([1.0])), A),
         (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
         (add_rows(R, R, triangular=True), np.vstack([about, about])),
     ):

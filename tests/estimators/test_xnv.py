@@ -114,7 +114,7 @@ def test_the_report_says_what_the_views_are():
     report = XNV(**GIVEN).fit(X, PARTLY).fit_report()
     assert report["view_ranks"] == [M, M]
     assert (report["landmarks"], report["rank"], report["labelled_rows"]) == (2 * M, M, 45)
-    assert report["certificates"]["solution"] < 30
+    assert report["diagnostics"]["solution"] < 30
 
 
 @pytest.mark.parametrize(

@@ -315,10 +315,10 @@ def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
     X = np.random.default_rng(0).normal(size=(12, 3))
     y = np.random.default_rng(100).normal(size=12)
     model = KernelRidge(Gaussian(1000.0), alpha=0.0, n_landmarks=5, random_state=0).fit(X, y)
-    assert model.certificates_["prediction_error"] < 1e-3  # by a QR factorisation, which drops none
+    assert model.diagnostics_["prediction_error"] < 1e-3  # by a QR factorisation, which drops none
     with pytest.warns(Inaccurate, match="the rounding of the solve is too large"):
         model.partial_fit(X, y)  # by moments
-    assert model.certificates_["prediction_error"] > 0.1
+    assert model.diagnostics_["prediction_error"] > 0.1
 
 
 @pytest.mark.parametrize(

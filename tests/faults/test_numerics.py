@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, SSSLClassifier, executing
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
-from bigkernel.solvers.residuals import LIMIT, Certificates, eigen, factorization
+from bigkernel.solvers.residuals import LIMIT, SolveDiagnostics, eigen, factorization
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import top_eigen, whiten
 
@@ -39,9 +39,9 @@ def quietly(function, *arguments, **options):
         return function(*arguments, **options)
 
 
-def certified(model):
-    """The fit report's certificates, after a look at all residuals."""
-    report = model.fit_report()["certificates"]
+def diagnosed(model):
+    """The fit report's diagnostics, after a look at all residuals."""
+    report = model.fit_report()["diagnostics"]
     found = {name: report[name] for name in RATIOS if name in report}
     assert found
     assert max(found.values()) < LIMIT, found
@@ -70,8 +70,8 @@ def test_a_constant_feature_is_as_good_as_none(kernel, value):
     model = KernelRidge(kernel, alpha=0.1, landmarks=with_it(X[:M])).fit(with_it(X), Y)
     plain = KernelRidge(kernel, alpha=0.1, landmarks=X[:M]).fit(X, Y)
     assert_allclose(model.predict(with_it(NEW)), plain.predict(NEW), atol=1e-8)
-    assert certified(model)["constant_features"] == 1
-    assert certified(plain)["constant_features"] == 0
+    assert diagnosed(model)["constant_features"] == 1
+    assert diagnosed(plain)["constant_features"] == 0
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
@@ -81,7 +81,7 @@ def test_rows_that_are_all_one_have_rank_one_and_the_mean_shrunk_by_the_penalty(
     with pytest.warns(RankDeficient, match="numerical rank 1; 19 landmarks"):
         model = KernelRidge(alpha=alpha, n_landmarks=M, random_state=0).fit(same, Y)
     assert model.rank_ == 1
-    report = certified(model)
+    report = diagnosed(model)
     assert (report["duplicate_landmarks"], report["constant_features"]) == (M - 1, D)
     # K is all ones: (n + α)w = Σy
     assert_allclose(model.predict(same[:2]), np.tile(Y.sum(axis=0) / (N + alpha), (2, 1)), rtol=1e-6)
@@ -97,7 +97,7 @@ def test_of_two_hundred_landmarks_a_hundred_repeat_and_predictions_are_those_of_
     with pytest.warns(RankDeficient, match="200 landmarks has numerical rank 100"):
         model.fit(X, Y)
     assert model.rank_ == 100
-    assert certified(model)["duplicate_landmarks"] == 100
+    assert diagnosed(model)["duplicate_landmarks"] == 100
     wanted = dense(lambda a, b: reference.gaussian(a, b, 0.4), points, 0.1, fit_intercept=fit_intercept)
     assert_allclose(model.predict(NEW), wanted, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_of_two_hundred_landmarks_a_hundred_repeat_and_predictions_are_those_of_
 def test_shapes_at_their_ends_give_the_dense_answer(n, m, d, q, fit_intercept):
     x, y, points = X[:n, :d], np.tile(Y, (1, 17))[:n, :q], np.vstack([X, NEW])[:m, :d] + 0.1
     model = quietly(KernelRidge(Gaussian(0.2), alpha=0.3, landmarks=points, fit_intercept=fit_intercept).fit, x, y)
-    certified(model)
+    diagnosed(model)
     wanted = dense(lambda a, b: reference.gaussian(a, b, 0.2), points, 0.3, x, y, NEW[:, :d], fit_intercept)
     assert_allclose(model.predict(NEW[:, :d]), wanted, atol=1e-7)
 
@@ -147,7 +147,7 @@ def test_rows_far_from_zero_are_fitted_as_near_it(offset):
     model = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=steps[:M] + offset).fit(steps + offset, Y)
     near = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=steps[:M]).fit(steps, Y)
     assert_allclose(model.predict(NEW + offset), near.predict(NEW), atol=1e-6)
-    certified(model)
+    diagnosed(model)
 
 
 # ---------------------------------------------------------------- F24: penalties and bandwidths at their ends
@@ -157,7 +157,7 @@ def test_rows_far_from_zero_are_fitted_as_near_it(offset):
 @pytest.mark.parametrize("alpha", [0.0, 1e-300])
 def test_hardly_a_penalty_leaves_small_residuals_and_fits_what_least_squares_fits(alpha, form):
     model = quietly(KernelRidge(Gaussian(0.5), alpha=alpha, **form).fit, X, Y)
-    certified(model)
+    diagnosed(model)
     K = reference.gaussian(X, form.get("landmarks", X), 0.5)
     wanted = K @ np.linalg.lstsq(K, Y, rcond=None)[0]
     assert_allclose(model.predict(X), wanted, atol=1e-6)
@@ -207,14 +207,14 @@ def test_leading_eigenpairs_have_small_residuals(name, dtype):
 @pytest.mark.parametrize("m", [1, 60, 300])
 @every_type
 def test_whitening_has_small_residuals(name, m, dtype):
-    A, certificates = matrix(name, m, dtype).astype(np.float64), Certificates()
-    whitening = whiten(A, eps=float(np.finfo(dtype).eps), certificates=certificates)
-    assert max(certificates.ratios.values(), default=0.0) < LIMIT
+    A, diagnostics = matrix(name, m, dtype).astype(np.float64), SolveDiagnostics()
+    whitening = whiten(A, eps=float(np.finfo(dtype).eps), diagnostics=diagnostics)
+    assert max(diagnostics.ratios.values(), default=0.0) < LIMIT
     if whitening.factor is not None:
         assert factorization(A, whitening.factor, kept=whitening.pivots, exact=True) < LIMIT
     assert whitening.rank == 0 if name == "zero" else whitening.rank >= 1
     # a condition that is stated is that of what is kept
-    assert certificates.figures.get("core_condition", 1.0) <= 10 * m**2 / float(np.finfo(dtype).eps)
+    assert diagnostics.figures.get("core_condition", 1.0) <= 10 * m**2 / float(np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -222,11 +222,11 @@ def test_whitening_has_small_residuals(name, m, dtype):
 def test_ridge_has_small_residuals(name, dtype):
     A, C = matrix(name, 60, dtype).astype(np.float64), np.random.default_rng(1).normal(size=(60, 5))
     for alpha in (0.0, 1e-300, 1e-12, 1e-3, 1e6):
-        certificates = Certificates()
-        w = ridge(A, C, alpha, certificates=certificates)
-        assert max(certificates.ratios.values()) < LIMIT, (alpha, certificates.ratios)
+        diagnostics = SolveDiagnostics()
+        w = ridge(A, C, alpha, diagnostics=diagnostics)
+        assert max(diagnostics.ratios.values()) < LIMIT, (alpha, diagnostics.ratios)
         assert np.isfinite(w).all()
-        assert 0 <= certificates.figures["effective_dof"] <= 60 * (1 + 1e-9)
+        assert 0 <= diagnostics.figures["effective_dof"] <= 60 * (1 + 1e-9)
 
 
 # ---------------------------------------------------------------- F26: any blocking of the rows
@@ -313,7 +313,7 @@ def test_sums_too_coarse_for_the_penalty_are_made_again_in_float64(long_steps):
     assert re.search(
         r"predictions would be off by .*: swept again with \w+ in float64", report["sweep"]["swept_again"][0]
     )
-    assert certified(model)["prediction_error"] < 1e-3
+    assert diagnosed(model)["prediction_error"] < 1e-3
     assert distance(model.predict(NEAR), fitted_values(model, 1e-6)) < 1e-3
 
 
@@ -323,7 +323,7 @@ def test_statistics_without_rows_cannot_be_mended_and_are_warned_of(long_steps):
     for again in (lambda: model.set_params(alpha=1e-6).refit(), lambda: model.partial_fit(NEAR, NEAR_Y)):
         with pytest.warns(Inaccurate, match=r"may differ from least squares in float64 by .* take a larger alpha"):
             again()
-        assert certified(model)["prediction_error"] > 1e-3
+        assert diagnosed(model)["prediction_error"] > 1e-3
         assert model.dtype_ == "float32"
 
 

@@ -163,7 +163,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
     score["confusion"] = chance.poisson(900, (10, 10)).tolist()
     score["worst"] = {"row": [1, 2], "true": [1, 2], "predicted": [2, 2], "margin": [-0.5, None]}
     score["worst"]["images"] = pack(chance.rand(2, 8, 8))
-    fit = {"certificates": {"whitening": 1e-3, "solution": 99.0, "rounding": 0.0, "prediction_error": 1.234e-12}}
+    fit = {"diagnostics": {"whitening": 1e-3, "solution": 99.0, "rounding": 0.0, "prediction_error": 1.234e-12}}
     fit["sweep"] = {"excess_by_step": [0.3, 0.02, 4e-4], "tol": 1e-3}
     records = [
         {"sigma": sigma, "alpha": alpha, "score": 0.9 - sigma / 100, "standard_error": 0.002, "rank": 1}
@@ -221,7 +221,7 @@ def test_names_from_outside_are_text(tab, scheduler, tmp_path):
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, tab, tmp_path):
     run = make_run(tmp_path / "run")
-    tell(run, ("score", values), ("fit", {"certificates": values, "sweep": values}), ("tune", {"records": [values]}))
+    tell(run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]}))
     tab.open(f"file://{write(run)}")
     tab.until("!document.getElementById('repeat').hidden")
     assert tab.evaluate("document.querySelectorAll('section > .failure').length") <= 2

@@ -83,7 +83,7 @@ def test_a_job_leaves_the_report_of_what_it_did(corpus, tmp_path):
     (sweep,) = job["sweeps"]
     assert sweep["states"] == "m" * kept["segments"]
     assert set(sweep["stage_seconds"]) >= {"block", "gram"}
-    assert job["figures"]["fit"]["certificates"]["prediction_error"] < 1e-3
+    assert job["figures"]["fit"]["diagnostics"]["prediction_error"] < 1e-3
 
 
 @pytest.mark.cluster

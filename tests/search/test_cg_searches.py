@@ -194,7 +194,7 @@ def test_the_best_model_is_the_fit_of_its_own_begun_where_its_folds_have_ended()
     own.fit(X, Y)
     best = found.best_estimator_
     assert best.n_iter_ < own.n_iter_
-    assert best.certificates_["excess"] <= 1e-6
+    assert best.diagnostics_["excess"] <= 1e-6
     assert_allclose(best.predict(X), own.predict(X), atol=0.01)
 
 

@@ -12,7 +12,7 @@ from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
 from bigkernel.estimators import precision
 from bigkernel.events.job import Note, observe
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
-from bigkernel.statistics.moments import Witness
+from bigkernel.statistics.moments import RoundingProbe
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 FOLDS = np.arange(N) % 3
@@ -88,7 +88,7 @@ def test_the_best_model_is_right_though_the_search_swept_in_float32():
         warnings.simplefilter("ignore", RankDeficient)
         search = SweepSearchCV(KernelRidge(landmarks=X[:120]), GRID, cv=FOLDS).fit(X, y)
     best, params = search.best_estimator_, search.best_params_
-    assert best.certificates_["prediction_error"] <= ENOUGH
+    assert best.diagnostics_["prediction_error"] <= ENOUGH
     wanted = least_squares(params["kernel"], X[:120].astype(float), X.astype(float), y, params["alpha"])
     assert distance(best.predict(X), wanted) <= PROMISE
 
@@ -126,7 +126,7 @@ def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
 
 def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
     X, y = TABLES[10]
-    monkeypatch.setattr(Witness, "sees", lambda witness, start, window: witness.every == 1)
+    monkeypatch.setattr(RoundingProbe, "sees", lambda probe, start, window: probe.every == 1)
     monkeypatch.setattr(precision, "windows_to_skip", lambda *_: 5)
     model = KernelRidge(Gaussian(2.0), alpha=0.1, landmarks=X[:60]).fit(X, y)
-    assert 0 < model.certificates_["prediction_error"] < 1e-9
+    assert 0 < model.diagnostics_["prediction_error"] < 1e-9

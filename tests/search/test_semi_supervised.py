@@ -129,7 +129,7 @@ def test_moments_are_kept_apart_for_the_refit(settings):
     alone = SSSL(Gaussian(1.2), alpha=0.1, n_components=best.n_components, **settings).fit(X, PARTLY)
     assert best.statistics_["rows"].tolist() == [N - LABELLED.sum(), LABELLED.sum()]
     for name, values in alone.statistics_.items():
-        if name not in ("E", "seen"):  # rounding, which differs from sum to sum
+        if name not in ("E", "probed_rows"):  # rounding, which differs from sum to sum
             assert_allclose(best.statistics_[name], values, rtol=1e-11, atol=1e-11, err_msg=name)
     more = NEW, np.full((15, 2), np.nan)
     assert_allclose(best.partial_fit(*more).predict(NEW), alone.partial_fit(*more).predict(NEW), atol=1e-9)
@@ -176,7 +176,7 @@ def test_each_candidate_of_eigenfunctions_knows_its_error():
             hidden = without(y, test)
             fine = clone(coarse).set_params(dtype="float64", **params).fit(rows, hidden).predict(rows)
             fitted = clone(coarse).set_params(**params).fit(rows, hidden)
-            of_fits.append(fitted.certificates_["prediction_error"])
+            of_fits.append(fitted.diagnostics_["prediction_error"])
             off.append(np.linalg.norm(fitted.predict(rows) - fine) / np.linalg.norm(fine))
         # one draw of the rounding of other groups tells as much
         assert max(off) / 10 <= told <= 30 * max(of_fits), (params, told, of_fits, off)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
 from bigkernel.solvers.anchor_graph import (
-    SidedMomentStatistic,
+    SourceTargetStatistic,
     anchor_weights,
     laplacian,
 )
@@ -42,7 +42,7 @@ def accumulate(statistic, cuts=(), block_rows=16, **columns):
 
 def statistic_of(kernel, **options):
     features = LandmarkMap(kernel, Z, np.dtype(np.float64), centre_of(kernel, Z, np.float64))
-    return SidedMomentStatistic(features, Targets(2, np.arange(2)), **options)
+    return SourceTargetStatistic(features, Targets(2, np.arange(2)), **options)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -57,7 +57,7 @@ def test_the_graph_is_the_same_in_whatever_dtype_the_blocks_are(sigma):
     kernel, found = Gaussian(sigma), []
     for dtype in (np.float32, np.float64):
         features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
-        statistic = SidedMomentStatistic(features, Targets(2, np.arange(2)), neighbours=K)
+        statistic = SourceTargetStatistic(features, Targets(2, np.arange(2)), neighbours=K)
         found.append(accumulate(statistic)["degrees"])
     assert_array_equal(*found)
     assert_allclose(found[1], WEIGHT @ weights_of(kernel), rtol=1e-9)
@@ -104,7 +104,7 @@ def test_the_laplacian_is_that_of_the_graph_of_all_rows(kernel):
 
 def test_moments_beside_the_anchors_are_those_without_them():
     statistic = statistic_of(Gaussian(1.2), neighbours=K)
-    plain = accumulate(SidedMomentStatistic(statistic.features, statistic.targets))
+    plain = accumulate(SourceTargetStatistic(statistic.features, statistic.targets))
     total = accumulate(statistic)
     for name, values in plain.items():
         assert_array_equal(total[name], values)
@@ -119,7 +119,7 @@ def test_a_landmark_that_is_nobodys_anchor_leaves_nothing():
 
 def test_the_cost_counts_anchors_beside_the_moments():
     statistic = statistic_of(Gaussian(1.2), neighbours=K)
-    plain = SidedMomentStatistic(statistic.features, statistic.targets).footprint(64)
+    plain = SourceTargetStatistic(statistic.features, statistic.targets).footprint(64)
     cost = statistic.footprint(64)
     assert cost.partial_bytes == plain.partial_bytes + 8 * (M * M + M)
     held = sum(values.nbytes for values in statistic.zero().values())
@@ -135,7 +135,7 @@ def test_the_memory_that_anchors_add_to_a_task_is_within_what_is_announced(dtype
     features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
     targets, found = Targets(c, np.arange(c)), {}
     for neighbours in (0, 5):
-        statistic = SidedMomentStatistic(features, targets, neighbours=neighbours)
+        statistic = SourceTargetStatistic(features, targets, neighbours=neighbours)
         total, chunk = statistic.zero(), Chunk(rows, y=labels, weight=np.ones(n), block_rows=1024)
         assert features.bound.n_features == d  # made before memory is counted
         tracemalloc.start()

@@ -14,7 +14,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.solvers.pseudo_labels import Asked, Decision, JointPseudoLabels, PseudoLabels, Sides, soft_labels
+from bigkernel.solvers.pseudo_labels import (
+    Decision,
+    JointPseudoLabels,
+    LabelQuery,
+    PseudoLabels,
+    SourceTarget,
+    soft_labels,
+)
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk
 
@@ -25,7 +32,7 @@ B = reference.gaussian(X, Z, 1.1)
 DOMAIN = rng.choice([2, 4, 9], N)
 LABEL = np.where((DOMAIN == 4) | (rng.uniform(size=N) < 0.2), -1, rng.integers(0, C, N))
 WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
-SIDES = Sides(Cells(np.array([2, 4, 9]), np.arange(C)), np.array([True, False, True]))
+SIDES = SourceTarget(Cells(np.array([2, 4, 9]), np.arange(C)), np.array([True, False, True]))
 FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
 NOW, BEFORE = (Decision(rng.normal(size=(M, C)), rng.normal(size=C)) for _ in range(2))
 TARGET = DOMAIN == 4
@@ -37,7 +44,7 @@ def accumulate(statistic, cuts=(), block_rows=16, **columns):
 
 
 def statistic_of(features, sides, decision, slope, before=None):
-    return JointPseudoLabels(features, (Asked(sides, decision, slope, before),))
+    return JointPseudoLabels(features, (LabelQuery(sides, decision, slope, before),))
 
 
 def alone(statistic, *given, **columns):
@@ -58,7 +65,7 @@ def test_the_target_the_labelled_source_and_nothing_else_are_the_sides():
 
 
 def test_without_domains_labels_tell_the_sides_apart():
-    sides = Sides(Cells(None, np.arange(C)), np.array([True, False]))
+    sides = SourceTarget(Cells(None, np.arange(C)), np.array([True, False]))
     target, source = sides.split(Chunk(X, y=LABEL))
     assert_array_equal(target, np.flatnonzero(LABEL < 0))
     assert_array_equal(source, np.flatnonzero(LABEL >= 0))
@@ -161,7 +168,7 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
     Z, rows = rng.normal(size=(m, d)), rng.normal(size=(n, d)).astype(dtype)
     features = LandmarkMap(Gaussian(3.0), Z, np.dtype(dtype), centre_of(Gaussian(3.0), Z, dtype))
     now, before = (Decision(rng.normal(size=(m, c)), np.zeros(c)) for _ in range(2))
-    sides = Sides(Cells(None, np.arange(c)), np.array([True, False]))
+    sides = SourceTarget(Cells(None, np.arange(c)), np.array([True, False]))
     statistic = statistic_of(features, sides, now, 2.0, before)
     total, chunk = statistic.zero(), Chunk(rows, y=np.full(n, -1), weight=np.ones(n), block_rows=1024)
     assert features.bound.n_features == d  # made before memory is counted
@@ -175,8 +182,8 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_decisions_side_by_side_have_the_bits_of_a_sweep_each(dtype):
     features = LandmarkMap(Gaussian(1.1), Z, np.dtype(dtype))
-    other = Sides(SIDES.cells, np.array([False, True, True]))
-    asked = (Asked(SIDES, NOW, 2.0, BEFORE), Asked(other, BEFORE, 5.0), Asked(SIDES, BEFORE, np.inf))
+    other = SourceTarget(SIDES.cells, np.array([False, True, True]))
+    asked = (LabelQuery(SIDES, NOW, 2.0, BEFORE), LabelQuery(other, BEFORE, 5.0), LabelQuery(SIDES, BEFORE, np.inf))
     joint = JointPseudoLabels(features, asked)
     total = accumulate(joint, cuts=(13, 50))
     for place, one in enumerate(asked):

@@ -1,4 +1,4 @@
-"""Certificates: right solves pass, wrong ones do not; cheap estimates are those of the matrices that they stand for."""
+"""Diagnostics: right solves pass, wrong ones do not; cheap estimates are those of the matrices that they stand for."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from scipy import linalg
 
 from bigkernel.errors import RankDeficient
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import LIMIT, Certificates
+from bigkernel.solvers.residuals import LIMIT, SolveDiagnostics
 from bigkernel.solvers.ridge import factorize, ridge
 from bigkernel.solvers.whitening import whiten
 
@@ -110,27 +110,27 @@ def test_repeated_rows_and_constant_columns_are_counted():
 def test_the_solvers_leave_their_figures_and_notes():
     core = np.eye(6)[:, [0, 1, 2, 2, 4, 5]]
     core = core.T @ core  # two landmarks are one
-    certificates = Certificates()
-    whitening = whiten(core, kernel="linear", certificates=certificates)  # no warning: notes
+    diagnostics = SolveDiagnostics()
+    whitening = whiten(core, kernel="linear", diagnostics=diagnostics)  # no warning: notes
     assert whitening.rank == 5
-    assert "numerical rank 5" in certificates.notes[0]
-    ridge(positive(30), np.ones((30, 2)), 0.1, certificates=certificates)
-    assert set(certificates.ratios) == {"whitening", "solution"}
-    assert set(certificates.figures) == {"core_condition", "solved_condition", "effective_dof"}
-    assert certificates.rounding == 0
-    assert not certificates.blind
+    assert "numerical rank 5" in diagnostics.notes[0]
+    ridge(positive(30), np.ones((30, 2)), 0.1, diagnostics=diagnostics)
+    assert set(diagnostics.ratios) == {"whitening", "solution"}
+    assert set(diagnostics.figures) == {"core_condition", "solved_condition", "effective_dof"}
+    assert diagnostics.rounding == 0
+    assert not diagnostics.penalty_lost
     with pytest.warns(RankDeficient, match="numerical rank 5") as caught:
-        certificates.warn()
+        diagnostics.warn()
     assert len(caught) == 1
 
 
 def test_a_ratio_above_the_limit_is_warned_of_by_name_and_so_is_one_that_is_no_number():
     for ratio in (30.1, float("nan"), float("inf")):
         with pytest.warns(RankDeficient, match=rf"residuals.*solution {ratio:.3g}; expected at most 30"):
-            Certificates({"whitening": 1.0, "solution": ratio}).warn()
+            SolveDiagnostics({"whitening": 1.0, "solution": ratio}).warn()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Certificates({"whitening": 30.0}).warn()
+        SolveDiagnostics({"whitening": 30.0}).warn()
 
 
 def test_rounding_is_met_where_eigenvalues_are_negative_and_beyond_a_hundred_penalties_the_answer_is_blind():
@@ -138,11 +138,11 @@ def test_rounding_is_met_where_eigenvalues_are_negative_and_beyond_a_hundred_pen
     Q = np.linalg.qr(np.random.default_rng(2).normal(size=(30, 30)))[0]
     G, C = (Q * values) @ Q.T, np.ones((30, 1))
     for alpha, blind in ((1e-2, False), (1.1e-5, False), (0.9e-5, True), (0.0, True)):
-        certificates = Certificates()
-        w = ridge((G + G.T) / 2, C, alpha, certificates=certificates)
-        assert certificates.blind is blind, alpha
+        diagnostics = SolveDiagnostics()
+        w = ridge((G + G.T) / 2, C, alpha, diagnostics=diagnostics)
+        assert diagnostics.penalty_lost is blind, alpha
         if alpha < 1e-3:
-            assert certificates.rounding == pytest.approx(1e-3, rel=1e-6)
+            assert diagnostics.rounding == pytest.approx(1e-3, rel=1e-6)
         # nothing is divided by less than a quarter of the rounding
         assert np.linalg.norm(w) <= np.linalg.norm(C) / max(alpha, 1e-3 / 4)
-        assert_allclose(certificates.ratios["solution"], 0, atol=LIMIT)
+        assert_allclose(diagnostics.ratios["solution"], 0, atol=LIMIT)

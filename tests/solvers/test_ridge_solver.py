@@ -12,8 +12,8 @@ from sklearn.kernel_ridge import KernelRidge
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
+from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
-from bigkernel.solvers.triangle_ridge import RowSystem
 from bigkernel.solvers.whitening import Whitening, centre, reduced, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian
 from bigkernel.solvers import whitening as coordinates
-from bigkernel.solvers.residuals import VECTORS, Certificates
+from bigkernel.solvers.residuals import VECTORS, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, WhitenedGram, factorize_unrotated, nystrom_ridge
 from bigkernel.solvers.whitening import centre, reduced, whiten
 from bigkernel.statistics.moments import Moments
@@ -41,13 +41,13 @@ def least_squares(B, whitening, alpha, fit_intercept):
     return fitted, WEIGHT @ (fitted - Y) ** 2
 
 
-def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, evidence=None):
-    certificates = Certificates()
+def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, estimate=None):
+    diagnostics = SolveDiagnostics()
     whitening = replace(whitening, core=None) if rotated else whitening
     found = nystrom_ridge(
-        moments, whitening, alpha, fit_intercept=fit_intercept, certificates=certificates, evidence=evidence
+        moments, whitening, alpha, fit_intercept=fit_intercept, diagnostics=diagnostics, estimate=estimate
     )
-    return found, certificates
+    return found, diagnostics
 
 
 def rotates(monkeypatch, moments, whitening, alpha, *, fit_intercept=False):
@@ -76,10 +76,10 @@ def test_certificates_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_
     _, moments, whitening = problem(sigma)
     seen = 1e-6 * rng.normal(size=(M, VECTORS))
     noise = 1e-7 * rng.normal(size=(40, M))
-    probed = {"E": whitening.restore(seen)[None], "seen": np.ones(1), "rows": np.ones(1)}
-    evidence = RoundingEstimate.of_probe(probed, noise, whitening)
+    probed = {"E": whitening.restore(seen)[None], "probed_rows": np.ones(1), "rows": np.ones(1)}
+    estimate = RoundingEstimate.of_probe(probed, noise, whitening)
     (_, one), (_, other) = (
-        solved(moments, whitening, alpha, rotated=flag, fit_intercept=fit_intercept, evidence=evidence)
+        solved(moments, whitening, alpha, rotated=flag, fit_intercept=fit_intercept, estimate=estimate)
         for flag in (False, True)
     )
     assert one.ratios["solution"] < 1
@@ -102,12 +102,12 @@ def test_the_rounding_of_the_solve_is_told(sigma, alpha):
     H, exact = G + alpha * Gaussian(sigma)(X[:M]), np.zeros_like(C)
     for _ in range(40):
         exact += np.linalg.solve(H.astype(float), (C - H @ exact).astype(float))
-    (coef, _, _), certificates = solved(
-        moments, whitening, alpha, rotated=False, evidence=RoundingEstimate(np.zeros(M), None)
+    (coef, _, _), diagnostics = solved(
+        moments, whitening, alpha, rotated=False, estimate=RoundingEstimate(np.zeros(M), None)
     )
     wanted = B @ exact.astype(float)
     error = np.linalg.norm(B @ coef - wanted) / np.linalg.norm(wanted)
-    assert error / 10 < certificates.errors.solve < 30 * error
+    assert error / 10 < diagnostics.errors.solve < 30 * error
 
 
 @pytest.mark.parametrize("why", ["small", "zero", "negative", "ill-conditioned", "lost", "many"])
@@ -136,7 +136,7 @@ def test_a_solve_takes_one_matrix_of_the_size_of_the_moments():
     )
     whitening = whiten(Gaussian(1.0)(Z), warn=False)
     tracemalloc.start()
-    nystrom_ridge(moments, whitening, 1.0, certificates=Certificates())
+    nystrom_ridge(moments, whitening, 1.0, diagnostics=SolveDiagnostics())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.6 * moments.G.nbytes

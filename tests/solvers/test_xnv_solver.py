@@ -8,7 +8,7 @@ import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.xnv import canonical_ridge, canonical_views
 from bigkernel.statistics.moments import Moments
 
@@ -125,7 +125,7 @@ def test_the_penalty_rises_as_the_correlation_falls():
 
 
 def test_the_solve_is_certified():
-    certificates = Certificates()
-    canonical_ridge(labelled(), canonical_views(everything(), M), ALPHA, certificates=certificates)
-    assert certificates.ratios["solution"] < 30
-    assert 0 < certificates.figures["effective_dof"] < M
+    diagnostics = SolveDiagnostics()
+    canonical_ridge(labelled(), canonical_views(everything(), M), ALPHA, diagnostics=diagnostics)
+    assert diagnostics.ratios["solution"] < 30
+    assert 0 < diagnostics.figures["effective_dof"] < M

@@ -18,7 +18,7 @@ from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, Targets
-from bigkernel.statistics.triangle import TriangleStatistic
+from bigkernel.statistics.qr import QRStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 N, D, M, CLASSES = 90, 3, 7, np.array([2, 5, 9])
@@ -67,7 +67,7 @@ def test_who_merges_in_another_way_does_so_in_place_too():
         owners = {name: next(one for one in kind.__mro__ if name in vars(one)) for name in ("merge", "merge_into")}
         assert owners["merge"] is owners["merge_into"], kind
         found.add(owners["merge"])
-    assert found >= {MomentStatistic, TriangleStatistic}
+    assert found >= {MomentStatistic, QRStatistic}
 
 
 def test_a_total_that_cannot_be_written_is_finished_in_a_copy_and_stays_finished():

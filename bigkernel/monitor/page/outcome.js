@@ -54,7 +54,7 @@ function tilesOf(found) {
     `error on ${rows}${spread(score.standard_error_percent, " %")}`]);
   if (isNumber(score.r2)) tiles.push([score.r2.toFixed(4), `R² on ${rows}`]);
   if (isNumber(score.mse)) tiles.push([number(score.mse), `mean squared error on ${rows}`]);
-  const error = found.fit?.certificates?.prediction_error;
+  const error = found.fit?.diagnostics?.prediction_error;
   if (isNumber(error)) tiles.push([error.toExponential(0), "estimated error of predictions by rounding"]);
   const sweeps = state.jobs.flatMap((job) => job.sweeps);
   if (sweeps.length) tiles.push([count(Math.max(...sweeps.map((sweep) => sweep.rows))), "rows"]);
@@ -178,12 +178,12 @@ function scoreMap(all, names, label) {
 // -- the fit, the plan and the settings ---------------------------------------------------------------------------
 
 function fit(found, run) {
-  const { certificates = {}, sweep = {}, rounds } = found.fit;
+  const { diagnostics = {}, sweep = {}, rounds } = found.fit;
   const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
   for (const name of ["foretold", "pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
   const nodes = [text("h2", "Fit")], checks = [];
-  const entries = Object.entries(certificates ?? {});
+  const entries = Object.entries(diagnostics ?? {});
   if (entries.length) {
     const lines = entries.map(([name, value]) => {
       const ratio = name in RATIOS, high = ratio && isNumber(value) && value > run.residual_limit;

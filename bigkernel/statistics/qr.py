@@ -25,7 +25,7 @@ MOST_COLUMNS = 4096  # q: 134 MB an R, and 2 q² flops a row in float64
 
 
 @dataclass(frozen=True, eq=False)
-class TriangleStatistic(MomentStatistic):
+class QRStatistic(MomentStatistic):
     """R of the labelled rows, with their `rows`, `n` = Σw, and `t`, `q` of the targets as in `MomentStatistic`.
 
     Blocks have the dtype of the map, which gives one; they are factored in float64.
@@ -74,7 +74,7 @@ class TriangleStatistic(MomentStatistic):
                     total["R"] = add_rows(total["R"], wide)
 
 
-def moved(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
+def shifted(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
     """R about points that are less by these numbers: of φ − a + `columns` (p,) and y − b + `targets` (c,); None: 0."""
     out, p = R.copy(), 0 if columns is None else len(columns)
     if columns is not None:
@@ -91,7 +91,7 @@ def selected(R: Array, columns: Array, width: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class TriangularRows:
+class FactoredRows:
     """Rows whose products are those of all rows: least squares on them is least squares on all."""
 
     # columns, targets: (k, p), (k, c), less their means where these are taken out
@@ -104,9 +104,9 @@ class TriangularRows:
     lengths: Array  # (p,) of the columns as they were factored
 
     @classmethod
-    def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> TriangularRows:
+    def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> FactoredRows:
         """Of R about `shift` (p,), None: 0; less their means where `centred`."""
-        lengths, about = np.linalg.norm(R[:, 1 : 1 + width], axis=0), moved(R, shift)
+        lengths, about = np.linalg.norm(R[:, 1 : 1 + width], axis=0), shifted(R, shift)
         means = about[0, 1:] / max(float(R[0, 0]), 1e-300)
         rows = about[1:, 1:] if centred else about[:, 1:]
         n = float(R[0, 0]) ** 2

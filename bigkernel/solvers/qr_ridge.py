@@ -1,6 +1,6 @@
 """Ridge from the R factor of a QR factorisation of the rows: no condition is squared.
 
-Least squares on the rows is least squares on R (`statistics.triangle`), and the penalty is so many rows more:
+Least squares on the rows is least squares on R (`statistics.qr`), and the penalty is so many rows more:
     min ‖Fw − Y‖² + ‖Pw‖²,   [F; P] = QS,   w = S⁻¹Qᵀ[Y; 0],
 F = R T and P = √α I in whitened coordinates.
 
@@ -24,10 +24,10 @@ from scipy import linalg
 from bigkernel.arrays import Array, Index
 from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.posterior import NystromPosterior
-from bigkernel.solvers.residuals import VECTORS, Certificates, Errors, dof_vectors, probes
+from bigkernel.solvers.residuals import VECTORS, Errors, SolveDiagnostics, dof_vectors, probes
 from bigkernel.solvers.ridge import ALL, CholeskyFactor, DenseFactor, Penalties, SpectralFactor, by_penalty
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.triangle import TriangularRows
+from bigkernel.statistics.qr import FactoredRows
 
 EPS = float(np.finfo(np.float64).eps)
 NULL = 8.0  # times ε√r of the largest singular value, below which one is null
@@ -120,11 +120,11 @@ class RowSystem:
             return float(((self.F @ (S.spectrum[2].T / S.spectrum[1])) ** 2).sum())
         return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
 
-    def certify(self, solution: Stacked, certificates: Certificates, coef: Array | None = None) -> None:
+    def diagnose(self, solution: Stacked, diagnostics: SolveDiagnostics, coef: Array | None = None) -> None:
         """Leave condition, effective degrees of freedom and errors; `coef`: Tw, where it was chosen otherwise."""
-        certificates.figures["effective_dof"] = self.effective_dof(solution)
-        certificates.figures["solved_condition"] = solution.condition
-        certificates.errors = self.error(solution, coef)
+        diagnostics.figures["effective_dof"] = self.effective_dof(solution)
+        diagnostics.figures["solved_condition"] = solution.condition
+        diagnostics.errors = self.error(solution, coef)
 
     def error(self, solution: Stacked, coef: Array | None = None) -> Errors:
         """The errors of predictions, relative to their norm; see the module."""
@@ -166,34 +166,34 @@ def nystrom_ridge_of(
     fit_intercept: bool,
     rows: float,
     noise: float,
-    certificates: Certificates,
+    diagnostics: SolveDiagnostics,
 ) -> tuple[Array, Array, Array, Penalties]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
     R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
     "gcv" chooses α from the same rows. `noise` is the standard deviation of a value of a block.
     """
-    part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
+    part = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
     system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
 
-    def solve(value: float, chosen: Index, noted: Certificates) -> tuple[Array, ...]:
+    def solve(value: float, chosen: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
         solution = system.solve(value, chosen)
-        system.certify(solution, noted)
+        system.diagnose(solution, noted)
         return solution.w, solution.squares
 
-    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
+    w, error = by_penalty(penalty, part.targets.shape[1], diagnostics, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 
 
-def triangle_posterior(
+def qr_posterior(
     R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
 ) -> NystromPosterior:
     """`posterior.nystrom_posterior` from the R factor (q, q) of the rows about `shift` (p,), None: 0."""
-    part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
+    part = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = whitening.reduce(part.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
     # ΦᵀWΦ + αI = SᵀS
