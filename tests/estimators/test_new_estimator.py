@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 
 import dask.array as da
@@ -48,7 +49,10 @@ def test_it_is_short_and_complete(example):
 
 
 def test_the_design_shows_the_fit_as_it_is():
-    shown = [inspect.getsource(one) for one in (fitting.judge, fitting.FitTrial.attempt, fitting.fit_moments)]
+    shown = [
+        textwrap.dedent(inspect.getsource(one))
+        for one in (fitting.judge, fitting.FitTrial.attempt, fitting.fit_moments)
+    ]
     assert all(source in DESIGN for source in shown)
     assert sum(len(source.splitlines()) for source in shown) <= 70
 
