@@ -692,8 +692,8 @@ class LandmarkEstimator(RowsEstimator):
         `diagnostics`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
         error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
         moments, landmarks that repeat another and features that do not vary among them, and `prediction_error`: how far
-        predictions are from least squares in float64, relative to their norm (`solvers.accuracy`). Of classifiers with
-        `probability`, the rows of the calibration and their log-loss.
+        predictions are from least squares in float64, relative to their norm (`solvers.ridge`, `solvers.accuracy`). Of
+        classifiers with `probability`, the rows of the calibration and their log-loss.
         """
         check_is_fitted(self)
         fit = self._require("fit")

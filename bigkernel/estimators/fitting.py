@@ -1,13 +1,15 @@
-"""How every method is fitted: columns, one sweep of sums, a small solve, its estimated error.
+"""How methods are fitted from sums: columns, one sweep, a small solve, its estimated error.
 
-`judge` is the loop: where rounding may move predictions too far, the rows are swept again in the next precision. A
-method is a frozen value (`Method`) that says what is summed and how the sums are solved. Searches run the same steps
-for many candidates and folds (`search.judging`).
+`judge` repeats a sweep in the next precision where rounding may move predictions too far, for fits and for searches,
+whose solves are those of many candidates and folds (`search.sweeps`). A method is a frozen value (`Method`) that says
+what is summed and how the sums are solved. Exact fits (`fit_exact`), conjugate gradients, logistic regression and the
+QR factorisation after a fit do not pass `judge`.
 Shapes: p columns, c targets, g groups of rows.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar, cast
@@ -247,7 +249,7 @@ def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) 
 
 
 @dataclass(eq=False, kw_only=True)
-class Trial:
+class Trial(ABC):
     """What is solved from the sums of one basis: a fit, or in a search all candidates of a kernel on all folds.
 
     Attributes
@@ -279,8 +281,9 @@ class Trial:
         self.notes.append(f"{off}: swept again with {what}")
         return True
 
-    def refuse(self, error: PlanTooLarge) -> None:
-        """Stay with the solution there is, as a sweep in the next precision does not fit."""
+    @abstractmethod
+    def keep_coarser(self, error: PlanTooLarge) -> None:
+        """Go back to the solution there is, as a sweep in the next precision does not fit."""
 
 
 T = TypeVar("T", bound=Trial)
@@ -306,7 +309,7 @@ def judge(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[
             attempt(trials)
         except PlanTooLarge as error:
             for trial in trials:
-                trial.refuse(error)
+                trial.keep_coarser(error)
             break
     yield trials
 
@@ -342,7 +345,7 @@ class FitTrial(Trial, Generic[R, S]):
         self.errors = diagnostics.errors if method.probed else None
         self.hidden = method.hides(self.solved.solution)
 
-    def refuse(self, error: PlanTooLarge) -> None:
+    def keep_coarser(self, error: PlanTooLarge) -> None:
         """See `Trial`; with a warning."""
         off, _, what = self.notes.pop().partition(": swept again with ")
         note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"

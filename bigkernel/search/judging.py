@@ -40,24 +40,30 @@ class KernelTrial(Trial):
     Attributes
     ----------
     members : the candidates, which share a basis
+    coarser : the basis before the last one
     fits : whether a worker has the memory for a sweep of them, as their basis is
     """
 
     members: list[Candidate]
     fits: Callable[[list[Candidate]], bool]
     solved: list[FoldSolutions] = field(default_factory=list)
+    coarser: Columns = field(init=False)
 
     def refine(self) -> bool:
         """See `Trial`; only where memory allows."""
-        before = self.basis
+        self.coarser = self.basis
         if not super().refine():
             return False
         self._share(self.basis)
         if not self.fits(self.members):
+            self._share(self.coarser)
             self.notes.pop()
-            self._share(before)
             return False
         return True
+
+    def keep_coarser(self, error: PlanTooLarge) -> None:
+        """See `Trial`; `Inaccurate` is warned of as of any candidate that is off."""
+        self._share(self.coarser)
 
     def _share(self, basis: Columns) -> None:
         self.basis = basis

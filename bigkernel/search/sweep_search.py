@@ -153,7 +153,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     ----------
     cv_results_ : dict of arrays, the columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and
         `prediction_error`, how far the predictions of a candidate are from least squares in float64, relative to their
-        norm (`solvers.accuracy`; NaN: not known, as of linear and exact models). Kernels of candidates beyond
+        norm (`solvers.ridge`, `solvers.accuracy`; NaN: not known). Kernels of candidates beyond
         a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`). Where
         conjugate gradients fit candidates, it is what `tol` leaves, and `converged` tells whose descents have come to
         their end on all splits: the others rank behind them, and are no choice unless all are like them.

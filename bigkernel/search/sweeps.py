@@ -2,7 +2,7 @@
 
 Candidates that share a kernel share its moments; what is left, α, the number of components and the intercept, costs a
 small solve each, on every fold: moments without a fold are the total less those of the fold. The error of a solve has a
-formula in whitened coordinates (`solvers.accuracy`); eigenfunctions and canonical directions are solved again from
+formula in whitened coordinates (`solvers.ridge`); eigenfunctions and canonical directions are solved again from
 perturbed sums.
 Shapes: p columns that solutions have coefficients of, r coordinates, k candidates, c targets, K kernels, F folds.
 """

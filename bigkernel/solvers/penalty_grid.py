@@ -80,7 +80,7 @@ class Coordinates:
 
 
 def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
-    """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
+    """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
         return Coordinates(Whitening(len(core), len(core)), V)

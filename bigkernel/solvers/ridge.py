@@ -329,7 +329,7 @@ class _TridiagonalFactor(Factor):
 
 @dataclass(frozen=True, eq=False)
 class RoundingEstimate:
-    """RoundingEstimate of the errors behind moments, in whitened coordinates."""
+    """How large the rounding of sums, blocks and solve is, in whitened coordinates."""
 
     sums: Array  # (r,) the a_i of the sums
     blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows

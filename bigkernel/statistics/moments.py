@@ -5,7 +5,7 @@ every accumulator can be added, stored and sent alike. Where it has a `finish` t
 The moments of a feature map φ (width p) with targets (c) are
     n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
 kept apart for as many groups of rows as asked (labelled and unlabelled, folds of cross-validation), and for each kernel
-of a family. They add over chunks, workers and days, and everything in `solve` needs nothing else.
+of a family. They add over chunks, workers and days, and solves need nothing else.
 """
 
 from __future__ import annotations

@@ -8,9 +8,11 @@ from peers import cells
 from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
-from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
+from bigkernel.errors import BestAtEdge, Inaccurate, PlanTooLarge, RankDeficient
 from bigkernel.estimators import precision
+from bigkernel.estimators.precision import probed_sweep
 from bigkernel.events.job import Note, observe
+from bigkernel.search import sweeps
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.statistics.moments import RoundingProbe
 
@@ -130,3 +132,21 @@ def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
     monkeypatch.setattr(precision, "windows_to_skip", lambda *_: 5)
     model = KernelRidge(Gaussian(2.0), alpha=0.1, landmarks=X[:60]).fit(X, y)
     assert 0 < model.diagnostics_["prediction_error"] < 1e-9
+
+
+def test_a_finer_sweep_that_does_not_fit_after_all_leaves_the_coarser_basis_to_its_sums(monkeypatch):
+    X, y = TABLES[10]
+    X = X.astype("f4")
+
+    def refuse_finer(rows, statistic, *others, **options):
+        if statistic.sums is not None:
+            raise PlanTooLarge("a fuller worker")
+        return probed_sweep(rows, statistic, *others, **options)
+
+    monkeypatch.setattr(sweeps, "probed_sweep", refuse_finer)
+    search, _, (of_search, of_best) = searched(X, y, KernelRidge(landmarks=X[:120], dtype="float32"), refit=True)
+    assert "kernels are swept again with sums in float64" in of_search
+    # the fit of the best begins with the sums of the search in the precision that they have
+    assert of_best.startswith("KernelRidge: ")
+    assert of_best.endswith("swept again with sums in float64")
+    assert search.best_estimator_.diagnostics_["prediction_error"] > 0
