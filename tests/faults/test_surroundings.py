@@ -100,13 +100,14 @@ def turn(disk, how, hold, left):
     try:
         wait_until(hold.holding, what="a task that is held")
         left.mkdir()
-        remount(disk, how)
+        wait_until(lambda: remount(disk, how, check=False), what="a moment without a file that is being written")
     finally:
         Path(hold.gate).touch()
 
 
-def remount(disk, how):
-    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], capture_output=True, check=True)
+def remount(disk, how, *, check=True):
+    words = ["mount", "-o", f"remount,{how}", str(disk)]
+    return subprocess.run(words, capture_output=True, check=check).returncode == 0
 
 
 # ---------------------------------------------------------------- homes
