@@ -169,12 +169,18 @@ def _require_safe(given: Mapping[str, Any], at: str) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data alone: aliases are refused, a few of which make 10⁹ values."""
+    """Plain data alone: aliases, a few of which make 10⁹ values, and keys that are given twice are refused."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise ValueError("an alias (*name)")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise ValueError(f"{show(min(twice))} is given twice")
+        return super().construct_mapping(node, deep=deep)
 
 
 def _checked(found: Any, at: str) -> dict[str, Any]:

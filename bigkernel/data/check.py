@@ -135,7 +135,7 @@ def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[Checked
 
     A chunk that is missing, does not decode, or holds values that `judge` objects to carries its error.
     """
-    n_rows, step = array.shape[0], array.chunks[0]
+    n_rows, step = (array.shape[0], array.chunks[0]) if array.ndim else (1, 1)
     chunk_bytes = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize
 
     def check_one(start: int) -> CheckedChunk:

@@ -353,9 +353,10 @@ class CorpusWriter:
     def __enter__(self) -> CorpusWriter:
         atomic_write.require_target(self.target, "the corpus")
         with ExitStack() as stack:
-            stack.enter_context(claimed(self.target, "the corpus"))
+            alone = stack.enter_context(claimed(self.target, "the corpus"))
             stack.enter_context(atomic_write.writing(self.target, passing=False))
-            atomic_write.clear_orphans(self.target)
+            if alone:  # else what is there may be that of another writer of this process
+                atomic_write.clear_orphans(self.target)
             publishing = zarr_arrays.publishing(self.target, kind="corpus", overwrite=self._overwrite)
             self.path = stack.enter_context(publishing)
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())

@@ -298,6 +298,8 @@ def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [part.name for part in dataclasses.fields(value) if part.init]
         return dataclasses.replace(value, **{name: _mapped(getattr(value, name), kind, change) for name in fields})
+    if type(value) is tuple:
+        return tuple(_mapped(item, kind, change) for item in value)
     return value
 
 

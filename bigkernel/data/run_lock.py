@@ -113,14 +113,14 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
 
 
 @contextmanager
-def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Be the only driver that writes a target, for a block; what this process has claimed already it has.
+def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
+    """Be the only driver that writes a target, for a block; what this process has claimed already it has: False.
 
     The claim is a hidden directory beside the target. One whose process is dead is taken; RunLocked says who is alive.
     """
     target = Path(os.path.realpath(path))
     if str(target) in _claimed:
-        yield
+        yield False
         return
     directory = target.with_name(f".{target.name}.claim")
     with writing(directory, passing=False):
@@ -132,7 +132,7 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         raise RunLocked(f"{os.fspath(path)}: {what} is being written: {error}") from None
     _claimed.add(str(target))
     try:
-        yield
+        yield True
     finally:
         _claimed.discard(str(target))
         lock.release()

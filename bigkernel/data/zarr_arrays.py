@@ -160,12 +160,12 @@ def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 def kind_of(root: str | os.PathLike[str]) -> str | None:
     """Return the kind that a group says that it is: "corpus", "predictions", …; None where it is none of ours.
 
-    Nothing is verified; `read_manifest` does that.
+    Nothing is verified; `read_manifest` does that. Damaged metadata beside a manifest and rows are those of a corpus.
     """
     try:
         return str(json.loads(read_metadata(Path(root, METADATA)))["attributes"][ATTRIBUTE]["kind"])
     except (DataError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+        return "corpus" if has_manifest(root) and Path(root, "x").is_dir() else None
 
 
 def array_names(root: Path) -> list[str]:
@@ -285,6 +285,8 @@ class Store:
 
     def digests(self, name: str, array: zarr.Array) -> ChunkDigests:
         """Take the digests of all chunks of an array; chunks that are not those of the manifest are an error."""
+        if array.nchunks != self.manifest.arrays[name].files:  # before as many keys are listed as an array may claim
+            self._explain(array)
         base, keys = directory_of(array), list(chunk_keys(array))
         try:
             found = {key: _size_and_end(base / key) for key in keys}
@@ -385,7 +387,7 @@ def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None 
     ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
     """
     try:
-        values = np.asarray(array[start:stop])
+        values = np.asarray(array[start:stop] if array.ndim else array[...])
         if digests is not None and stop > start:
             digests.require(array, start, stop)
         return values

@@ -134,7 +134,7 @@ class RunningSweep:
     def add_receipt(self, receipt: Receipt) -> None:
         """Collect the receipt of a finished segment, and tell of the attempts that failed before it."""
         self.receipts.append(receipt)
-        for reason in receipt.retries:
+        for reason in () if receipt.resumed else receipt.retries:
             self.note("retry", f"{self.schedule.name_of(receipt.node)}: tried again after {reason}")
         if receipt.starts > 1 and not receipt.resumed:
             self.note("repeat", f"{self.schedule.name_of(receipt.node)}: begun {receipt.starts} times")

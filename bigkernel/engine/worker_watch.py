@@ -158,9 +158,10 @@ class Watch:
         texts = []
         for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
             metrics, limit = worker["metrics"], worker["memory_limit"]
+            tasks = metrics.get("task_counts", {}).get("executing", 0)
             texts.append(
                 f"{address} {worker['status']}, {metrics.get('memory', 0) / 1e6:,.0f}"
-                f"{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {metrics.get('executing', 0)} tasks, heard of "
+                f"{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {tasks} tasks, heard of "
                 f"{max(0.0, time.time() - worker['last_seen']):.0f} s ago"
             )
         return "; ".join(texts) or "none"

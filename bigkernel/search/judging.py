@@ -40,30 +40,29 @@ class KernelTrial(Trial):
     Attributes
     ----------
     members : the candidates, which share a basis
-    coarser : the basis before the last one
+    solved_in : the basis of the solutions
     fits : whether a worker has the memory for a sweep of them, as their basis is
     """
 
     members: list[Candidate]
     fits: Callable[[list[Candidate]], bool]
     solved: list[FoldSolutions] = field(default_factory=list)
-    coarser: Columns = field(init=False)
+    solved_in: Columns = field(init=False)
 
     def refine(self) -> bool:
         """See `Trial`; only where memory allows."""
-        self.coarser = self.basis
         if not super().refine():
             return False
         self._share(self.basis)
         if not self.fits(self.members):
-            self._share(self.coarser)
+            self._share(self.solved_in)
             self.notes.pop()
             return False
         return True
 
     def keep_coarser(self, error: PlanTooLarge) -> None:
         """See `Trial`; `Inaccurate` is warned of as of any candidate that is off."""
-        self._share(self.coarser)
+        self._share(self.solved_in)
 
     def _share(self, basis: Columns) -> None:
         self.basis = basis
@@ -72,7 +71,7 @@ class KernelTrial(Trial):
 
     def note(self, solved: list[FoldSolutions], *, probed: bool) -> None:
         """Note the solutions by fold, and the largest error among them."""
-        self.solved, known = solved, []
+        self.solved, self.solved_in, known = solved, self.basis, []
         if probed:
             known = [error for fold in solved for error in fold.errors if error is not None]
         self.errors: Errors | None = max(known, key=lambda error: error.total, default=None)

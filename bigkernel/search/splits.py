@@ -94,14 +94,17 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
         return [Partition(cv, tuple(range(_several(cv.count))))]
     if hasattr(cv, "split") and not isinstance(cv, type):
         return _drawn(cv, rows, labelled, classifier=classifier)
-    if isinstance(cv, Iterable) and not isinstance(cv, type):
+    if hasattr(cv, "dtype"):
+        column = np.asarray(cv)
+        if column.ndim == 1 and column.dtype.kind in "iu":
+            return [_column(rows, column)]
+    elif isinstance(cv, Iterable) and not isinstance(cv, type):
         given = list(cv)
-        if hasattr(cv, "dtype") or (given and isinstance(given[0], Integral)):
-            column = np.asarray(cv if hasattr(cv, "dtype") else given)
-            if column.ndim == 1 and column.dtype.kind in "iu":
-                return [_column(rows, column)]
-        else:
+        if not (given and isinstance(given[0], Integral)):
             return _drawn(given, rows, labelled, classifier=classifier)
+        column = np.asarray(given)
+        if column.ndim == 1 and column.dtype.kind in "iu":
+            return [_column(rows, column)]
     raise ConfigError(
         "cv: expected a number of folds, a share below 1 of rows to hold out, 'domains', a splitter, an array of "
         f"folds or pairs (train, test), found {cv!r}"

@@ -69,7 +69,7 @@ class Outcome:
     fits: list[Record] = field(default_factory=list)
     # a record a view, a number of rows and of landmarks, with the error in % and its standard error
     errors: list[Record] = field(default_factory=list)
-    verdict: Record = field(default_factory=dict)  # of the last model on the test digits, see `cli.judgement`
+    verdict: Record = field(default_factory=dict)  # of the last model on the test digits, see `estimators.evaluation`
     workers: int = 0
     searched_rows: int = 0
     model: str = ""

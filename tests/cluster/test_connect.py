@@ -297,6 +297,7 @@ def test_what_does_not_fit_is_refused_by_the_path_of_its_key(found, message, tmp
     "text, message",
     [
         ("a: &x 1\nb: *x\n", r"an alias \(\*name\)"),
+        ("kind: local\nkind: ssh\n", "kind is given twice"),
         ("a: !!python/name:os.system\n", "cannot be read as YAML of a cluster"),
         ("#" * 70_000, "more than 65536 characters"),
     ],

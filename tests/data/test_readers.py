@@ -497,3 +497,13 @@ def test_without_its_library_a_format_names_the_extra(monkeypatch, module, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[data\]"'):
         list(open_source(path).batches())
+
+
+def test_pictures_and_vectors_of_a_matlab_file(tmp_path):
+    scipy.io.savemat(tmp_path / "p.mat", {"X": np.ones((12, 8, 8), "u1"), "y": np.arange(12)})
+    found = open_source(tmp_path / "p.mat")
+    assert (found.n_features, found.image_shape, found.scale) == (64, (8, 8), 255.0)
+    scipy.io.savemat(tmp_path / "v.mat", {"X": np.ones((1, 12)), "w": np.arange(3)})
+    with pytest.raises(DataError, match="vector of 12 numbers; give x=NAME"):
+        open_source(tmp_path / "v.mat", y="none")
+    assert open_source(tmp_path / "v.mat", x="X", y="none").n_features == 12

@@ -14,7 +14,7 @@ from probes import Sums, Touch
 
 import bigkernel
 from bigkernel.config import settings
-from bigkernel.data import run_directory, zarr_arrays
+from bigkernel.data import check, run_directory, zarr_arrays
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.run_directory import ArrayRef, Run, attach, detach, read_sealed, write_sealed
 from bigkernel.engine.rows import as_rows
@@ -300,3 +300,18 @@ def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
 def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
     run_directory.write_json(tmp_path / "a.json", {"a": 1})
     assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
+
+
+def test_large_arrays_in_tuples_are_kept_apart_too(tmp_path):
+    large = np.arange(20_000.0)
+    run = Run(tmp_path / "run")
+    apart = detach(Targets(1, classes=(large, 3)), run)
+    assert isinstance(apart.classes[0], ArrayRef)
+    assert_array_equal(attach(apart, str(run.path)).classes[0], large)
+
+
+def test_a_partial_without_dimensions_is_checked_as_any(tmp_path):
+    array = zarr.create_array(tmp_path / "a", shape=(), dtype="f8")
+    array[...] = 3.0
+    (found,) = check.check_chunks(array, "a", lambda *_: "")
+    assert not found.damage

@@ -1,5 +1,7 @@
 """Corpora from Python: what arrays, frames and generators hold comes back; rows of a corpus are read as of an array."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask.array as da
@@ -208,3 +210,29 @@ def test_a_lost_chunk_is_no_zeros(corpus):
     assert_array_equal(corpus[:30], X[:30])
     with pytest.raises(ChunkMissing):
         corpus[25:35]
+
+
+def test_two_writers_of_a_process_do_not_disturb_one_another(tmp_path):
+    begun, done = threading.Event(), threading.Event()
+
+    def slow():
+        yield np.ones((40, 3))
+        begun.set()
+        assert done.wait(60)
+        yield np.ones((40, 3))
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(write_corpus, tmp_path / "c", slow(), overwrite=True, chunk_rows=20)
+        assert begun.wait(60)
+        write_corpus(tmp_path / "c", np.zeros((10, 3)), overwrite=True)
+        done.set()
+        first.result()
+    assert open_corpus(tmp_path / "c").n_rows == 80
+
+
+def test_a_corpus_whose_metadata_are_damaged_can_be_written_again(corpus):
+    metadata = Path(corpus.path, "zarr.json")
+    metadata.write_bytes(metadata.read_bytes()[:-20])
+    with pytest.raises(DataError, match="not as it was"):
+        open_corpus(corpus.path)
+    assert write_corpus(corpus.path, np.zeros((10, 3)), overwrite=True).n_rows == 10

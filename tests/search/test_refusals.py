@@ -198,8 +198,34 @@ def test_r2_of_a_constant_that_is_met_is_one():
 
 @pytest.mark.parametrize(
     "cv",
-    [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], [1.5] * N, 3j, {0: 1}],
-    ids=["object", "float", "bool", "name", "class", "matrix", "floats", "names", "list of floats", "complex", "dict"],
+    [
+        object(),
+        1.5,
+        True,
+        "loo",
+        KFold,
+        np.zeros((N, 2), int),
+        np.array(3),
+        rng.uniform(size=N),
+        ["a", "b"],
+        [1.5] * N,
+        3j,
+        {0: 1},
+    ],
+    ids=[
+        "object",
+        "float",
+        "bool",
+        "name",
+        "class",
+        "matrix",
+        "no axis",
+        "floats",
+        "names",
+        "list of floats",
+        "complex",
+        "dict",
+    ],
 )
 def test_folds_that_are_nothing(cv):
     assert refuse((ConfigError, DataError), "cv: ", cv=cv)

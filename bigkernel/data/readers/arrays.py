@@ -151,6 +151,8 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
         most = max((np.prod(array.shape, dtype=object) for array in matrices), default=0)
         found = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
     rows = _single(path, arrays, found, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
+    if x is None and len(rows.shape) == 2 and rows.shape[0] == 1 < rows.shape[1]:
+        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; give x=NAME to take it for one row")
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
     vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
@@ -288,10 +290,12 @@ def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source
     rows, labels = _choose(path, _variables(path), x, y)
     if labels is not None and labels.shape[0] == 1:
         labels = replace(labels, shape=labels.shape[1:])
-    side = _IMAGE_SIDES.get(rows.shape[-1])
-    scale = 255.0 if side and rows.kind == "uint8" else 1.0
-    image_shape = (side, side) if side else None
-    return source_of_arrays("mat", path, rows, labels, image_shape=image_shape, scale=scale, files=(path,))
+    pictures: dict[str, Any] = {}
+    if len(rows.shape) == 2:
+        side = _IMAGE_SIDES.get(rows.shape[-1])
+        pictures["scale"] = 255.0 if side and rows.kind == "uint8" else 1.0
+        pictures["image_shape"] = (side, side) if side else None
+    return source_of_arrays("mat", path, rows, labels, files=(path,), **pictures)
 
 
 def _parsed(path: str, parse: Callable[[], Any]) -> Any:
