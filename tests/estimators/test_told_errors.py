@@ -172,9 +172,11 @@ def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
+@pytest.mark.parametrize("scale", [1.0, 1e6])
 @pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-2), (2.0, 1e-4), (3.0, 1e-5)])
-def test_deviations_tell_their_error(sigma, alpha):
-    given = {"kernel": Gaussian(sigma), "alpha": alpha, "landmarks": Z}
+def test_deviations_tell_their_error(sigma, alpha, scale):
+    alpha *= scale
+    given = {"kernel": scale * Gaussian(sigma), "alpha": alpha, "landmarks": Z}
     exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
     wanted = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)
@@ -186,7 +188,7 @@ def test_deviations_tell_their_error(sigma, alpha):
     of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=False)
     told = deviation_error(model._fitted, whitening, of_sums)
     block = model.kernel_(X[:300].astype(float), Z.astype(float))
-    found = np.sqrt(of_sums(model._fitted.moments).variance(block, np.ones(300)))
+    found = np.sqrt(of_sums(model._fitted.moments).variance(block, scale * np.ones(300)))
     off = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
     assert off / 10 < told < 60 * off
 
