@@ -19,43 +19,43 @@ class DataError(BigKernelError, ValueError):
     exit_code = 3
 
 
-class ChunkCorrupt(DataError):
+class ChunkCorruptError(DataError):
     """A stored chunk does not decode or fails its checksum; names the array and the chunk."""
 
 
-class ChunkMissing(DataError):
+class ChunkMissingError(DataError):
     """A chunk that should be stored is not there; names the array and the chunk."""
 
 
-class PlanTooLarge(BigKernelError, ValueError):
+class PlanTooLargeError(BigKernelError, ValueError):
     """The job cannot fit in the memory that it was given; says which landmarks, chunk or dtype would."""
 
     exit_code = 4
 
 
-class ResumeMismatch(BigKernelError):
+class ResumeMismatchError(BigKernelError):
     """The run on disk belongs to another job; names the field that differs."""
 
     exit_code = 5
 
 
-class RunLocked(BigKernelError):
+class RunLockedError(BigKernelError):
     """Another driver, alive, works in this run directory; names its host and process."""
 
     exit_code = 9
 
 
-class Stalled(BigKernelError):
+class StalledError(BigKernelError):
     """A bounded wait ran out, or the cluster was lost; carries what was waited for and for how many seconds."""
 
     exit_code = 6
 
 
-class TaskAbandoned(Stalled):
+class TaskAbandonedError(StalledError):
     """A task ended one worker process after another and was given up; names its rows and what the workers said."""
 
 
-class ModelRejected(BigKernelError, ValueError):
+class ModelRejectedError(BigKernelError, ValueError):
     """A model file is damaged, of an unknown format or not to be trusted."""
 
     exit_code = 7
@@ -67,24 +67,24 @@ class ConfigError(BigKernelError, ValueError):
     exit_code = 8
 
 
-class RankDeficient(UserWarning):
+class RankDeficiencyWarning(UserWarning):
     """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m.
 
     Or the rows give fewer landmarks than were asked for.
     """
 
 
-class Inaccurate(UserWarning):
+class AccuracyWarning(UserWarning):
     """Predictions may differ from those of least squares in float64 by more than 1e-3 of their norm; names how far."""
 
 
-class PseudoLabelsCollapsed(UserWarning):
+class CollapsedLabelsWarning(UserWarning):
     """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""
 
 
-class DifferentBlas(UserWarning):
+class DifferentBlasWarning(UserWarning):
     """The driver cannot solve with the BLAS that a run began with; names threads and libraries, then and now."""
 
 
-class BestAtEdge(UserWarning):
+class BestAtEdgeWarning(UserWarning):
     """The best candidate of a search lies at an end of its grid; names the parameter, the side and what to add."""

@@ -14,13 +14,13 @@ import yaml
 from bigkernel import config
 from bigkernel.config import Settings, settings
 from bigkernel.errors import (
-    BestAtEdge,
+    AccuracyWarning,
+    BestAtEdgeWarning,
     BigKernelError,
+    CollapsedLabelsWarning,
     ConfigError,
-    DifferentBlas,
-    Inaccurate,
-    PseudoLabelsCollapsed,
-    RankDeficient,
+    DifferentBlasWarning,
+    RankDeficiencyWarning,
 )
 
 
@@ -117,7 +117,13 @@ def test_every_error_of_ours_is_in_one_tree_with_an_exit_code_of_its_own():
     from bigkernel import errors
 
     named = {value for value in vars(errors).values() if isinstance(value, type)}
-    named -= {RankDeficient, Inaccurate, PseudoLabelsCollapsed, DifferentBlas, BestAtEdge}  # warnings
+    named -= {
+        RankDeficiencyWarning,
+        AccuracyWarning,
+        CollapsedLabelsWarning,
+        DifferentBlasWarning,
+        BestAtEdgeWarning,
+    }  # warnings
     assert named == {kind for kind in below(BigKernelError) if kind.__module__ == errors.__name__}
     codes = {kind.exit_code for kind in named}
     assert codes == {1, 3, 4, 5, 6, 7, 8, 9}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import inspect
 import json
 import pkgutil
 import re
@@ -54,6 +55,25 @@ def test_every_public_name_has_a_docstring_of_its_own():
         for method in ("fit", "predict", "partial_fit", "predict_to", "score", "transform"):
             function = vars(value).get(method) if isinstance(value, type) else None
             assert function is None or function.__doc__, (name, method)
+
+
+def test_every_method_has_a_docstring_of_its_own_or_of_what_it_overrides():
+    classes = {
+        value
+        for module in map(importlib.import_module, MODULES)
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__.startswith("bigkernel.")
+    }
+    protocols = [one for one in classes if getattr(one, "_is_protocol", False)]
+    documented = {name for one in protocols for name in dir(one) if inspect.getdoc(getattr(one, name))}
+    bare = [
+        f"{one.__module__}.{one.__name__}.{name}"
+        for one in classes
+        for name, value in vars(one).items()
+        if inspect.isfunction(value) and not name.startswith("_") and not one.__name__.startswith("_")
+        if not inspect.getdoc(getattr(one, name)) and name not in documented
+    ]
+    assert not bare
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
 def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
     """Judge held-out rows anew where the run holds what another model (of another penalty) gave for them."""
     from bigkernel.engine.context import forget
-    from bigkernel.estimators.evaluation import judge
+    from bigkernel.estimators.evaluation import evaluate
 
-    with suppress(ResumeMismatch):
-        return judge(estimator, corpus, rows, of=of, pictures=pictures)
+    with suppress(ResumeMismatchError):
+        return evaluate(estimator, corpus, rows, of=of, pictures=pictures)
     forget("score")
-    return judge(estimator, corpus, rows, of=of, pictures=pictures)
+    return evaluate(estimator, corpus, rows, of=of, pictures=pictures)
 
 
 def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
@@ -209,13 +209,13 @@ def score(
     """
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.estimators.evaluation import judge, limit_classes
+    from bigkernel.estimators.evaluation import evaluate, limit_classes
     from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
     with execution(where, run=run, resume=resume, quiet=as_json):
-        verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
+        verdict = evaluate(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**limit_classes(verdict), "model": model}))
     shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
     shown += ["mse", "r2", "seconds"]

@@ -38,7 +38,6 @@ class Numbers(click.ParamType):
         self.name = "numbers" if several else "|".join(("number", *choices))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
         if not isinstance(value, str):
             return value
         try:

@@ -17,7 +17,7 @@ import click
 
 from bigkernel.cli.options import json_option, say
 from bigkernel.data.visible import visible
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def ask_scheduler(client: Client, address: str) -> State:
     ------
     ConfigError
         No job of ours has run there, or its version differs.
-    Stalled
+    StalledError
         It does not answer.
     """
     from bigkernel.events.board import VERSION
@@ -140,7 +140,7 @@ def ask_scheduler(client: Client, address: str) -> State:
                 f"{address}: the scheduler cannot read the state of its jobs ({error}); install the bigkernel of this "
                 "machine there, or watch the directory that the job was given with --run"
             ) from error
-        raise Stalled(
+        raise StalledError(
             f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local one ends with "
             "its job, whose run directory tells how"
         ) from error

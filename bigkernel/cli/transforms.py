@@ -35,7 +35,6 @@ class Transform(click.ParamType):
     name = "transform"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See `click.ParamType`."""
         try:
             read(value)
         except ConfigError as error:

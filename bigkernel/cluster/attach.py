@@ -19,7 +19,7 @@ from tornado.ioloop import IOLoop
 from bigkernel.cluster.certificates import security_of
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 
 PATIENT = {
     "distributed.comm.retry.count": 3,
@@ -46,7 +46,9 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
         try:
             client = Client(address, security=security, timeout=seconds)
         except OSError as error:
-            raise Stalled(f"{address}: the scheduler was lost while connecting ({error}); is it running?") from error
+            raise StalledError(
+                f"{address}: the scheduler was lost while connecting ({error}); is it running?"
+            ) from error
         with closing(client):
             yield client
 
@@ -74,7 +76,7 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
         detail = f" ({error})" if str(error) else ""
-        raise Stalled(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
+        raise StalledError(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
     except RuntimeError as error:
         raise ConfigError(f"{address}: Dask's own configuration refuses to connect: {error}") from error
     if found.get("type") != "Scheduler":

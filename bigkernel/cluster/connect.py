@@ -23,7 +23,7 @@ from bigkernel.cluster.dask_settings import configuration, dashboard_port, envir
 from bigkernel.cluster.launchers import launched
 from bigkernel.config import settings
 from bigkernel.engine.process import OneBlasThread, Undisturbed, processors
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.sinks import install_monitor
 
 
@@ -57,7 +57,7 @@ def connect(
     ConfigError
         A key or value of the file, a certificate, an address beyond this machine without encryption, what hosts or
         SLURM refuse, or a client that is asynchronous or closed.
-    Stalled
+    StalledError
         No scheduler answers at the address, or a host or SLURM does not.
 
     Examples
@@ -165,7 +165,7 @@ def _local(file: ClusterFile) -> Iterator[Client]:
                 death_timeout=start_seconds(),
             )
         except (RuntimeError, OSError) as error:
-            raise Stalled(
+            raise StalledError(
                 f"the local cluster did not start ({error.__cause__ or error}; it has {start_seconds()} s); its log is "
                 "above; and a script that calls connect does so under `if __name__ == '__main__':`, because workers "
                 "import it"

@@ -27,7 +27,7 @@ from bigkernel.cluster.cluster_file import ClusterFile
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, memory_limit, start_seconds, worker_lines
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
-from bigkernel.errors import BigKernelError, ConfigError, Stalled
+from bigkernel.errors import BigKernelError, ConfigError, StalledError
 
 LOST_SECONDS = 30  # a job of SLURM whose worker is gone for this long has ended
 REPLACE_SECONDS = 30  # jobs that ended are looked for this often
@@ -191,7 +191,7 @@ def _refused_by_ssh(error: Exception, file: ClusterFile) -> BigKernelError:
         return ConfigError(f"{hosts}: {cause}; does `ssh HOST` let you in without a password? (~/.ssh/config)")
     if isinstance(cause, OSError | asyncssh.Error):
         reason = str(cause) or type(cause).__name__
-        return Stalled(f"{hosts}: scheduler and workers did not start in time ({reason}); do all hosts answer?")
+        return StalledError(f"{hosts}: scheduler and workers did not start in time ({reason}); do all hosts answer?")
     return ConfigError(
         f"{hosts}: what was started there ended at once ({cause}; its words are logged above); install bigkernel "
         f"{bigkernel.__version__} there, and name its interpreter (python:)"
@@ -230,7 +230,7 @@ def _refused_by_slurm(error: Exception) -> BigKernelError:
     lines = str(error.__cause__ or error).splitlines()
     said = "; ".join(line.partition("error: ")[2] for line in lines if "error: " in line) or str(error)
     if isinstance(error, TimeoutError) or any(word in said for word in ("contact", "timed out", "refused")):
-        return Stalled(f"SLURM does not answer: {said or 'in time'}; does `squeue`?")
+        return StalledError(f"SLURM does not answer: {said or 'in time'}; does `squeue`?")
     return ConfigError(f"kind: slurm: SLURM does not take the jobs, or the scheduler cannot start: {said}")
 
 

@@ -21,7 +21,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import DataError, PlanTooLargeError
 
 _STORES = ("zarr.json", ".zgroup", ".zarray")  # files that tell a store
 # errors of writing that no second attempt mends; all others may pass
@@ -41,7 +41,7 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
 
 
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
-    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLarge if there is no room."""
+    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLargeError if there is no room."""
     require_outside_stores(path, what)
     target, place = Path(os.path.abspath(path)), _nearest(os.path.dirname(os.path.abspath(path)))
     try:
@@ -72,7 +72,7 @@ def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
 
 
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Raise PlanTooLarge where the file system of `path` (which need not exist yet) cannot hold what is to be written.
+    """Raise `PlanTooLargeError` where the file system of `path` cannot hold what is to be written.
 
     What a resumed writer finds at `path` already is taken off what is needed.
     """
@@ -80,7 +80,7 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
     if needed_bytes > free:
         needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
     if needed_bytes > free:
-        raise PlanTooLarge(
+        raise PlanTooLargeError(
             f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "
             f"{free / 1e6:,.1f} MB free; free some space or choose another place"
         )

@@ -29,7 +29,7 @@ from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.labels import Labels, named_labels
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 
 FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
@@ -111,7 +111,7 @@ class Corpus:
 
         Raises
         ------
-        PlanTooLarge
+        PlanTooLargeError
             More than 1 GiB.
         IndexError
             No such row.
@@ -151,7 +151,7 @@ class Corpus:
             yield found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """All rows (n, d) in memory, where they are at most 1 GiB; else `PlanTooLarge`, which says how to go on."""
+        """Return all rows (n, d) in memory where they are at most 1 GiB; else `PlanTooLargeError` says how to go on."""
         if copy is False:
             raise ValueError(f"{self.path}: rows on disk cannot become an array without a copy")
         rows: Array = self[:]
@@ -206,7 +206,7 @@ class Corpus:
     def _require_room(self, rows: int) -> None:
         needed = rows * self.n_features * np.dtype(self.dtype).itemsize
         if needed > MOST_BYTES:
-            raise PlanTooLarge(
+            raise PlanTooLargeError(
                 f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} are {needed / 1e9:,.1f} GB in memory, "
                 f"more than the {MOST_BYTES / 1e9:.1f} GB that an index or np.asarray brings there; give the corpus "
                 "itself to fit or predict, read some of it (corpus[start:stop]), or take corpus.x, which is lazy "

@@ -37,7 +37,7 @@ from bigkernel.data.atomic_write import (
     writing,
 )
 from bigkernel.data.run_lock import Lock, locked
-from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.html import columns, table
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt
 
@@ -86,8 +86,8 @@ class Run:
     def begin(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> None:
         """Start a new run, or with `resume` go on with the one that is there, if it is the same job.
 
-        `job` is every setting that changes the result by name, as texts that are compared; a ResumeMismatch names the
-        first that differs. `plan` is figures for people (`segments`, `rows`), not compared.
+        `job` is every setting that changes the result by name, as texts that are compared; a ResumeMismatchError names
+        the first that differs. `plan` is figures for people (`segments`, `rows`), not compared.
         """
         manifest = self.root / "manifest.json"
         if manifest.exists():
@@ -96,7 +96,7 @@ class Run:
             found = self._job()
             for name in sorted({*job, *found}):
                 if job.get(name) != found.get(name):
-                    raise ResumeMismatch(
+                    raise ResumeMismatchError(
                         f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
                         f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
                     )
@@ -112,9 +112,9 @@ class Run:
         try:
             manifest = read_sealed(self.root / "manifest.json")
         except (OSError, ValueError) as error:
-            raise ResumeMismatch(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
+            raise ResumeMismatchError(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
         if manifest.get("format") != FORMAT or not isinstance(manifest.get("job"), dict):
-            raise ResumeMismatch(
+            raise ResumeMismatchError(
                 f"{self.path}: a run of format {manifest.get('format')!r}, this version has {FORMAT}; start a new run"
             )
         job: dict[str, Any] = manifest["job"]
@@ -371,7 +371,7 @@ def _state(path: Path, above: str) -> RunState:
         segments, rows = int(plan.get("segments", 0)), int(plan.get("rows", 0))
         if not 0 <= segments <= _MOST_SEGMENTS:
             raise ValueError
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError, ResumeMismatch):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, ResumeMismatchError):
         return RunState(str(path), "unreadable", changed=manifest.stat().st_mtime)
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from bigkernel.data.atomic_write import clear_orphans, write_json, writing
-from bigkernel.errors import RunLocked
+from bigkernel.errors import RunLockedError
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
@@ -49,7 +49,7 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or one whose holder is dead; RunLocked says who alive holds it."""
+        """Take the lock, or one whose holder is dead; RunLockedError says who alive holds it."""
         # alone, for two that find the same stale lock must not both take it
         with writing(self.path.parent, passing=False), _alone(self.path.parent):
             require_free_lock(self.path.parent)
@@ -67,14 +67,14 @@ class Lock:
         if self._thread is not None:
             self._thread.join()
         # a lock that was taken from us is not to be removed between a look at it and its end
-        with suppress(OSError, RunLocked), _alone(self.path.parent):
+        with suppress(OSError, RunLockedError), _alone(self.path.parent):
             if self._ours():
                 self.path.unlink()
 
     def require(self) -> None:
-        """Raise `RunLocked` if the lock was taken by another driver, as from a process that was frozen for long."""
+        """Raise `RunLockedError` if another driver took the lock, as from a process that was frozen for long."""
         if not self._ours():
-            raise RunLocked(f"{self.path.parent}: its lock was taken by another process; this one stops")
+            raise RunLockedError(f"{self.path.parent}: its lock was taken by another process; this one stops")
 
     def _ours(self) -> bool:
         try:
@@ -116,7 +116,8 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
 def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
     """Be the only driver that writes a target, for a block; what this process has claimed already it has: False.
 
-    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLocked says who is alive.
+    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLockedError says who is
+    alive.
     """
     target = Path(os.path.realpath(path))
     if str(target) in _claimed:
@@ -128,8 +129,8 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
     lock = Lock(directory)
     try:
         lock.acquire()
-    except RunLocked as error:
-        raise RunLocked(f"{os.fspath(path)}: {what} is being written: {error}") from None
+    except RunLockedError as error:
+        raise RunLockedError(f"{os.fspath(path)}: {what} is being written: {error}") from None
     _claimed.add(str(target))
     try:
         yield True
@@ -140,18 +141,18 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
 
 
 def require_free_lock(directory: str | os.PathLike[str]) -> None:
-    """Raise `RunLocked` if somebody alive holds the lock of a directory; says who."""
+    """Raise `RunLockedError` if somebody alive holds the lock of a directory; says who."""
     found = read(directory)
     if found is None or not found["alive"]:
         return
     path = Path(directory) / NAME
     if not found["pid"]:
-        raise RunLocked(
+        raise RunLockedError(
             f"{path}: is damaged or empty, so that nobody can tell who works in the run; it was touched "
             f"{max(0.0, _age(path)):.0f} s ago, and a driver at work does so every {BEAT_SECONDS:.0f} s: if none is, "
             f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
         )
-    raise RunLocked(
+    raise RunLockedError(
         f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
         "another directory"
     )
@@ -188,7 +189,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Be the only one who takes or gives back the lock of a directory; a RunLocked where another is at it for long."""
+    """Take or give back the lock of a directory alone; raise `RunLockedError` where another is at it for long."""
     deadline = time.monotonic() + GUARD_SECONDS
     with open(directory / ".lock", "a") as guard:
         while True:
@@ -197,7 +198,7 @@ def _alone(directory: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise RunLocked(
+                    raise RunLockedError(
                         f"{directory}: another process is about to take its lock for {GUARD_SECONDS:.0f} s and may be "
                         "frozen; end that one, or choose another directory"
                     ) from None

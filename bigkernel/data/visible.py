@@ -54,7 +54,6 @@ class Log(logging.LoggerAdapter[logging.Logger]):
     """The logger of a module, which shows what its lines are about by `visible`."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """See `logging.Logger.log`."""
         if not self.isEnabledFor(level):
             return
         error = kwargs.pop("exc_info", None)

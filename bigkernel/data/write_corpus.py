@@ -88,7 +88,7 @@ def write_corpus(
     DataError
         Rows that are no matrix of finite numbers, columns of other lengths, a target that exists or cannot be written,
         no row at all. Nothing is left at `path` then.
-    PlanTooLarge
+    PlanTooLargeError
         The rows do not fit on the disk.
 
     Examples

@@ -18,7 +18,7 @@ A manifest is no signature: who can write the group can write its manifest. It t
 a program of ours wrote. zarr parses the very bytes that were compared with it. The `ChunkDigests` of an array are its
 chunks' sizes and ends, taken and compared with the manifest when a job begins; every read compares the files that it
 has read with them. So a store that is removed, exchanged or edited under a reader is an error at the next read, on
-every thread and worker. Such errors are `ChunkCorrupt` and `ChunkMissing`, which name the array and the rows.
+every thread and worker. Such errors are `ChunkCorruptError` and `ChunkMissingError`, which name the array and the rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zarr.storage import LocalStore, StorePath
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import replace_place, scratch_path, sync, writing
 from bigkernel.data.visible import log_of
-from bigkernel.errors import BigKernelError, ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.errors import BigKernelError, ChunkCorruptError, ChunkMissingError, DataError
 
 METADATA = "zarr.json"
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
@@ -218,19 +218,19 @@ class ChunkDigests:
         return ChunkDigests(self.first + low, self.sizes[low:high], self.ends[low:high])
 
     def require(self, array: zarr.Array, start: int, stop: int) -> None:
-        """Raise ChunkMissing or ChunkCorrupt, by chunk and rows, unless the chunks of rows start … stop are these."""
+        """Raise an error that names chunk and rows, unless the chunks of rows start … stop are these."""
         base, step, stop = directory_of(array), array.chunks[0], min(stop, array.shape[0])
         for index, key in enumerate(chunk_keys(array, start, stop), start // step):
             try:
                 size, end = _size_and_end(base / key)
             except FileNotFoundError as error:
-                raise ChunkMissing(
+                raise ChunkMissingError(
                     f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: the chunk "
                     f"{key} was removed after the store was opened; restore it from a copy"
                 ) from error
             place = index - self.first
             if size != self.sizes[place] or end != self.ends[place, : len(end)].tobytes():
-                raise ChunkCorrupt(
+                raise ChunkCorruptError(
                     f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are not those that were "
                     f"opened: the chunk {key} was changed or exchanged since; a store must stay as it is while it is "
                     "read"
@@ -342,8 +342,8 @@ def open_arrays(
 ) -> dict[str, tuple[zarr.Array, ChunkDigests]]:
     """Open arrays of a published group with the digests of their chunks, which are those of its manifest.
 
-    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissing, ChunkCorrupt and
-    DataError: the chunks are not those, or another store lies there now.
+    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissingError,
+    ChunkCorruptError and DataError: the chunks are not those, or another store lies there now.
     """
     store = open_store(path, kind)
     if digest not in ("", store.manifest.digest):
@@ -366,12 +366,12 @@ def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> It
 
 
 def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
-    """Raise `ChunkMissing` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
+    """Raise `ChunkMissingError` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
     root = directory_of(array)
     lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
     if lost:
         count = len(lost) if len(lost) < 100 else "100 or more"
-        raise ChunkMissing(
+        raise ChunkMissingError(
             f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
             "restore the files or write the array again"
         )
@@ -383,8 +383,9 @@ def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -
 def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None = None) -> NDArray[Any]:
     """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
 
-    `digests` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorrupt and
-    ChunkMissing name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times more.
+    `digests` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorruptError
+    and ChunkMissingError name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times
+    more.
     """
     try:
         values = np.asarray(array[start:stop] if array.ndim else array[...])
@@ -444,9 +445,11 @@ def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...], digests: 
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
+            raise ChunkMissingError(f"{what} are missing; restore the chunk {key} from a copy") from error
         if not _is_transient(error):
-            raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy") from error
+            raise ChunkCorruptError(
+                f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy"
+            ) from error
         raise
 
 

@@ -41,14 +41,14 @@ def executing(
 
     Raises
     ------
-    RunLocked
+    RunLockedError
         Another driver works in `run`.
     DataError
         `run` cannot be written.
 
     Warns
     -----
-    DifferentBlas
+    DifferentBlasWarning
         The run began with another BLAS, or with a number of threads that this one does not take.
     """
     wanted, directory = settings(), None if run is None else os.fspath(run)

@@ -28,7 +28,7 @@ from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import retry
 from bigkernel.engine.process import OneBlasThread, Resident, resident
 from bigkernel.engine.rows import Rows, ZarrSource
-from bigkernel.errors import ConfigError, DataError, Stalled
+from bigkernel.errors import ConfigError, DataError, StalledError
 from bigkernel.streaming.plan import Plan, Sharing
 
 _RETRIES = 2  # to read the first row: a store that stumbles now and then is not refused
@@ -99,13 +99,13 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
 
     Raises
     ------
-    Stalled
+    StalledError
         No workers, or they do not answer.
     ConfigError
         A worker lacks bigkernel, or has other versions of it or of what it computes with.
     DataError
         A worker cannot read the input, or write the run.
-    PlanTooLarge
+    PlanTooLargeError
         The plan does not fit in the memory of a worker.
     """
     wait_for_workers(client, 1, wanted.stall_seconds)
@@ -135,7 +135,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
 
 
 def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
-    """Announce the peak of the fullest worker; `PlanTooLarge` where one may not take as much.
+    """Announce the peak of the fullest worker; `PlanTooLargeError` where one may not take as much.
 
     So many bytes at least are `reserved` for a process.
     """
@@ -153,7 +153,7 @@ def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: R
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:
-    """Wait until so many workers can take tasks; raise `Stalled` where fewer came within these seconds.
+    """Wait until so many workers can take tasks; raise `StalledError` where fewer came within these seconds.
 
     `Client.wait_for_workers` puts new books under a cluster of this process while departures are on their way to it;
     one that the new books do not know ends the cluster's watch, and the end of its `with` block in a bare KeyError.
@@ -167,7 +167,7 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
             found = f"{there} of {count} workers" if there else "no worker"
-            raise Stalled(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
+            raise StalledError(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
         time.sleep(0.1)
 
 
@@ -190,9 +190,9 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
         ):
             raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
     except TimeoutError as error:
-        raise Stalled(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
+        raise StalledError(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
     except OSError as error:
-        raise Stalled(f"the cluster was lost before the first task ({error})") from error
+        raise StalledError(f"the cluster was lost before the first task ({error})") from error
     finally:
         if run is not None:
             for probe in run.root.glob(f".preflight.{token}*"):
@@ -206,12 +206,12 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
                 f"worker {address} cannot import bigkernel {bigkernel.__version__} ({answer}); install it there"
             )
         if isinstance(answer, BaseException):
-            raise Stalled(f"worker {address} failed before the first task: {answer!r}")
+            raise StalledError(f"worker {address} failed before the first task: {answer!r}")
     return {address: answer for address, answer in answers.items() if isinstance(answer, WorkerState)}
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:
-    """Raise `PlanTooLarge` where the disk of a run cannot hold the partial results that wait for one another."""
+    """Raise `PlanTooLargeError` where the disk of a run cannot hold the partial results that wait for one another."""
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
     require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "what is kept of partial results")

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.data.atomic_write import clear_orphans
 from bigkernel.data.run_directory import read_sealed, write_sealed
-from bigkernel.errors import ConfigError, DifferentBlas
+from bigkernel.errors import ConfigError, DifferentBlasWarning
 
 WORTH_BYTES = 2**22  # of freed memory, from which on it is worth the time to give it back
 FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
@@ -117,8 +117,8 @@ def driver_blas() -> DriverBlas:
 def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
     """Solve inside the block with the number of BLAS threads that began the run, which a new run records.
 
-    Gives BLAS as recorded, and as this process had it before; warns (`DifferentBlas`) where the number cannot be had
-    here, or the library is another one.
+    Gives BLAS as recorded, and as this process had it before; warns (`DifferentBlasWarning`) where the number cannot be
+    had here, or the library is another one.
     """
     path, before = run / DRIVER, driver_blas()
     clear_orphans(path)
@@ -132,7 +132,7 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
             warnings.warn(
                 f"{run}: began with {begun} and goes on with {now}: coefficients may differ in their last bits; resume "
                 "where the run began, or start a new one",
-                DifferentBlas,
+                DifferentBlasWarning,
                 stacklevel=4,
             )
         yield begun, before
@@ -149,7 +149,7 @@ def _recorded_blas(path: Path) -> DriverBlas | None:
         warnings.warn(
             f"{path} cannot be read ({error}): with how many BLAS threads the run began is not known, and coefficients "
             "may differ in their last bits; those of this process are recorded",
-            DifferentBlas,
+            DifferentBlasWarning,
             stacklevel=5,
         )
         return None

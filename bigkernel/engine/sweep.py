@@ -37,7 +37,7 @@ from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
 from bigkernel.engine.tasks import SweepTask, merge_seconds
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit, ending, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.statistics.moments import Statistic
@@ -174,7 +174,7 @@ def sweep(
 
     Raises
     ------
-    PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
+    PlanTooLargeError, DataError, ResumeMismatchError, RunLockedError, StalledError, ConfigError
     """
     wanted, directory = settings(), execution.get().job
     steps = plan_sweep(rows, statistic, wanted)
@@ -255,7 +255,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
             run.keep_only(receipt.node)
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
-    except Stalled:
+    except StalledError:
         lost = True  # workers may still be at what is half-written, and a resume will
         raise
     finally:

@@ -22,7 +22,7 @@ from distributed.scheduler import KilledWorker, NoWorkerError
 from bigkernel.data.run_directory import Run
 from bigkernel.engine.executor import RunningSweep
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
+from bigkernel.errors import BigKernelError, DataError, StalledError, TaskAbandonedError
 from bigkernel.events.job import Merged, Message, Pulse, emit
 from bigkernel.events.plugin import parse_key
 from bigkernel.events.sinks import listen
@@ -95,7 +95,7 @@ class Watch:
         future.add_done_callback(self._done.put)
 
     def first_done(self, what: str) -> list[Future]:
-        """Wait for an expected future; return those that are done and were not returned yet, or raise `Stalled`."""
+        """Wait for an expected future; return those that are done and not returned yet, or raise `StalledError`."""
         deadline = time.monotonic() + self._stall_seconds
         while True:
             self.drain()
@@ -111,8 +111,8 @@ class Watch:
                     done.append(self._done.get_nowait())
             return done
 
-    def _stalled(self, what: str) -> Stalled:
-        return Stalled(
+    def _stalled(self, what: str) -> StalledError:
+        return StalledError(
             f"{what} was not finished within {self._stall_seconds} s (bigkernel.stall-seconds); "
             f"workers: {self.states()}{self._lost_meanwhile()}; finished segments of a run are kept: mend the cluster "
             "and resume"
@@ -130,7 +130,7 @@ class Watch:
         if self._work.require_lock is not None:
             self._work.require_lock()
         if self._client.status != "running":
-            raise Stalled(
+            raise StalledError(
                 f"the cluster was lost while waiting for {what}: its scheduler is gone (the client is "
                 f"{self._client.status}); start it again and resume"
             )
@@ -145,7 +145,7 @@ class Watch:
                 self.drain()
                 self._require_alive(what)
                 if time.monotonic() > deadline:
-                    raise Stalled(
+                    raise StalledError(
                         f"{what}: its result did not come within {self._stall_seconds} s; workers: "
                         f"{self.states()}{self._lost_meanwhile()}"
                     ) from error
@@ -178,7 +178,7 @@ class Watch:
         except NoWorkerError as error:
             raise self._stalled(f"{what}, for which no worker was running,") from error
         except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
-            raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
+            raise StalledError(f"{what}: the cluster was lost ({error}); start it again and resume") from error
         except OSError as error:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
 
@@ -191,7 +191,7 @@ class Watch:
                 return dict(zip(futures, self._client.sync(fetch, callback_timeout=2 * SLICE_SECONDS), strict=True))
         return {future: cast(tuple[Receipt, ...], self.result(future, node)) for future, node in nodes.items()}
 
-    def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandoned:
+    def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandonedError:
         """Name what ended most workers; the scheduler blames every task that a dying worker had taken."""
         time.sleep(SETTLE_SECONDS)  # the report of the last death, and what its nanny says, may still be on their way
         self.drain()
@@ -210,7 +210,7 @@ class Watch:
             self._schedule.name_of(node)
             for node in sorted(suspects, key=lambda node: [int(n) for n in node.split("-") if n.isdigit()])
         )
-        return TaskAbandoned(
+        return TaskAbandonedError(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{log}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
             "segments of a run are kept: resume does only the rest"

@@ -65,7 +65,6 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
     sharpness: float | tuple[float, float]
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         self.sharpness_of(1)
         refuse_graph(columns.landmarks, self.graph.manifold, fourier=columns.fourier)
 
@@ -85,7 +84,6 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         return self.graph.anchored(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        """See `Method`."""
         return self.graph.noted(super().check(problem, rows))
 
     def require_same(self, before: MomentFit) -> None:
@@ -93,11 +91,9 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         self.graph.require_same(before)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
-        """See `Method`."""
         return replace(super().reduce(problem, whitening), graph=self.graph.laplacian(problem, whitening))
 
     def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedSolution:
-        """See `Method`."""
         strengths = Strengths(float(self.mmd), float(self.graph.manifold), number(self.alpha), float(self.balance))
         labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
         W = adapted(reduced.aligned, reduced.graph, labels, strengths, diagnostics=diagnostics)
@@ -110,14 +106,12 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         )
 
     def decision(self, solved: Solved[ReducedSides, AlignedSolution], number: int) -> tuple[Decision, float]:
-        """See `AdaptingMethod`."""
         solution, aligned = solved.solution, solved.reduced.aligned
         assert solution.whitened is not None
         steepness = slope(aligned, solution.whitened, self.sharpness_of(number))
         return Decision(solution.coef, solution.intercept), steepness
 
     def penalty(self) -> Penalty:
-        """See `Method`."""
         return Penalty(number(self.alpha), by_direction=True)
 
 
@@ -179,7 +173,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
 
     Warns
     -----
-    PseudoLabelsCollapsed
+    CollapsedLabelsWarning
         The pseudo-labels of a round tell less than those before it, or too little after three: the rounds stop, and the
         least equivocal solution is kept.
 

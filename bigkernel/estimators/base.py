@@ -614,7 +614,6 @@ class LandmarkEstimator(RowsEstimator):
         )
 
     def check_parameters(self) -> None:
-        """See `RowsEstimator`."""
         super().check_parameters()
         self._check_landmarks()
         self._method().check_settings(self._columns())

@@ -17,7 +17,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, DataError, ResumeMismatch
+from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
@@ -86,7 +86,7 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
     )
     try:
         total = sweep(data.rows, statistic, what="calibration").total
-    except ResumeMismatch:  # of coefficients that another processor has rounded otherwise, or another penalty
+    except ResumeMismatchError:  # of coefficients that another processor has rounded otherwise, or another penalty
         forget("calibration")
         total = sweep(data.rows, statistic, what="calibration").total
     with spent("solve"), solving(method):

@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError, Str
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
@@ -54,9 +54,9 @@ def require_labelled(rows: float, weight: float) -> None:
 
 
 def require_exact(name: str, n: int) -> None:
-    """Raise `PlanTooLarge` where the n×n matrix of the exact form of the estimator `name` would be too large."""
+    """Raise `PlanTooLargeError` where the n×n matrix of the exact form of the estimator `name` would be too large."""
     if 8 * n * n > EXACT_BYTES:
-        raise PlanTooLarge(
+        raise PlanTooLargeError(
             f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
             f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
         )

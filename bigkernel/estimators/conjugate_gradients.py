@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import AccuracyWarning
 from bigkernel.estimators.cg_problem import (
     CGProblem,
     Residual,
@@ -196,7 +196,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
             f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: "
             "landmarks are much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger "
             "alpha, dtype='float64' or solver='direct'",
-            Inaccurate,
+            AccuracyWarning,
             stacklevel=3,
         )
     fit = IterativeFit(

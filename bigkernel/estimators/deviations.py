@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.kernel_basis import of_kernel
@@ -52,7 +52,7 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
         warnings.warn(
             f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
             f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
-            Inaccurate,
+            AccuracyWarning,
             stacklevel=4,
         )
     return of_sums(fit.moments)

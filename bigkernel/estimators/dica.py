@@ -50,12 +50,10 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
     allow_single_domain: bool
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         if not number(self.alpha) > 0:
             raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        """See `Method`."""
         require_weight(problem, rows)
         return problem
 
@@ -64,7 +62,6 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         return float(self.epsilon) if self.supervised else None
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> ComponentSolution:
-        """See `Method`."""
         total, domains = problem.statistics, problem.inputs.domains
         assert domains is not None
         cells = Cells(domains, np.arange(total["C"].shape[2] // len(domains) - 1))
@@ -93,7 +90,6 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         return targets.of(exact.chunk, exact.keep), targets
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> ComponentSolution:
-        """See `Method`."""
         (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
         assert domains is not None
         assert isinstance(cells, Cells)

@@ -68,7 +68,7 @@ def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
 
-def judge(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
+def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
     """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
     `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take

@@ -1,9 +1,9 @@
 """How methods are fitted from sums: columns, one sweep, a small solve, its estimated error.
 
-`judge` repeats a sweep in the next precision where rounding may move predictions too far, for fits and for searches,
-whose solves are those of many candidates and folds (`search.sweeps`). A method is a frozen value (`Method`) that says
-what is summed and how the sums are solved. Exact fits (`fit_exact`), conjugate gradients, logistic regression and the
-QR factorisation after a fit do not pass `judge`.
+`sweep_until_precise` repeats a sweep in the next precision where rounding may move predictions too far, for fits and
+for searches, whose solves are those of many candidates and folds (`search.sweeps`). A method is a frozen value
+(`Method`) that says what is summed and how the sums are solved. Exact fits (`fit_exact`), conjugate gradients, logistic
+regression and the QR factorisation after a fit do not pass `sweep_until_precise`.
 Shapes: p columns, c targets, g groups of rows.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, PlanTooLarge
+from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.estimators.checks import finite, require_some, require_sums, solving
 from bigkernel.estimators.fit_state import (
     AnyTargets,
@@ -282,14 +282,14 @@ class Trial(ABC):
         return True
 
     @abstractmethod
-    def keep_coarser(self, error: PlanTooLarge) -> None:
+    def keep_coarser(self, error: PlanTooLargeError) -> None:
         """Go back to the solution there is, as a sweep in the next precision does not fit."""
 
 
 T = TypeVar("T", bound=Trial)
 
 
-def judge(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[T]]:
+def sweep_until_precise(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[T]]:
     """Sweep and solve, again in the next precision as long as there is one and predictions would be off.
 
     Parameters
@@ -307,7 +307,7 @@ def judge(trials: list[T], attempt: Callable[[list[T]], None]) -> Iterator[list[
         trials = again
         try:
             attempt(trials)
-        except PlanTooLarge as error:
+        except PlanTooLargeError as error:
             for trial in trials:
                 trial.keep_coarser(error)
             break
@@ -345,7 +345,7 @@ class FitTrial(Trial, Generic[R, S]):
         self.errors = diagnostics.errors if method.probed else None
         self.hidden = method.hides(self.solved.solution)
 
-    def keep_coarser(self, error: PlanTooLarge) -> None:
+    def keep_coarser(self, error: PlanTooLargeError) -> None:
         """See `Trial`; with a warning."""
         off, _, what = self.notes.pop().partition(": swept again with ")
         note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"
@@ -377,7 +377,7 @@ def fit_moments(
     problem : the sums of a sweep that has been made already
     """
     trial = FitTrial(method=method, data=data, basis=basis, choose=choose, problem=problem)
-    for _ in judge([trial], lambda trials: trials[0].attempt()):
+    for _ in sweep_until_precise([trial], lambda trials: trials[0].attempt()):
         pass
     trial.factor_rows()
     report: Report = {**trial.report, "swept_again": trial.notes} if trial.report else {}

@@ -307,7 +307,6 @@ class CellTargets(Targets):
     cells: Cells = field(kw_only=True)
 
     def labelled(self, y: Array, start: int) -> Array:
-        """See `Targets`."""
         return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
 
 
@@ -524,7 +523,7 @@ def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRow
 
     Raises
     ------
-    PlanTooLarge
+    PlanTooLargeError
         More rows than an n×n matrix may have.
     DataError
         A row with NaN or infinity (unless such rows are skipped), or no other row.

@@ -45,13 +45,11 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
     label_alpha: float
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         if not number(self.alpha) > 0:
             raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
         require_alpha(self.label_alpha)
 
     def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedComponents:
-        """See `Method`."""
         whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
         labels = labels and labels.reduced(whitening)
         values, W = components(aligned, labels, self.n_components, number(self.alpha), diagnostics=diagnostics)

@@ -37,7 +37,7 @@ from bigkernel.arrays import Array, DType, Index
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
-from bigkernel.errors import ConfigError, DataError, ModelRejected, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import free_bytes, require_exact
 from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
@@ -448,11 +448,10 @@ class DomainRows:
 
     @property
     def bad_rows(self) -> str:
-        """See `Rows`."""
         return self.rows.bad_rows
 
     def sound(self, places: Ids) -> Array:
-        """See `Rows`."""
+        """Tell of sorted places whether their rows are not bad, (k,) bool."""
         return self.rows.sound(self.ids(places))
 
     def ids(self, places: Ids) -> Ids:
@@ -506,7 +505,7 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
     dtype = np.dtype(np.float32 if most * count * 8 > FACTOR_BYTES and rows.dtype != np.float64 else np.float64)
     needed, free = dtype.itemsize * size * count + 16 * size * d + STRIPS_BYTES, free_bytes()
     if needed > free:
-        raise PlanTooLarge(
+        raise PlanTooLargeError(
             f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB in "
             f"this process, and {free / 1e9:,.1f} GB are free; take fewer, or 'uniform'"
         )
@@ -589,9 +588,9 @@ def is_precomputed(kernel: object) -> bool:
 
 
 def require_frequencies(estimator: str, d: int, count: int) -> None:
-    """Raise `ModelRejected` where a model asks for more random frequencies than can be made."""
+    """Raise `ModelRejectedError` where a model asks for more random frequencies than can be made."""
     if 8 * d * count > FREQUENCY_BYTES:
-        raise ModelRejected(
+        raise ModelRejectedError(
             f"{estimator}: {count:,} random features of {d:,} would take {8e-9 * d * count:,.0f} GB, more "
             f"than {FREQUENCY_BYTES / 1e9:,.0f} GB"
         )

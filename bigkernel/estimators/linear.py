@@ -60,7 +60,6 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return True
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """See `Method`."""
         assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets)
 
@@ -69,14 +68,12 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return Whitening(basis.width, basis.width)
 
     def require_range(self, problem: Problem) -> None:
-        """See `Method`."""
         sums = problem.statistics
         assert isinstance(problem.basis, RowBasis)
         require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
         require_sums(sums)
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
-        """See `Method`."""
         assert isinstance(problem.basis, RowBasis)
         shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
         if problem.r_factor is None:
@@ -105,7 +102,6 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         )
 
     def penalty(self) -> Penalty:
-        """See `Method`."""
         return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
@@ -122,7 +122,6 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         )
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
-        """See `Method`."""
         basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         diagnostics.warn()
         problem, report = sum_up(self, data, basis)
@@ -173,7 +172,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
             warnings.warn(
                 f"after {len(shares) - 1} steps the objective is about {shares[-1]:.1g} of it above its least value, "
                 f"and tol={self.tol:g} was asked: take a larger max_iter, or a larger alpha",
-                Inaccurate,
+                AccuracyWarning,
                 stacklevel=5,
             )
         return shares, end
@@ -221,7 +220,7 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
 
     Warns
     -----
-    Inaccurate
+    AccuracyWarning
         The objective is further than `tol` from its least value after `max_iter` steps.
 
     References

@@ -104,7 +104,7 @@ class Nystroem(RowTransformer):
 
         Warns
         -----
-        RankDeficient
+        RankDeficiencyWarning
             Landmarks that repeat others, or fewer rows than components.
         """
         self._validate_params()

@@ -20,7 +20,7 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.fit_state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
 from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
 from bigkernel.events.job import Note, emit
@@ -247,7 +247,7 @@ def factor_rows(
     try:
         emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
         swept = sweep(data.rows, QRStatistic(features, data.labels), what="qr")
-    except PlanTooLarge as error:
+    except PlanTooLargeError as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
         return None
     notes.append(f"{note}: swept again for a QR factorisation of the rows")

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, Index, RowsLike
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
+from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
@@ -143,10 +143,10 @@ def fit_by_cg(
         fit, missed = solve_by_cg(equations, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
         emit(Note(f"{missed}: solved directly instead"))
-        with suppress(PlanTooLarge):
+        with suppress(PlanTooLargeError):
             return fit_moments(method, data, basis, choose=columns.dtype == "auto")
     if missed:
-        warnings.warn(missed, Inaccurate, stacklevel=4)
+        warnings.warn(missed, AccuracyWarning, stacklevel=4)
     finite(method, fit.solution)
     return fit
 
@@ -182,13 +182,11 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         return not self.probability
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         refusal = why_not_cg(self, columns)
         if self.by_cg.solver == "cg" and refusal:
             raise ConfigError(f"{self.name}(solver='cg'): {refusal}")
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> RidgeSolution:
-        """See `Method`."""
         whitening, flag, shift = reduced, self.fit_intercept, problem.inputs.shift
         # targets were summed about a point near their mean where the fit had an intercept
         moments = problem.moments
@@ -214,7 +212,6 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         )
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> RidgeSolution:
-        """See `Method`."""
         K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
         Y, _ = problem.wanted
         alpha = penalty_of(self.alpha)
@@ -240,7 +237,6 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         )
 
     def penalty(self) -> Penalty:
-        """See `Method`."""
         return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
@@ -443,7 +439,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
 
         Warns
         -----
-        Inaccurate
+        AccuracyWarning
             The rounding of the sums of the fit moves deviations by more than a thousandth.
         """
         if not return_std:

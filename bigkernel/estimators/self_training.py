@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import (
     AlignedSolution,
@@ -89,7 +89,6 @@ class AdaptingMethod(Method[ReducedSides, A]):
         return SourceTargetStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        """See `Method`."""
         require_weight(problem, rows)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
@@ -97,11 +96,9 @@ class AdaptingMethod(Method[ReducedSides, A]):
         return problem
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
-        """See `Method`."""
         return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))
 
     def classes(self, targets: AnyTargets) -> Targets:
-        """See `Method`."""
         assert isinstance(targets, SourceTarget)
         return cell_targets(targets.cells)
 
@@ -232,7 +229,7 @@ def self_train(
         solved.diagnostics.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
         solved.diagnostics.warn()
     if rounds.fault:
-        warnings.warn(rounds.fault, PseudoLabelsCollapsed, 6)
+        warnings.warn(rounds.fault, CollapsedLabelsWarning, 6)
     diagnostics = {**fit.diagnostics, **solved.diagnostics.report()}
     return replace(
         fit,

@@ -72,7 +72,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return not self.of_landmarks
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         landmarks, manifold = columns.landmarks, self.graph.manifold
         refuse_graph(landmarks, manifold, fourier=columns.fourier)
         if manifold > 0 and (columns.exact or self.of_landmarks):
@@ -88,7 +87,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return self.graph.anchored(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        """See `Method`."""
         return self.graph.noted(problem)
 
     def require_same(self, before: MomentFit) -> None:
@@ -106,7 +104,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return whitening, self.graph.laplacian(problem, whitening)
 
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
-        """See `Method`."""
         whitening, graph = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
         alpha = _Penalty(one_penalty(self.alpha), labelled.q, float(labelled.rows))
@@ -129,7 +126,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         )
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
-        """See `Method`."""
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         K, (Y, labelled) = problem.K, problem.wanted
         assert isinstance(labelled, np.ndarray)
@@ -150,7 +146,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         )
 
     def penalty(self) -> Penalty:
-        """See `Method`."""
         if self.graph.manifold > 0:
             raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
         return Penalty(self.alpha, n_components=self.n_components)

@@ -47,7 +47,6 @@ class ViewChoice(BasisChoice):
     """Landmarks of two views, in random order, the first view's first; `count` of each."""
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
-        """See `BasisChoice`."""
         basis = super().choose(rows, look=look, like=like)
         if like is not None or not isinstance(self.landmarks, str):
             return basis
@@ -82,7 +81,6 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     fit_intercept: bool
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """See `Method`."""
         if columns.fourier:
             raise ConfigError(
                 f"landmarks={columns.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
@@ -111,7 +109,6 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return min(solution.view_ranks) < len(solution.coef)
 
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
-        """See `Method`."""
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
         labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
@@ -147,7 +144,6 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return {"view_ranks": list(fit.solution.view_ranks)}
 
     def penalty(self) -> Penalty:
-        """See `Method`."""
         return Penalty(self.alpha, self.fit_intercept, by_direction=True)
 
     def coordinates(

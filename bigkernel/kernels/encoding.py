@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.errors import ConfigError, ModelRejectedError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import STORED
 
@@ -34,28 +34,28 @@ def encode(value: object, where: str) -> object:
 
 
 def decode(value: object, depth: int = 0) -> object:
-    """The value of `encode`; `ModelRejected` where it is none. `depth`: kernels that it is inside of."""
+    """The value of `encode`; `ModelRejectedError` where it is none. `depth`: kernels that it is inside of."""
     if isinstance(value, dict) and set(value) == {"keys", "values"}:
         if not all(isinstance(part, list) for part in value.values()):
-            raise ModelRejected("unexpected value: a table of something else than lists")
+            raise ModelRejectedError("unexpected value: a table of something else than lists")
         keys, items = decode(value["keys"]), decode(value["values"])
         assert isinstance(keys, tuple)
         assert isinstance(items, tuple)
         if not len(keys) == len(items) == len(set(keys)):
-            raise ModelRejected("unexpected value: a table whose keys and values do not belong together")
+            raise ModelRejectedError("unexpected value: a table whose keys and values do not belong together")
         return dict(zip(keys, items, strict=True))
     if isinstance(value, dict):
         if depth > _DEEPEST:
-            raise ModelRejected(f"a kernel of kernels more than {_DEEPEST} deep")
+            raise ModelRejectedError(f"a kernel of kernels more than {_DEEPEST} deep")
         if value.get("kernel") not in STORED or not isinstance(value.get("params"), dict):
-            raise ModelRejected(f"unknown kernel {value.get('kernel')!r}")
+            raise ModelRejectedError(f"unknown kernel {value.get('kernel')!r}")
         params = {str(key): decode(item, depth + 1) for key, item in value["params"].items()}
         lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
         return STORED[value["kernel"]](**params | lengths)
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
-            raise ModelRejected("unexpected value: a list of more than numbers and words")
+            raise ModelRejectedError("unexpected value: a list of more than numbers and words")
         return tuple(decode(item) for item in value)
     if not isinstance(value, _SCALARS):
-        raise ModelRejected(f"unexpected value of type {type(value).__name__}")
+        raise ModelRejectedError(f"unexpected value of type {type(value).__name__}")
     return value

@@ -36,7 +36,7 @@ class _Given(Kernel, ABC):
 
     @abstractmethod
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """See `algebra.PointsBound`."""
+        """Write the values of rows (n, d) and of some landmarks to `out` (n, k)."""
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """The landmarks are seen as they are; what a function of one's own takes is not known."""

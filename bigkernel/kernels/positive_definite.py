@@ -16,7 +16,7 @@ from scipy import linalg
 from scipy.spatial.distance import cdist
 
 from bigkernel.arrays import Array
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import Laplacian, as_kernel
 
@@ -66,7 +66,7 @@ def check_positive_definite(
     ------
     DataError
         X or the matrix is not of the right shape, or not finite.
-    PlanTooLarge
+    PlanTooLargeError
         The matrix would take more than 8 GB.
 
     Examples
@@ -83,7 +83,7 @@ def check_positive_definite(
     if X.ndim != 2 or not X.size:
         raise DataError(f"X: expected rows (n, d), n at least 1, found an array of shape {X.shape}")
     if 8 * len(X) ** 2 > LIMIT_BYTES:
-        raise PlanTooLarge(
+        raise PlanTooLargeError(
             f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; give a sample of some "
             "thousands of rows"
         )

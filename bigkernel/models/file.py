@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.encoding import decode, encode
 
@@ -100,7 +100,7 @@ def write(
 
 @contextmanager
 def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Contents]:
-    """Open a model file; what its content raises within the block becomes a `ModelRejected` that names the file.
+    """Open a model file; what its content raises within the block becomes a `ModelRejectedError` that names the file.
 
     It is refused too where arrays of more than `limit_bytes` are read; a `DataError` where there is nothing at `path`.
     """
@@ -108,23 +108,23 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
     if not os.path.exists(path):
         raise DataError(f"{where}: expected a model, but the path does not exist")
     if not os.path.isfile(path):
-        raise ModelRejected(f"{where}: expected the file of a model, found a directory")
+        raise ModelRejectedError(f"{where}: expected the file of a model, found a directory")
     try:
         with open(path, "rb") as file:
             yield _opened(file, os.fstat(file.fileno()).st_size, limit_bytes)
-    except ModelRejected as error:
-        raise ModelRejected(f"{where}: {error}") from None
+    except ModelRejectedError as error:
+        raise ModelRejectedError(f"{where}: {error}") from None
     except (
         *(DataError, ConfigError, KeyError, TypeError, ValueError, AttributeError, IndexError),
         *(ArithmeticError, RecursionError, MemoryError),
     ) as error:
-        raise ModelRejected(f"{where}: not a sound model: {error}") from error
+        raise ModelRejectedError(f"{where}: not a sound model: {error}") from error
 
 
 def require(valid: object, fault: str) -> None:
-    """Raise `ModelRejected` where what a file holds is not sound."""
+    """Raise `ModelRejectedError` where what a file holds is not sound."""
     if not valid:
-        raise ModelRejected(fault)
+        raise ModelRejectedError(fault)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
@@ -245,7 +245,7 @@ class Packing:
 
 
 def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
-    """Return the value of `Packing.pack`; `ModelRejected` where it is none."""
+    """Return the value of `Packing.pack`; `ModelRejectedError` where it is none."""
     if isinstance(said, list):
         return tuple(unpack(item, kinds, contents) for item in said)
     if not isinstance(said, dict):
@@ -273,7 +273,7 @@ def stored_fields(kind: type[Any]) -> list[Field[Any]]:
 def _dataclass(said: Mapping[str, Any], kinds: Kinds, contents: Contents) -> Any:
     kind = kinds(said["is"])
     if kind is None:
-        raise ModelRejected(f"unknown part {said['is']!r}")
+        raise ModelRejectedError(f"unknown part {said['is']!r}")
     wrong = sorted({one.name for one in stored_fields(kind)} ^ set(said["fields"]))
     require(not wrong, f"{kind.__name__}: the field {(wrong or [''])[0]!r} is unknown or missing")
     held = {key: unpack(item, kinds, contents) for key, item in said["fields"].items()}
@@ -297,6 +297,6 @@ def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "U" and kinds <= {str}:
         dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")
     elif not (dtype.kind == "O" and kinds <= {str}) and not (dtype.kind in _LABELS and kinds <= {bool, int, float}):
-        raise ModelRejected(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
+        raise ModelRejectedError(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
     require(max(largest, dtype.itemsize) * len(values) <= HEADER_BYTES, f"{len(values)} labels of {dtype}")
     return np.array(values, dtype)

@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
-from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
@@ -111,9 +111,9 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     sklearn.exceptions.NotFittedError
     DataError
         `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
-    PlanTooLarge
+    PlanTooLargeError
         There is too little room for it.
-    RunLocked
+    RunLockedError
         Another driver is writing it, as for the whole of `bigkernel fit`.
     """
     packing = Packing(_kind_of)
@@ -132,7 +132,7 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
 
     Raises
     ------
-    ModelRejected
+    ModelRejectedError
         Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
     DataError
         There is no file at `path`, or it holds a predictor alone.
@@ -152,7 +152,7 @@ def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES)
             Predictor.unpacked(said["predictor"], contents)
         model = None if said["model"] is None else _unpack_step(said["model"], contents)
         if unknown := sorted(set(contents.entries) - set(contents.read)):
-            raise ModelRejected(f"unknown array {unknown[0]!r}")
+            raise ModelRejectedError(f"unknown array {unknown[0]!r}")
     return model
 
 
@@ -208,7 +208,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     name = said["class"]
     kind = _class_of(name)
     if kind is None:
-        raise ModelRejected(f"unknown class {name!r}")
+        raise ModelRejectedError(f"unknown class {name!r}")
     params = {str(key): decode(value) for key, value in said["params"].items()}
     named = _unpack_named(said["union"], contents) if name == "RowUnion" else []
     if named:
@@ -242,7 +242,7 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     """Give a transformer its fitted attributes."""
     known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[kind]}
     if not isinstance(fitted, dict) or not set(fitted) <= known:
-        raise ModelRejected(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
+        raise ModelRejectedError(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
     for name, value in fitted.items():
         setattr(step, name, value)
     if kind == "RandomFourier":
@@ -252,7 +252,7 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
 
 
 def _require_fit(step: Any, fit: Any) -> None:
-    """Raise `ModelRejected` where the arrays of a fit do not have the shapes that its solves take."""
+    """Raise `ModelRejectedError` where the arrays of a fit do not have the shapes that its solves take."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
     r_factor = getattr(fit, "r_factor", None)

@@ -186,7 +186,7 @@ class Predictor:
 
         Raises
         ------
-        ModelRejected
+        ModelRejectedError
             Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
         ConfigError
             The model needs more than NumPy; names what does.

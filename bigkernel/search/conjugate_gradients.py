@@ -13,7 +13,7 @@ import numpy as np
 
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
@@ -86,7 +86,6 @@ class CGSweep(Sweep):
         return [planned_sample(targets, of_kernel(self.lead.basis), self.choice.rows)] if self.choice.rows else []
 
     def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
-        """See `Sweep`."""
         scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
         return [self.products(targets, partition), *self.samples(targets), *scores]
 
@@ -94,7 +93,7 @@ class CGSweep(Sweep):
         """See `Sweep`; in this process too."""
         room = settings().memory_limit_bytes
         if any(self.state_bytes(data.targets, part) > room for part in parts):
-            raise PlanTooLarge(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
+            raise PlanTooLargeError(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
         super().require_room(data, parts, scoring)
 
     def halves(self) -> list[Sweep]:
@@ -112,7 +111,7 @@ class CGSweep(Sweep):
             one, part = pair
             assert isinstance(one, CGSweep)
             if heavy(one):
-                raise PlanTooLarge("the preconditioners of the penalties do not fit")
+                raise PlanTooLargeError("the preconditioners of the penalties do not fit")
             if part.folds.count > 1 or len(one.candidates) > 1:
                 one.require_room(data, [part], scoring)
 

@@ -1,7 +1,7 @@
 """The judgement of every candidate on every split, and the fit of the best one.
 
-`fitting.judge` is the loop: kernels whose moments prove too coarse for one of their candidates are swept again in the
-next precision. Scores that need predictions take one sweep more, or as many as memory asks for.
+`fitting.sweep_until_precise` is the loop: kernels whose moments prove too coarse for one of their candidates are swept
+again in the next precision. Scores that need predictions take one sweep more, or as many as memory asks for.
 Shapes: p columns that solutions have coefficients of, k candidates, c targets, K kernels, F folds.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Columns, Training
-from bigkernel.estimators.fitting import Trial, judge
+from bigkernel.estimators.fitting import Trial, sweep_until_precise
 from bigkernel.estimators.ridge import fit_by_cg
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge
@@ -60,8 +60,8 @@ class KernelTrial(Trial):
             return False
         return True
 
-    def keep_coarser(self, error: PlanTooLarge) -> None:
-        """See `Trial`; `Inaccurate` is warned of as of any candidate that is off."""
+    def keep_coarser(self, error: PlanTooLargeError) -> None:
+        """See `Trial`; `AccuracyWarning` is warned of as of any candidate that is off."""
         self._share(self.solved_in)
 
     def _share(self, basis: Columns) -> None:
@@ -91,13 +91,13 @@ class Work:
         for one in self.sweeps:
             for whole in self.partitions:
                 for some, partition in one.divide(self.data, whole, scoring):
-                    yield from self._judge(some, partition, scoring)
+                    yield from self._score(some, partition, scoring)
 
-    def _judge(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
+    def _score(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         def fits(members: list[Candidate]) -> bool:
             try:
                 replace(one, members=[members]).require_room(self.data, [partition], scoring)
-            except PlanTooLarge:
+            except PlanTooLargeError:
                 return False
             return True
 
@@ -124,7 +124,7 @@ class Work:
             )
             for members in one.members
         ]
-        for done in judge(trials, attempt):
+        for done in sweep_until_precise(trials, attempt):
             for together, some in group(done):
                 solved = together.finish(self.data, partition, [trial.solved for trial in some])
                 yield from self._test(together, partition, solved, scoring)
@@ -180,7 +180,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
 
     Raises
     ------
-    PlanTooLarge
+    PlanTooLargeError
         Those of one candidate do not.
     """
 
@@ -188,7 +188,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         statistic = _statistic(some, partition, data, *some.zeros(data.targets, partition))
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
-            raise PlanTooLarge(
+            raise PlanTooLargeError(
                 f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values, and {room / 1e6:,.0f} MB are allowed"
             )
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
@@ -202,8 +202,8 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
 
     try:
         return split_to_fit(Sweep(one.members), check, halves)
-    except PlanTooLarge as error:
-        raise PlanTooLarge(
+    except PlanTooLargeError as error:
+        raise PlanTooLargeError(
             f"scoring: {', '.join(scoring.scorers)} need the values of a candidate at all held-out rows at once, "
             f"which memory does not hold ({error}); take a score that sums over rows (accuracy, r2, ...), or hold "
             "fewer rows out (cv=0.1)"

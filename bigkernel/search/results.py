@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from bigkernel.arrays import Array
-from bigkernel.errors import DataError, Inaccurate
+from bigkernel.errors import AccuracyWarning, DataError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.search.sweeps import Candidate
@@ -139,7 +139,7 @@ def warn_of_errors(
             f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
             f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
             "columns",
-            Inaccurate,
+            AccuracyWarning,
             stacklevel=4,
         )
     if open_ := int((~results.get("converged", np.ones(1, bool))).sum()):
@@ -149,7 +149,7 @@ def warn_of_errors(
             f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
             "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
             "solver='direct'",
-            Inaccurate,
+            AccuracyWarning,
             stacklevel=4,
         )
 

@@ -21,7 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.errors import BestAtEdge, ConfigError
+from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
@@ -136,10 +136,11 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
         cross-validation of the rows that were trained on. Other names are those of scikit-learn's scorers; these and
         functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several where memory
-        does not hold the values of all candidates (`PlanTooLarge` where it does not hold those of one). A function is
-        shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores names.
-        Scores are weighted where rows are, those of functions if they take `sample_weight`; where candidates differ in
-        class_weight, by the weights of the rows without those of the classes ("balanced" is of all labelled rows).
+        does not hold the values of all candidates (`PlanTooLargeError` where it does not hold those of one). A function
+        is shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores
+        names. Scores are weighted where rows are, those of functions if they take `sample_weight`; where candidates
+        differ in class_weight, by the weights of the rows without those of the classes ("balanced" is of all labelled
+        rows).
     refit : bool or str
         Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
         ended), and by which of several scores.
@@ -154,12 +155,12 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     cv_results_ : dict of arrays, the columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and
         `prediction_error`, how far the predictions of a candidate are from least squares in float64, relative to their
         norm (`solvers.ridge`, `solvers.accuracy`; NaN: not known). Kernels of candidates beyond
-        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`). Where
+        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`AccuracyWarning`). Where
         conjugate gradients fit candidates, it is what `tol` leaves, and `converged` tells whose descents have come to
         their end on all splits: the others rank behind them, and are no choice unless all are like them.
     edges_ : list of Edge
-        The ends of the grid at which the best score lies, of which `BestAtEdge` warns: of its numbers with at least
-        three values, but for sizes (n_landmarks) and tolerances.
+        The ends of the grid at which the best score lies, of which `BestAtEdgeWarning` warns: of its numbers with at
+        least three values, but for sizes (n_landmarks) and tolerances.
     best_index_, best_params_, best_score_, best_estimator_, n_splits_, refit_time_, classes_, n_features_in_
     plan_ : SearchPlan
 
@@ -266,7 +267,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
         Warns
         -----
-        BestAtEdge
+        BestAtEdgeWarning
             The best candidate lies at an end of the grid.
         """
         start = time.perf_counter()
@@ -332,7 +333,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.edges_ = edges([candidate.params for candidate in everyone], first)
         if self.edges_:
             told = "; ".join(map(str, self.edges_))
-            warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdge, stacklevel=4)
+            warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdgeWarning, stacklevel=4)
 
     def _best(self, prepared: list[Prepared]) -> BaseEstimator:
         """Fit the best candidate to all rows."""

@@ -25,7 +25,7 @@ from bigkernel.config import settings
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
@@ -134,12 +134,12 @@ def split_to_fit(one: T, check: Callable[[T], P], halves: Callable[[T], Sequence
 
     Raises
     ------
-    PlanTooLarge
+    PlanTooLargeError
         By `check`, where one does not fit that has no halves.
     """
     try:
         return [(one, check(one))]
-    except PlanTooLarge:
+    except PlanTooLargeError:
         parts = halves(one)
         if not parts:
             raise
@@ -156,7 +156,7 @@ def limit_bytes(rows: Rows) -> int:
 
 
 def checked_plan(rows: Rows, statistic: Statistic) -> Plan:
-    """Return the plan of a sweep; `PlanTooLarge` unless a worker has the memory for it."""
+    """Return the plan of a sweep; `PlanTooLargeError` unless a worker has the memory for it."""
     plan = plan_sweep(rows, statistic)
     plan.check(limit_bytes(rows), settings().worker_base_bytes)
     return plan
@@ -260,7 +260,7 @@ class Sweep:
         return [one for one, _ in split_to_fit(self, check, Sweep.halves)]
 
     def require_room(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> None:
-        """Raise `PlanTooLarge` unless a worker has the memory for a sweep of these parts and of its scores."""
+        """Raise `PlanTooLargeError` unless a worker has the memory for a sweep of these parts and of its scores."""
         for partition in parts:
             for statistic in self.statistics(data.targets, partition, len(data.rows), scoring):
                 checked_plan(partition.attach(data.rows), statistic)

@@ -24,7 +24,7 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
 from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
@@ -282,7 +282,7 @@ class SolveDiagnostics:
             self.errors = other.errors
 
     def warn(self) -> None:
-        """Warn of notes and ratios above 30 (`RankDeficient`), and of errors beyond a thousandth (`Inaccurate`)."""
+        """Warn of notes, of ratios above 30 and of errors of predictions beyond a thousandth."""
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
             self.notes.append(
@@ -290,9 +290,9 @@ class SolveDiagnostics:
                 "trust this fit; take a larger alpha, fewer landmarks or dtype='float64', and check the BLAS library"
             )
         for note in self.notes:
-            warnings.warn(note, RankDeficient, 4)
+            warnings.warn(note, RankDeficiencyWarning, 4)
         if self.errors is not None and self.errors.note:
-            warnings.warn(self.errors.note, Inaccurate, 4)
+            warnings.warn(self.errors.note, AccuracyWarning, 4)
 
     def report(self) -> dict[str, float | int]:
         """All figures as plain data."""
@@ -305,7 +305,7 @@ def warn_or_note(note: str, warn: bool, diagnostics: SolveDiagnostics | None) ->
     if diagnostics is not None:
         diagnostics.notes += [note] if note else []
     elif warn and note:
-        warnings.warn(note, RankDeficient, 4)
+        warnings.warn(note, RankDeficiencyWarning, 4)
 
 
 def _norm(seen: Array, V: Array) -> float:

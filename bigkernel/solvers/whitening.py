@@ -110,8 +110,8 @@ def whiten(
     """Whiten the m×m core, keeping what exceeds m·eps of its largest part, and warn of what is dropped.
 
     `eps` is the relative precision of the blocks that the moments were made from, `kernel` its name for the warnings
-    (`RankDeficient`), in place of which diagnostics take notes, with the residual and the condition. `overwrite`: the
-    core may be lost, and its memory becomes that of the factor.
+    (`RankDeficiencyWarning`), in place of which diagnostics take notes, with the residual and the condition.
+    `overwrite`: the core may be lost, and its memory becomes that of the factor.
     """
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import PlanTooLargeError
 from bigkernel.html import table
 
 _SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
@@ -254,7 +254,7 @@ class Plan:
 
         Raises
         ------
-        PlanTooLarge
+        PlanTooLargeError
             Says what is needed, what there is, and what would fit.
         """
         needed = self.worker_bytes(base_bytes, sharing)
@@ -270,7 +270,7 @@ class Plan:
             advice = f"about {share}% of the landmarks would fit"
         else:
             advice = "give the workers more memory"
-        raise PlanTooLarge(
+        raise PlanTooLargeError(
             f"a worker would need {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, "
             f"{rows / 1e6:,.0f} for rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for "
             f"partial results of {self.partial_bytes / 1e6:,.0f} MB), its limit is {limit_bytes / 1e6:,.0f} MB: "

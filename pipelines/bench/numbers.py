@@ -19,7 +19,7 @@ from sklearn.datasets import load_diabetes, load_digits, make_friedman1
 
 from bigkernel import SSSL, Gaussian, KernelRidge
 from bigkernel.arrays import Array
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import AccuracyWarning
 from bigkernel.solvers.residuals import PROMISE
 from bigkernel.solvers.whitening import whiten
 
@@ -114,7 +114,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         condition=float(report["diagnostics"].get("core_condition", np.nan)),
         error=float(np.linalg.norm(model.predict(X) - wanted) / np.linalg.norm(wanted)),
         estimated=float(report["diagnostics"]["prediction_error"]),
-        warned=any(issubclass(one.category, Inaccurate) for one in caught),
+        warned=any(issubclass(one.category, AccuracyWarning) for one in caught),
         blocks=report["dtype"],
         sums=report["sums"],
         sweeps=1 + len(report["sweep"]["swept_again"]),

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import BestAtEdge
+from bigkernel.errors import BestAtEdgeWarning
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.landmarks import median_width
 from pipelines.corpus.settings import Settings
@@ -73,7 +73,7 @@ def _search(job: Settings, rows: Rows, Z: Array, sigmas: tuple[float, ...]) -> S
     model = clone(model_of(job, sigmas[0], "gcv" if isinstance(alphas, str) else alphas[0], Z))
     search = SweepSearchCV(model, grid, cv=HELD_OUT, refit=False, random_state=job.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BestAtEdge)  # the table tells it
+        warnings.simplefilter("ignore", BestAtEdgeWarning)  # the table tells it
         return search.fit(rows)
 
 

@@ -29,7 +29,7 @@ from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import choose_executor
-from bigkernel.estimators.evaluation import judge, limit_classes
+from bigkernel.estimators.evaluation import evaluate, limit_classes
 from bigkernel.events.job import Figures, Note, Step, emit
 from bigkernel.html import measured, size
 from bigkernel.kernels.landmarks import uniform
@@ -116,7 +116,7 @@ def _view(job: Settings, material: Material, name: str, texts: Sequence[str], id
 
 
 def _fit(outcome: Outcome, view: View, first: int) -> None:
-    """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
+    """Fit to growing numbers of rows, and evaluate every step with several numbers of landmarks."""
     job, material, model = outcome.job, outcome.material, view.choice.model
     rows = view.maps.transform(material.train)
     mapped, (known, true) = view.maps.transform(material.test), truth(material.test)
@@ -157,13 +157,13 @@ def _fewer(job: Settings, view: View, rows: Rows, count: int, *, last: bool) -> 
 
 
 def _finish(outcome: Outcome, run: Path) -> None:
-    """Save the last model, and judge it."""
+    """Save the last model, and evaluate it."""
     material, view = outcome.material, outcome.views[-1]
     train, test, model = material.train, material.test, view.choice.model
     outcome.model = str(run / "model")
     emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": outcome.job.seed}))
     save_model(view.pipeline, outcome.model, overwrite=True)
-    outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=False)
+    outcome.verdict = evaluate(view.pipeline, test, as_rows(test), of="held-out", pictures=False)
     emit(Figures("score", limit_classes(outcome.verdict)))
 
 

@@ -23,7 +23,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from bigkernel import DICA, JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, Ridge, SSSLClassifier, XNVClassifier
 from bigkernel.arrays import Array
-from bigkernel.errors import PseudoLabelsCollapsed
+from bigkernel.errors import CollapsedLabelsWarning
 from pipelines.domains.data import Task
 from pipelines.shared.experiments import timed
 
@@ -99,7 +99,7 @@ def guarded() -> Iterator[list[str]]:
         warnings.simplefilter("always")
         yield collapses
     for one in caught:
-        if issubclass(one.category, PseudoLabelsCollapsed):
+        if issubclass(one.category, CollapsedLabelsWarning):
             collapses.append(str(one.message))
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)

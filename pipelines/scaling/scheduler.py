@@ -29,7 +29,7 @@ from bigkernel.engine.dask_executor import MOST_SEGMENTS
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import Stalled
+from bigkernel.errors import StalledError
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -126,7 +126,7 @@ def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterato
     theirs.close()
     try:
         if not ours.poll(START_SECONDS):
-            raise Stalled(f"{function.__name__.strip('_')}: not started within {START_SECONDS:.0f} s")
+            raise StalledError(f"{function.__name__.strip('_')}: not started within {START_SECONDS:.0f} s")
         yield str(ours.recv())
     finally:
         ours.close()  # which ends it

@@ -38,7 +38,7 @@ from pipelines.usps_mnist.fits import (
     Predict,
     Setting,
     curve_settings,
-    judge,
+    evaluate,
     krr,
     lr,
     rr,
@@ -59,12 +59,12 @@ def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: boo
         "RR": lambda: rr(X, y, RR_ALPHA),
         "KRR": lambda: krr(X, y, KRR_SIGMA, KRR_ALPHA),
     }
-    fits: Fits = {name: [judge(pair, fit) for _ in range(min(3, repeats))] for name, fit in plain.items()}
+    fits: Fits = {name: [evaluate(pair, fit) for _ in range(min(3, repeats))] for name, fit in plain.items()}
     exact: list[Fit] = []
     settings = table_settings(m)
     with steps("SSSL", 3 + len(settings) * repeats, rows=len(pair.rows), quiet=quiet) as after:
         for some in np.array_split(draws.draws, 3):
-            exact.append(judge(pair, lambda: sssl_exact(pair)))
+            exact.append(evaluate(pair, lambda: sssl_exact(pair)))
             after()
             for draw, setting in product(some.tolist(), settings):
                 draws.fit(setting, draw)
@@ -86,12 +86,12 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
     with steps("SSSL as chosen", len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
         approximate = draws.fits([setting], after)[setting]
     results = [
-        (of_rr, [judge(pair, lambda: rr(X, y, of_rr.alpha))]),
-        (of_krr, [judge(pair, lambda: krr(X, y, of_krr.sigma, of_krr.alpha))]),
+        (of_rr, [evaluate(pair, lambda: rr(X, y, of_rr.alpha))]),
+        (of_krr, [evaluate(pair, lambda: krr(X, y, of_krr.sigma, of_krr.alpha))]),
         (of_sssl, approximate),
         (
             replace(of_sssl, method="SSSL_N", accuracy=None, landmarks=""),
-            [judge(pair, lambda: sssl_exact(pair, of_sssl.sigma, of_sssl.s, of_sssl.alpha))],
+            [evaluate(pair, lambda: sssl_exact(pair, of_sssl.sigma, of_sssl.s, of_sssl.alpha))],
         ),
     ]
     page.without_target_labels(report, results, found, fits, m)

@@ -96,7 +96,7 @@ class Pair:
         return cls(source, source_labels, target, target_labels, np.concatenate([source, target]), labels)
 
 
-def judge(pair: Pair, fit: Callable[[], Predict]) -> Fit:
+def evaluate(pair: Pair, fit: Callable[[], Predict]) -> Fit:
     """Accuracies of the predictor that `fit` returns, and the seconds of `fit`."""
     predict, seconds = timed(fit)
     source, target = (
@@ -183,7 +183,7 @@ class Draws:
         if (setting, draw) not in self._fits:
             landmarks, seconds = self.landmarks(setting.landmarks, setting.m, draw)
             model = sssl(setting, landmarks, draw)
-            fit = judge(self.pair, lambda: model.fit(self.pair.rows, self.pair.labels).predict)
+            fit = evaluate(self.pair, lambda: model.fit(self.pair.rows, self.pair.labels).predict)
             self._fits[setting, draw] = replace(fit, seconds=fit.seconds + seconds)
         return self._fits[setting, draw]
 

@@ -24,7 +24,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
 from bigkernel.arrays import Array
-from bigkernel.errors import RankDeficient
+from bigkernel.errors import RankDeficiencyWarning
 from bigkernel.kernels.landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, data_file, options, read_all, timed
@@ -123,7 +123,7 @@ def judge(method: str, number: int, model: Any, split: Split) -> Run:
 
     with warnings.catch_warnings():
         # landmarks repeat one another as rows do; the rank is in the table
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         (train, apart), seconds = timed(fit_predict)
     mse = {
         "train": (train - split.y) ** 2,

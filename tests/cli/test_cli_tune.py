@@ -17,7 +17,7 @@ GRID = ["--landmarks", "30", "--sigma", "0.3:1.2:3", "--alpha", "1e-4,0.1,1", "-
 
 pytestmark = [
     pytest.mark.usefixtures("small_steps"),
-    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning"),  # grids are small
 ]
 
 

@@ -28,7 +28,7 @@ from bigkernel.data.run_directory import command_of, survey, write_sealed
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events import journal
 from bigkernel.events.plugin import board_of
 from bigkernel.events.sinks import install_monitor
@@ -457,7 +457,7 @@ class Client:
 
 @pytest.mark.parametrize("error", [OSError("in <closed>"), TimeoutError(), RuntimeError("the loop is closed")])
 def test_a_scheduler_that_is_lost_is_a_stall(error):
-    with pytest.raises(Stalled, match="the scheduler does not answer"):
+    with pytest.raises(StalledError, match="the scheduler does not answer"):
         watching.ask_scheduler(Client(error), "tcp://a:1")
 
 

@@ -17,7 +17,7 @@ from bigkernel import (
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.functions import Gaussian
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(11)
 N = 240
 X = rng.normal(size=(N, 2))

@@ -16,7 +16,7 @@ from bigkernel import DICA, KernelRidge, Ridge, SweepSearchCV, UnitNormalizer, e
 from bigkernel.data.run_directory import Run
 from bigkernel.engine.rows import as_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(5)
 IMAGES = rng.integers(0, 256, (30, 5, 6), dtype=np.uint8)
 X = rng.normal(size=(60, 12))

@@ -18,7 +18,7 @@ from drivers import wait_until
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.engine.process import OneBlasThread, Undisturbed, blas_threads
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.plugin import Monitor
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
@@ -155,7 +155,7 @@ def test_an_address_and_a_file_of_one_reach_a_running_cluster(cluster, write):
 def test_an_address_where_nobody_answers_is_stalled_in_the_time_that_is_set():
     with dask.config.set({"bigkernel.stall-seconds": 1}):
         start = time.monotonic()
-        with pytest.raises(Stalled, match=r"tcp://127.0.0.1:1.*1 s"), connect("tcp://127.0.0.1:1"):
+        with pytest.raises(StalledError, match=r"tcp://127.0.0.1:1.*1 s"), connect("tcp://127.0.0.1:1"):
             pass
         assert time.monotonic() - start < 25  # Dask's own wait takes 30
 

@@ -292,7 +292,7 @@ def test_a_driver_that_is_taken_away_is_replaced_and_an_error_that_stays_ends_th
         "FailJob",
         PODS["job"]["containers"][0]["name"],
     )
-    passing = {errors.Stalled.exit_code, errors.RunLocked.exit_code, errors.BigKernelError.exit_code}
+    passing = {errors.StalledError.exit_code, errors.RunLockedError.exit_code, errors.BigKernelError.exit_code}
     known = {one.exit_code for one in vars(errors).values() if hasattr(one, "exit_code")}
     assert set(lasting["onExitCodes"]["values"]) == {2, *known} - passing
     for name in ("job", "daskjob"):

@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 from bigkernel.data import zarr_arrays
 from bigkernel.data.check import check_chunks, walk
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.errors import ChunkCorruptError, ChunkMissingError, DataError
 
 N, D = 103, 5
 rng = np.random.default_rng(7)
@@ -201,7 +201,8 @@ def test_checking_finds_one_flipped_bit_in_any_chunk(path, flip, seed):
     parts = file.relative_to(path).parts
     start = 10 * int(parts[2])
     with pytest.raises(
-        ChunkCorrupt, match=rf"{parts[0]}: rows {start}:{min(N, start + 10)} cannot .* the chunk {'/'.join(parts[1:])} "
+        ChunkCorruptError,
+        match=rf"{parts[0]}: rows {start}:{min(N, start + 10)} cannot .* the chunk {'/'.join(parts[1:])} ",
     ):
         check(open_corpus(path))
 
@@ -209,10 +210,10 @@ def test_checking_finds_one_flipped_bit_in_any_chunk(path, flip, seed):
 @pytest.mark.parametrize("key", ["x/c/4/0", "y/c/4"])
 def test_checking_finds_a_deleted_chunk(path, key):
     (path / key).unlink()
-    with pytest.raises(ChunkMissing, match=rf"{key[0]}: 1 of 11 chunks are missing, the first is {key[2:]}"):
+    with pytest.raises(ChunkMissingError, match=rf"{key[0]}: 1 of 11 chunks are missing, the first is {key[2:]}"):
         check(open_corpus(path))
     if key[0] == "y":
-        with pytest.raises(ChunkMissing):
+        with pytest.raises(ChunkMissingError):
             open_corpus(path).column("y")
 
 
@@ -270,9 +271,9 @@ def test_looking_names_every_damaged_chunk(path):
     (path / "x/c/4/0").unlink()
     found = [looked for looked in walk(path, "corpus") if looked.damage]
     assert [(looked.array, looked.done, type(looked.damage)) for looked in found] == [
-        ("x", 20, ChunkCorrupt),
-        ("x", 50, ChunkMissing),
-        ("y", 100, ChunkCorrupt),
+        ("x", 20, ChunkCorruptError),
+        ("x", 50, ChunkMissingError),
+        ("y", 100, ChunkCorruptError),
     ]
 
 

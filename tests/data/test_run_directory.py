@@ -20,7 +20,7 @@ from bigkernel.data.run_directory import ArrayRef, Run, attach, detach, read_sea
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import identity, plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask, merge, run_segment
-from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -210,7 +210,7 @@ def finished_run(tmp_path_factory):
 def test_another_job_is_refused_and_the_field_named(finished_run, name):
     before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
     rows, statistic = OTHER_JOBS[name]()
-    with pytest.raises(ResumeMismatch, match=r"another job: [\w.]+ was '?\w+.* now it is '?\w+") as caught:
+    with pytest.raises(ResumeMismatchError, match=r"another job: [\w.]+ was '?\w+.* now it is '?\w+") as caught:
         sweep(rows, statistic, client="serial", run=finished_run, resume=True)
     field = name.split(",")[0]
     assert f"job: {field} was" in str(caught.value)
@@ -221,7 +221,7 @@ def test_another_job_is_refused_and_the_field_named(finished_run, name):
 def test_another_version_of_a_package_is_refused(tmp_path, monkeypatch, package):
     sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
     monkeypatch.setattr(package, "__version__", "99.9")
-    with pytest.raises(ResumeMismatch, match=rf"versions was .* now it is .*{package.__name__} 99.9"):
+    with pytest.raises(ResumeMismatchError, match=rf"versions was .* now it is .*{package.__name__} 99.9"):
         sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
 
 
@@ -233,7 +233,7 @@ def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
     (tmp_path / "corpus").rename(tmp_path / "before")
     (tmp_path / "other").rename(tmp_path / "corpus")
     rows = as_rows(bigkernel.open_corpus(tmp_path / "corpus"))
-    with pytest.raises(ResumeMismatch, match="rows was"):
+    with pytest.raises(ResumeMismatchError, match="rows was"):
         sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)
 
 
@@ -243,7 +243,7 @@ def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
 def test_a_manifest_that_cannot_be_read_is_refused(tmp_path, content):
     sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
     (tmp_path / "run" / "manifest.json").write_bytes(content)
-    with pytest.raises(ResumeMismatch, match="run"):
+    with pytest.raises(ResumeMismatchError, match="run"):
         sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
 
 

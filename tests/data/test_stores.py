@@ -13,7 +13,7 @@ import zarr
 
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source, stores
-from bigkernel.errors import ChunkMissing, ConfigError, DataError
+from bigkernel.errors import ChunkMissingError, ConfigError, DataError
 
 X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
 Y = np.arange(250) % 5
@@ -105,7 +105,7 @@ def test_a_store_is_copied_over_http(store, served, tmp_path):
 def test_a_missing_chunk_is_an_error_and_not_zeros(store, served, tmp_path, over_http):
     path = store()
     os.remove(f"{path}/x/c/3/1")
-    with pytest.raises(ChunkMissing, match=r"store.zarr/x: the chunk x/c/3/1 is missing"):
+    with pytest.raises(ChunkMissingError, match=r"store.zarr/x: the chunk x/c/3/1 is missing"):
         ingest(open_source(served.url + "/store.zarr" if over_http else path), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

@@ -17,7 +17,7 @@ from scipy import sparse
 from bigkernel import UnitNormalizer, write_corpus
 from bigkernel.data import corpus as corpus_module
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.errors import ChunkMissing, ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ChunkMissingError, ConfigError, DataError, PlanTooLargeError
 
 rng = np.random.default_rng(3)
 N, D = 130, 4
@@ -197,9 +197,9 @@ def test_single_rows_all_rows_and_lazy_rows(corpus):
 
 def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monkeypatch):
     monkeypatch.setattr(corpus_module, "MOST_BYTES", 100 * D * 8)
-    with pytest.raises(PlanTooLarge, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
+    with pytest.raises(PlanTooLargeError, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
         np.asarray(corpus)
-    with pytest.raises(PlanTooLarge):
+    with pytest.raises(PlanTooLargeError):
         corpus[np.arange(101)]
     assert len(corpus[:100]) == 100
 
@@ -208,7 +208,7 @@ def test_a_lost_chunk_is_no_zeros(corpus):
     (chunk,) = Path(corpus.path, "x").rglob("1/0")
     chunk.unlink()
     assert_array_equal(corpus[:30], X[:30])
-    with pytest.raises(ChunkMissing):
+    with pytest.raises(ChunkMissingError):
         corpus[25:35]
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
 from bigkernel.data import atomic_write, zarr_arrays
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.errors import ChunkCorruptError, ChunkMissingError, DataError
 
 rng = np.random.default_rng(1)
 VALUES = {
@@ -82,14 +82,14 @@ def test_a_damaged_chunk_is_named(group, flip, name, damage):
         file.write_bytes(DAMAGE[damage](file.read_bytes()))
     else:
         flip(file, damage)
-    with pytest.raises(ChunkCorrupt, match=f"{name}: rows 0:"):
+    with pytest.raises(ChunkCorruptError, match=f"{name}: rows 0:"):
         zarr_arrays.read_group(group, "test")
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
 def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
     chunk_files(group / name)[0].unlink()
-    with pytest.raises(ChunkMissing, match=rf"{name}: 1 of \d chunks are missing, the first is c/0"):
+    with pytest.raises(ChunkMissingError, match=rf"{name}: 1 of \d chunks are missing, the first is c/0"):
         zarr_arrays.read_group(group, "test")
 
 

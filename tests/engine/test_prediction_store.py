@@ -11,7 +11,7 @@ from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ChunkMissing, DataError
+from bigkernel.errors import ChunkMissingError, DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
 from bigkernel.statistics.moments import Targets
@@ -105,7 +105,7 @@ def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
     model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, X[:, 0])
     model.predict_to(make_corpus(X), tmp_path / "out", std=True)
     (tmp_path / "out" / name / "c" / "1").unlink()
-    with pytest.raises(ChunkMissing, match="c/1"):
+    with pytest.raises(ChunkMissingError, match="c/1"):
         open_predictions(tmp_path / "out")
 
 

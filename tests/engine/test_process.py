@@ -11,7 +11,7 @@ import pytest
 from bigkernel import executing
 from bigkernel.data.run_directory import read_sealed, write_sealed
 from bigkernel.engine.process import DRIVER, driver_blas
-from bigkernel.errors import DifferentBlas
+from bigkernel.errors import DifferentBlasWarning
 from bigkernel.monitor import report
 
 FITS = """
@@ -44,7 +44,7 @@ def fitted(threads, run, resume=""):
     words = [sys.executable, "-c", FITS, str(run), resume]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True, timeout=200)
-    assert "DifferentBlas" not in done.stderr
+    assert "DifferentBlasWarning" not in done.stderr
     return json.loads(done.stdout)
 
 
@@ -73,9 +73,9 @@ def test_a_number_of_threads_or_a_library_that_cannot_be_had_is_told(tmp_path):
         assert driver_blas().threads == recorded["threads"]
     for changed, told in (({"libraries": "mkl 2026 Haswell"}, "mkl 2026 Haswell"), ({"threads": 0}, "with 0 BLAS")):
         write_sealed(tmp_path / DRIVER, {**recorded, **changed})
-        with pytest.warns(DifferentBlas, match=told), resume():
+        with pytest.warns(DifferentBlasWarning, match=told), resume():
             pass
     (tmp_path / DRIVER).write_text("{")
-    with pytest.warns(DifferentBlas, match=r"driver.json cannot be read"), resume():
+    with pytest.warns(DifferentBlasWarning, match=r"driver.json cannot be read"), resume():
         pass
     assert read_sealed(tmp_path / DRIVER) == recorded

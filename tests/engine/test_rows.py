@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import ChunkMissing, DataError
+from bigkernel.errors import ChunkMissingError, DataError
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm
 
@@ -256,7 +256,7 @@ def test_rows_of_no_length_have_no_steps(build, kind):
 def test_a_lost_chunk_of_any_array_is_found_when_a_corpus_is_opened_as_rows(make_corpus, name):
     corpus = make_corpus(X, y=Y, weight=WEIGHT)
     Path(corpus.path, name, "c", "2", *(["0"] if name == "x" else [])).unlink()
-    with pytest.raises(ChunkMissing, match=rf"{name}: 1 of 5 chunks are missing, the first is c/2"):
+    with pytest.raises(ChunkMissingError, match=rf"{name}: 1 of 5 chunks are missing, the first is c/2"):
         as_rows(corpus)
 
 
@@ -348,7 +348,7 @@ def test_a_chunk_lost_under_a_window_is_an_error(build):
     rows = build("corpus")
     lost = sorted(path for path in Path(rows.x.path, "x", "c").rglob("*") if path.is_file())[0]
     lost.unlink()
-    with pytest.raises(ChunkMissing):
+    with pytest.raises(ChunkMissingError):
         rows.window(0, 20).read(0, 20)
 
 

@@ -22,7 +22,7 @@ from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask, ToScheduler, run_subtree
-from bigkernel.errors import TaskAbandoned
+from bigkernel.errors import TaskAbandonedError
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.plan import Footprint, Plan, leaf, plan
 
@@ -110,7 +110,7 @@ def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, 
 @pytest.mark.cluster
 def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, cluster, client, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 1)
-    with pytest.raises(TaskAbandoned) as caught:
+    with pytest.raises(TaskAbandonedError) as caught:
         sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
     wait_for_workers(client, 2, 90)
     assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: ended 2 worker")

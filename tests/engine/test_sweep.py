@@ -29,7 +29,7 @@ from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask, merge
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
+from bigkernel.errors import ChunkCorruptError, ChunkMissingError, ConfigError, DataError, ResumeMismatchError
 from bigkernel.events.job import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
@@ -119,7 +119,7 @@ def test_a_run_changes_no_bit_and_is_resumed_by_any_executor(build, executor, tm
         assert bits(resumed) == expected
         assert all(receipt.resumed for receipt in resumed.receipts)
     assert len(touch.starts()) == 2 * count
-    with pytest.raises(ResumeMismatch, match="statistic"):
+    with pytest.raises(ResumeMismatchError, match="statistic"):
         sweep(rows, STATISTIC, client=executor, run=tmp_path / "run", resume=True)
 
 
@@ -165,7 +165,7 @@ def test_a_corrupt_chunk_is_named(build, executor, tmp_path, key):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x10
     file.write_bytes(content)
-    with pytest.raises(ChunkCorrupt, match=rf"{key[0]}: rows 75:100 .*cannot be decoded"):
+    with pytest.raises(ChunkCorruptError, match=rf"{key[0]}: rows 75:100 .*cannot be decoded"):
         sweep(rows, STATISTIC, client=executor)
 
 
@@ -173,7 +173,7 @@ def test_a_corrupt_chunk_is_named(build, executor, tmp_path, key):
 def test_a_chunk_that_is_lost_before_the_sweep_is_missed_and_never_read_as_zeros(build, executor, tmp_path, key):
     rows = build()
     (tmp_path / "corpus" / key).unlink()
-    with pytest.raises(ChunkMissing, match=key[0]):
+    with pytest.raises(ChunkMissingError, match=key[0]):
         sweep(rows, STATISTIC, client=executor)
 
 

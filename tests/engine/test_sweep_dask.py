@@ -19,7 +19,7 @@ from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process import OneBlasThread, blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
-from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
+from bigkernel.errors import ConfigError, PlanTooLargeError, StalledError, TaskAbandonedError
 
 N, D = 230, 4
 rng = np.random.default_rng(21)
@@ -75,7 +75,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_any_task(rows, client, tmp_p
     touch = Touch(str(tmp_path / "touched"))
     with (
         dask.config.set({"bigkernel.worker-base-bytes": 2**40}),
-        pytest.raises(PlanTooLarge, match="give the workers more memory"),
+        pytest.raises(PlanTooLargeError, match="give the workers more memory"),
     ):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []
@@ -88,7 +88,9 @@ def test_without_a_worker_the_wait_is_bounded(rows):
         dask.config.set({"bigkernel.stall-seconds": 1}),
     ):
         start = time.perf_counter()
-        with pytest.raises(Stalled, match=rf"no worker came to {cluster.scheduler_address} within 1 s; start workers"):
+        with pytest.raises(
+            StalledError, match=rf"no worker came to {cluster.scheduler_address} within 1 s; start workers"
+        ):
             sweep(rows, Sums(D), client=client)
         assert time.perf_counter() - start < 60  # ten minutes otherwise
 
@@ -97,14 +99,14 @@ def test_a_task_that_never_ends_is_given_up(rows, client):
     sweep(rows, Sums(D), client=client)  # the libraries are loaded, and may take their time
     with dask.config.set({"bigkernel.stall-seconds": 2}):
         start = time.perf_counter()
-        with pytest.raises(Stalled, match=r"a segment was not finished within 2 s .*workers: tcp://.* running"):
+        with pytest.raises(StalledError, match=r"a segment was not finished within 2 s .*workers: tcp://.* running"):
             sweep(rows, Sums(D, Sleep(4)), client=client)
         assert time.perf_counter() - start < 60
 
 
 def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, cluster, client, monkeypatch):
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
-    with pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.*: ended 1 worker .* look at these rows") as caught:
+    with pytest.raises(TaskAbandonedError, match=r"rows \d+:\d+.*: ended 1 worker .* look at these rows") as caught:
         sweep(rows, Sums(D, Die(100)), client=client)
     wait_for_workers(client, 2, 90)
     # with no failure allowed, Dask blames every task that was on the worker: all of them are named
@@ -115,7 +117,7 @@ def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, clus
 
 def test_what_a_job_left_behind_is_let_go(rows, client):
     sweep(rows, Sums(D), client=client)
-    with pytest.raises(PlanTooLarge), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
+    with pytest.raises(PlanTooLargeError), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
         sweep(rows, Sums(D), client=client)
     wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)) == [])
 

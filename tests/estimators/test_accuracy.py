@@ -10,7 +10,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Polynomial, 
 from bigkernel.data.fingerprint import described
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import AccuracyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
@@ -25,7 +25,7 @@ def judged(model, X, y, **weights):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y, **weights)
-    return model.diagnostics_["prediction_error"], any(one.category is Inaccurate for one in caught)
+    return model.diagnostics_["prediction_error"], any(one.category is AccuracyWarning for one in caught)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -27,7 +27,9 @@ MODELS = {
     "linear without intercept": Ridge(fit_intercept=False),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")  # of the sigmoid, which is indefinite
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::bigkernel.errors.RankDeficiencyWarning"
+)  # of the sigmoid, which is indefinite
 
 
 @every_model

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier
-from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError
 from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.experiments import digit_pair
 
@@ -130,7 +130,7 @@ def test_landmarks_are_balanced_over_both_sides(domain):
 
 
 def test_flat_labels_are_warned_of_and_the_least_equivocal_round_is_kept():
-    with pytest.warns(PseudoLabelsCollapsed, match="after 3 rounds .* take a larger sharpness"):
+    with pytest.warns(CollapsedLabelsWarning, match="after 3 rounds .* take a larger sharpness"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": 0.3}).fit(X, Y)
     assert len(model.rounds_) == 3
     told = [entry["equivocation"] for entry in model.rounds_]
@@ -142,13 +142,13 @@ def test_flat_labels_are_warned_of_and_the_least_equivocal_round_is_kept():
 def test_labels_of_one_class_are_a_collapse_too():
     far = X.copy()
     far[N_S:] = MIDDLES[0] + 0.01 * rng.normal(size=(N_T, D))
-    with pytest.warns(PseudoLabelsCollapsed):
+    with pytest.warns(CollapsedLabelsWarning):
         model = ARTLClassifier(**{**GIVEN, "mmd": 0.0, "sharpness": 0.01}).fit(far, Y)
     assert model.rounds_[-1]["equivocation"] > 0.75
 
 
 def test_labels_that_grow_less_sure_stop_the_rounds():
-    with pytest.warns(PseudoLabelsCollapsed, match="rises, from .* in round [2-5]"):
+    with pytest.warns(CollapsedLabelsWarning, match="rises, from .* in round [2-5]"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": (30.0, 1.2), "n_rounds": 5}).fit(X, Y)
     assert len(model.rounds_) < 5
 
@@ -194,7 +194,7 @@ def test_fewer_landmarks_need_a_new_fit():
         ARTLClassifier(**GIVEN).fit(X, Y).with_landmarks(5)
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @pytest.mark.parametrize("name", ["laplacian", "linear", "poly", "matern"])
 def test_the_median_is_for_the_gaussian_and_other_kernels_have_their_own_width(name):
     model = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0).fit(X, Y)

@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.preprocessing import normalize, scale
 
 from bigkernel import Gaussian, KernelRidge, Laplacian, Matern, Polynomial, SweepSearchCV
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import AccuracyWarning
 
 ALPHAS = (1e-6, 1e-4, 1e-2, 1, 10)
 KERNELS = {  # from narrow to so wide that their cores are singular to rounding
@@ -91,7 +91,7 @@ def fitted(X, y, kernel, alpha, m, **settings):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = KernelRidge(kernel, alpha=alpha, **given).fit(X, y)
-    return found, any(issubclass(one.category, Inaccurate) for one in caught)
+    return found, any(issubclass(one.category, AccuracyWarning) for one in caught)
 
 
 @pytest.mark.parametrize("name", ["lognormal", "lognormal-half", "student"])
@@ -136,7 +136,7 @@ def test_a_search_marks_candidates_that_are_beyond_the_tolerance(table):
     grid = {"alpha": [1e-6, 1e-2], "kernel": [Gaussian(4.0), Gaussian(16.0)]}
     settings = {"n_landmarks": 80, "random_state": 0, "dtype": "float64"}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Inaccurate)
+        warnings.simplefilter("ignore", AccuracyWarning)
         found = SweepSearchCV(KernelRidge(solver="cg", **settings), grid, cv=3).fit(X, y)
         wanted = SweepSearchCV(KernelRidge(solver="direct", **settings), grid, cv=3).fit(X, y)
     off = abs(found.cv_results_["mean_test_score"] - wanted.cv_results_["mean_test_score"])

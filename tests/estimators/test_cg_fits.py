@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
+from bigkernel.errors import AccuracyWarning, ConfigError, ResumeMismatchError
 from bigkernel.estimators import ridge
 from bigkernel.events.job import Step, observe
 from bigkernel.statistics.products import ProductStatistic
@@ -118,7 +118,7 @@ def test_lumps_and_heavy_tails_cost_few_steps():
 
 
 def test_a_step_too_few_is_a_warning_that_says_how_far():
-    with pytest.warns(Inaccurate, match=r"after 1 steps .* tol=1e-08 was asked"):
+    with pytest.warns(AccuracyWarning, match=r"after 1 steps .* tol=1e-08 was asked"):
         fitted = model(max_iter=1).fit(X, Y)
     assert fitted.n_iter_ == 1
     assert fitted.diagnostics_["excess"] > 1e-8
@@ -179,7 +179,10 @@ def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_st
 def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path):
     with executing("serial", run=tmp_path / "run"):
         model(tol=1e-3).fit(X, Y)
-    with pytest.raises(ResumeMismatch, match=r"alpha=0\.1"), executing("serial", run=tmp_path / "run", resume=True):
+    with (
+        pytest.raises(ResumeMismatchError, match=r"alpha=0\.1"),
+        executing("serial", run=tmp_path / "run", resume=True),
+    ):
         model(tol=1e-3, alpha=0.2).fit(X, Y)
 
 
@@ -213,7 +216,7 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
     assert model(solver="auto", tol=1e-3).plan_solver(X, Y)["solver"] == "cg"
     for settings in ({"solver": "direct"}, {"alpha": 0.0, "n_landmarks": 20}):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Inaccurate)
+            warnings.simplefilter("ignore", AccuracyWarning)
             fitted = model(**{"solver": "auto", **settings}).fit(X, Y)
         assert "G" in fitted.statistics_
     # more rows go on from sums
@@ -279,7 +282,7 @@ def test_auto_solves_directly_where_the_steps_do_not_end(monkeypatch):
     found = model(solver="auto", max_iter=1).fit(X, Y)
     assert_allclose(found.dual_coef_, model(solver="direct").fit(X, Y).dual_coef_)
     monkeypatch.setattr(ridge, "free_bytes", lambda: 0)
-    with pytest.warns(Inaccurate, match="after 1 steps"):
+    with pytest.warns(AccuracyWarning, match="after 1 steps"):
         assert model(solver="auto", max_iter=1).fit(X, Y).n_iter_ == 1
 
 

@@ -35,7 +35,7 @@ names = pytest.mark.parametrize("name", ["rbf", "laplacian", "poly", "polynomial
 gammas = pytest.mark.parametrize("gamma", ["auto", "scale", 0.3])
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")  # of linear kernels
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")  # of linear kernels
 @names
 @gammas
 @pytest.mark.parametrize("landmarks", ["uniform", X], ids=["exact", "every row a landmark"])

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, UnitNormalizer, executing
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ChunkCorrupt, DataError
+from bigkernel.errors import ChunkCorruptError, DataError
 
 rng = np.random.default_rng(31)
 N, D, M = 150, 4, 12
@@ -241,7 +241,7 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std)
     chunk.write_bytes(content)
     before = sorted(path.name for path in tmp_path.iterdir())
     for target, overwrite in (("new", False), ("out", True)):
-        with pytest.raises(ChunkCorrupt, match="rows"):
+        with pytest.raises(ChunkCorruptError, match="rows"):
             model.predict_to(corpus, tmp_path / target, std=std, overwrite=overwrite)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], model.predict(X), atol=1e-12)

@@ -15,7 +15,7 @@ from sklearn.metrics import mean_squared_error
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, LinearRegression, Matern, Ridge, Sigmoid
 from bigkernel.engine.rows import ZarrSource
-from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import checks
 
 rng = np.random.default_rng(20120626)
@@ -35,7 +35,7 @@ def negative_part(kernel):
     """The warning that a kernel which is not positive is to give."""
     if kernel.positive:
         return nullcontext()
-    return pytest.warns(RankDeficient, match=r"^sigmoid kernel: .*negative part, \d+\.\d% of .* is dropped")
+    return pytest.warns(RankDeficiencyWarning, match=r"^sigmoid kernel: .*negative part, \d+\.\d% of .* is dropped")
 
 
 @every_kernel
@@ -70,7 +70,7 @@ def test_exact_form_agrees_with_scikit_learn(name, target, weight):
 
 def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
-    with pytest.raises(PlanTooLarge, match=r"120×120.*n_landmarks"):
+    with pytest.raises(PlanTooLargeError, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
 
 
@@ -116,7 +116,9 @@ def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(f
     kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
     values = np.linalg.eigvalsh(K)
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
-    with pytest.warns(RankDeficient, match=rf"sigmoid kernel.*{share:.1f}% of .* and {(values > 0).sum()} of 120"):
+    with pytest.warns(
+        RankDeficiencyWarning, match=rf"sigmoid kernel.*{share:.1f}% of .* and {(values > 0).sum()} of 120"
+    ):
         model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 3, weight)
     dual, intercept = reference.nystrom_krr(K, K, Y + 3, 0.5, fit_intercept, weight)
     assert_allclose(model.predict(NEW), reference.sigmoid(NEW, X, 1.0, -0.5) @ dual + intercept, atol=1e-7)
@@ -372,7 +374,7 @@ def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_doe
     assert {name: model.sweep_[name] for name in planned.summary()} == planned.summary()
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
     corpus = make_corpus(rng.integers(0, 255, (N, D), dtype=np.uint8), y=y)
     model = KernelRidge(Gaussian(0.001), n_landmarks=M, random_state=0)

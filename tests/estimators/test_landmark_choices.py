@@ -35,7 +35,7 @@ from bigkernel import (
     executing,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.errors import ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import kernel_basis
 from bigkernel.estimators.kernel_basis import CHOICES, choose, sample_size
 from bigkernel.events.job import Spent, observe
@@ -160,11 +160,11 @@ def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_s
             return SweepSearchCV(KernelRidge(KERNEL, random_state=1, **given), {"alpha": [0.1, 1.0]}, cv=3).fit(rows)
         return kind(KERNEL, random_state=1, **given).fit(rows)
 
-    with pytest.warns(RankDeficient, match="30 landmarks are taken, [0-9]+ were asked for") as told:
+    with pytest.warns(RankDeficiencyWarning, match="30 landmarks are taken, [0-9]+ were asked for") as told:
         found = fitted_with(80)
     assert sum("asked for" in str(one.message) for one in told) == 1
     with catch_warnings():
-        simplefilter("ignore", RankDeficient)
+        simplefilter("ignore", RankDeficiencyWarning)
         wanted = fitted_with(share)
     if kind is SweepSearchCV:
         found, wanted = found.best_estimator_, wanted.best_estimator_
@@ -249,7 +249,7 @@ def test_samples_have_twenty_rows_a_landmark_within_bounds(n_rows, n_features, c
 @pytest.mark.parametrize("choice", ["k-means", "rpcholesky"])
 def test_rows_that_repeat_give_fewer_landmarks_and_a_warning(choice):
     rows = np.repeat(X[:5], 8, axis=0)
-    with pytest.warns(RankDeficient, match=rf"{choice}.*5 .*12"):
+    with pytest.warns(RankDeficiencyWarning, match=rf"{choice}.*5 .*12"):
         model = KernelRidge(KERNEL, n_landmarks=M, landmarks=choice, random_state=0).fit(rows, np.tile(y[:8], 5))
     assert len(model.landmarks_) == 5
     distances = np.sqrt(((model.landmarks_[:, None] - X[:5]) ** 2).sum(axis=2))
@@ -294,7 +294,9 @@ def test_a_choice_that_takes_more_than_is_free_is_refused(monkeypatch):
     monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed)
     assert len(chosen("rpcholesky", count=50).landmarks) == 50
     monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed - 1)
-    with pytest.raises(PlanTooLarge, match=r"landmarks='rpcholesky': choosing 50 landmarks among 100 rows.*'uniform'"):
+    with pytest.raises(
+        PlanTooLargeError, match=r"landmarks='rpcholesky': choosing 50 landmarks among 100 rows.*'uniform'"
+    ):
         chosen("rpcholesky", count=50)
 
 
@@ -324,7 +326,7 @@ def test_a_sample_is_cut_to_what_fits_and_with_two_rows_a_landmark_the_factor_is
 @every_choice
 @pytest.mark.parametrize("kernel", [KERNEL, Linear(), Polynomial(2, gamma=0.5)], ids=lambda k: k.name)
 def test_the_report_tells_the_trace_error_of_the_choice(choice, kernel):
-    with pytest.warns(RankDeficient) if kernel.name == "linear" else nullcontext():
+    with pytest.warns(RankDeficiencyWarning) if kernel.name == "linear" else nullcontext():
         model = fitted(choice, kernel=kernel)
         report = model.fit_report()
     assert report["landmark_choice"] == choice

@@ -21,7 +21,7 @@ from bigkernel import (
     save_model,
     write_corpus,
 )
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import AccuracyWarning
 
 rng = np.random.default_rng(5)
 N, D = 120, 4
@@ -88,7 +88,7 @@ def test_every_fit_is_right_to_a_thousandth_or_told(condition, offset, dtype):
             model.fit(X, Y, weight)
         error = distance(model.predict(X), in_45_digits(X, Y, alpha, intercept=intercept, weight=weight))
         estimate = model.diagnostics_["prediction_error"]
-        assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
+        assert error < 1e-3 or [one.category for one in told] == [AccuracyWarning]
         assert estimate < 1e-3 or condition > 1e12
         assert error < 30 * estimate or error < 1e-6
         if condition == 1e10 and dtype == "f8" and alpha == 0 and not offset:
@@ -105,7 +105,7 @@ def test_what_moments_take_for_dependent_columns_is_looked_at_in_the_rows(interc
         warnings.simplefilter("always")
         model = LinearRegression(fit_intercept=intercept).fit(X, target)
     error = distance(model.predict(X), in_45_digits(X, target, intercept=intercept))
-    assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
+    assert error < 1e-3 or [one.category for one in told] == [AccuracyWarning]
     assert model.fit_report()["sums"] == "qr"
     assert error < 0.01
 
@@ -145,7 +145,7 @@ def test_another_penalty_and_no_intercept_go_by_the_triangle_and_files_and_more_
     assert_array_equal(read.predict(X), model.predict(X))
     assert_array_equal(Predictor.of(model).predict(X), model.predict(X))
     assert_array_equal(read.refit().coef_, model.coef_)
-    with pytest.warns(Inaccurate):
+    with pytest.warns(AccuracyWarning):
         model.partial_fit(X, Y)
     assert model.fit_report()["sums"] == "float64"
 
@@ -171,7 +171,7 @@ def test_penalties_of_targets_and_of_gcv_are_of_the_triangle():
 
 def test_the_best_of_a_search_is_right_where_candidates_are_told():
     X, Y = table(1e10, 0.0)
-    with pytest.warns(Inaccurate):  # of the folds
+    with pytest.warns(AccuracyWarning):  # of the folds
         search = SweepSearchCV(Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
     assert search.best_estimator_.fit_report()["sums"] == "qr"
     assert distance(search.predict(X), in_45_digits(X, Y, 1e-14)) < 1e-4
@@ -191,7 +191,7 @@ def test_too_many_columns_leave_the_warning(monkeypatch):
     from bigkernel.estimators import precision
 
     monkeypatch.setattr(precision, "MOST_COLUMNS", D)
-    with pytest.warns(Inaccurate):
+    with pytest.warns(AccuracyWarning):
         model = LinearRegression().fit(*table(1e10, 0.0))
     assert model.fit_report()["sums"] == "float64"
 

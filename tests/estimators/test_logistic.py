@@ -8,7 +8,7 @@ from scipy.linalg import cholesky, solve_triangular
 from sklearn.linear_model import LogisticRegression
 
 from bigkernel import Gaussian, KernelLogisticClassifier, SweepSearchCV, executing
-from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
+from bigkernel.errors import AccuracyWarning, ConfigError, ResumeMismatchError
 
 rng = np.random.default_rng(4)
 N = 300
@@ -82,7 +82,7 @@ def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path, make_corpus):
     assert_allclose(lazy.compute(), model.predict_proba(X), atol=1e-12)
     assert model.plan(corpus).flops > N * 25 * 25
     assert (tmp_path / "run" / "logistic-1").is_dir()
-    with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatch, match="alpha"):
+    with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatchError, match="alpha"):
         model.set_params(alpha=3.0).fit(corpus)
 
 
@@ -94,5 +94,5 @@ def test_what_it_does_not_do_is_refused_and_steps_that_are_too_few_are_told():
             call()
     with pytest.raises(ConfigError, match="GridSearchCV"):
         SweepSearchCV(model, {"alpha": [1.0]}).fit(X, Y)
-    with pytest.warns(Inaccurate, match="after 2 steps"):
+    with pytest.warns(AccuracyWarning, match="after 2 steps"):
         KernelLogisticClassifier(max_iter=2, **GIVEN).fit(X, Y)

@@ -51,7 +51,7 @@ def test_it_is_short_and_complete(example):
 def test_the_design_shows_the_fit_as_it_is():
     shown = [
         textwrap.dedent(inspect.getsource(one))
-        for one in (fitting.judge, fitting.FitTrial.attempt, fitting.fit_moments)
+        for one in (fitting.sweep_until_precise, fitting.FitTrial.attempt, fitting.fit_moments)
     ]
     assert all(source in DESIGN for source in shown)
     assert sum(len(source.splitlines()) for source in shown) <= 70

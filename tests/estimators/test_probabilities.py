@@ -27,7 +27,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
-from bigkernel.estimators.evaluation import judge
+from bigkernel.estimators.evaluation import evaluate
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues
@@ -213,7 +213,7 @@ def test_a_search_gives_a_model_with_probabilities():
 def test_scores_of_probabilities_are_those_of_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
     model = KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
-    found, p = judge(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
+    found, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
     assert found["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
     brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
     assert found["brier"] == pytest.approx(brier, rel=1e-6)
@@ -242,12 +242,12 @@ def test_commands_calibrate_and_tell_the_scores(run, make_corpus, tmp_path, monk
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
     from bigkernel import load_model
-    from bigkernel.errors import ModelRejected
+    from bigkernel.errors import ModelRejectedError
 
     model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
     save_model(model, tmp_path / "m")
     assert_array_equal(load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
     model._fitted.calibration.__dict__["offset"] = None
     save_model(model, tmp_path / "half")
-    with pytest.raises(ModelRejected, match="expected Array"):
+    with pytest.raises(ModelRejectedError, match="expected Array"):
         load_model(tmp_path / "half")

@@ -25,7 +25,7 @@ from bigkernel import (
     executing,
 )
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.kernels.random_fourier import spectrum_of
 
 rng = np.random.default_rng(20131120)
@@ -124,7 +124,7 @@ def test_features_have_names_and_the_dtype_of_the_rows(transformer):
 
 
 def test_landmarks_that_repeat_leave_fewer_features():
-    with pytest.warns(RankDeficient, match="rank 5"):
+    with pytest.warns(RankDeficiencyWarning, match="rank 5"):
         model = Nystroem(KERNEL, landmarks=np.repeat(X[:5], 2, axis=0)).fit(X)
     assert model.transform(NEW).shape == (11, 5)
 

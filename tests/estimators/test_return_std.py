@@ -37,7 +37,7 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.data import run_directory
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.estimators import checks
 
 rng = np.random.default_rng(20060102)
@@ -356,5 +356,5 @@ def test_the_exact_form_of_a_loaded_model_refuses_a_matrix_larger_than_memory(mo
     model = KernelRidge(**SAME).fit(X, y)
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     assert model.predict(NEW).shape == (33,)
-    with pytest.raises(PlanTooLarge, match="90×90"):
+    with pytest.raises(PlanTooLargeError, match="90×90"):
         model.predict(NEW, return_std=True)

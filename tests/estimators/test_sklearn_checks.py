@@ -84,14 +84,14 @@ def expected_failures(estimator):
     return failures | ({} if same is None else {"check_sample_weight_equivalence_on_sparse_data": same})
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_estimator_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @parametrize_with_checks(VARIANTS, expected_failed_checks=expected_failures)
 def test_variants_keep_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
@@ -138,9 +138,9 @@ def expected_failures_of_adapted(estimator):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.CollapsedLabelsWarning")
 @parametrize_with_checks(ADAPTED, expected_failed_checks=expected_failures_of_adapted)
 def test_adaptation_on_its_own_rows_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

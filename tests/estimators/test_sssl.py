@@ -9,7 +9,7 @@ import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier, load_model, save_model
-from bigkernel.errors import ConfigError, DataError, RankDeficient
+from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
 N, D, M, S = 110, 3, 20, 8
@@ -110,7 +110,7 @@ def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(se
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
     assert share > 1
     with pytest.warns(
-        RankDeficient, match=rf"^sigmoid kernel: .*negative part, {share:.1f}% of .* is dropped"
+        RankDeficiencyWarning, match=rf"^sigmoid kernel: .*negative part, {share:.1f}% of .* is dropped"
     ) as caught:
         model.fit(X, PARTLY)
     assert len(caught) == 1
@@ -135,7 +135,7 @@ def test_eigenvalues_are_the_largest_of_the_matrix_and_its_approximation(setting
     assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(matrix)[::-1][:S], rtol=1e-8)
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "eigenfunctions": "landmarks"}])
 def test_more_components_than_the_rank_are_those_of_the_rank(form):
     settings = {"kernel": Linear(), "alpha": ALPHA, **form}
@@ -157,7 +157,7 @@ def dense_linear(form, s, alpha, labelled=LABELLED):
     return k(NEW, Z) @ reference.sssl_all(k(X, Z), k(Z, Z), labelled, Y[labelled], s, alpha)
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "eigenfunctions": "landmarks"}])
 @pytest.mark.parametrize("s", [2, D, 50])
 @pytest.mark.parametrize("n_labels", [1, 2, 40])

@@ -85,7 +85,7 @@ FITS = {
     "search": (SEARCH, (Y,)),
 }
 every_fit = pytest.mark.parametrize("model, given", FITS.values(), ids=FITS)
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 stateful = [name for name, (model, _) in FITS.items() if hasattr(model, "_fitted")]
 
 

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
-from bigkernel.errors import DataError, Inaccurate, RankDeficient
+from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.deviations import deviation_error
@@ -55,7 +55,7 @@ def fitted(name, sigma, alpha, dtype="auto", sums=None, rows=slice(None)):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(*given)
-    return model, any(issubclass(one.category, Inaccurate | RankDeficient) for one in caught)
+    return model, any(issubclass(one.category, AccuracyWarning | RankDeficiencyWarning) for one in caught)
 
 
 def values(model):
@@ -100,7 +100,9 @@ def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "with a round"])
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings(
+    "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
+)
 def test_what_is_told_of_float32_sums_is_near_the_truth(name):
     found = []
     for sigma, alpha in ((1.0, 1e-6), (1.0, 1.0), (2.0, 1e-6), (2.0, 1.0)):
@@ -143,7 +145,9 @@ def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
 
 
 @of_methods
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings(
+    "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
+)
 def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
     arithmetics = set()
     for sigma, alpha in ((1.0, 1e-6), (4.0, 1e-6), (10.0, 1e-9)):
@@ -171,7 +175,7 @@ def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
     assert 0.03 < ratio < 30
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")
 @pytest.mark.parametrize("scale", [1.0, 1e6])
 @pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-2), (2.0, 1e-4), (3.0, 1e-5)])
 def test_deviations_tell_their_error(sigma, alpha, scale):
@@ -201,7 +205,7 @@ def test_deviations_that_rounding_moves_are_warned_of():
         fit = coarse._fitted
         noisy = {**fit.statistics, "E": 1e10 * fit.statistics["E"]}
         coarse._fitted = replace(fit, statistics=noisy)
-    with pytest.warns(Inaccurate, match="return_std: deviations may differ from those of exact sums"):
+    with pytest.warns(AccuracyWarning, match="return_std: deviations may differ from those of exact sums"):
         _, deviations = coarse.predict(X[:5], return_std=True)
     assert np.isfinite(deviations).all()
 

@@ -15,7 +15,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, 
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
 from bigkernel.kernels.blas import add_rows
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.qr_ridge import Stacked
@@ -82,10 +82,10 @@ def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_
     read = load_model(tmp_path / "a.model")
     assert_array_equal(read.predict(X), model.predict(X))
     assert_array_equal(read.refit().dual_coef_, model.dual_coef_)
-    with pytest.warns(Inaccurate):
+    with pytest.warns(AccuracyWarning):
         model.partial_fit(X, labels)
     assert model.fit_report()["sums"] == "float64"
-    with pytest.warns(Inaccurate):  # the f without each fold are solved for from moments
+    with pytest.warns(AccuracyWarning):  # the f without each fold are solved for from moments
         KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
 
 
@@ -105,7 +105,7 @@ def test_deviations_come_from_the_triangle_and_those_of_a_file_are_right_or_told
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = load_model(tmp_path / "model").predict(X, return_std=True)[1]
-    assert distance(found, wanted) < 1e-3 or Inaccurate in {one.category for one in told}
+    assert distance(found, wanted) < 1e-3 or AccuracyWarning in {one.category for one in told}
 
 
 def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
@@ -119,10 +119,10 @@ def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
 
 
 def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():
-    with pytest.warns((Inaccurate, RankDeficient)) as caught:
+    with pytest.warns((AccuracyWarning, RankDeficiencyWarning)) as caught:
         model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=0).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
-    (said,) = (str(one.message) for one in caught if issubclass(one.category, Inaccurate))
+    (said,) = (str(one.message) for one in caught if issubclass(one.category, AccuracyWarning))
     assert "rounding of kernel values" in said
     assert "float64'" not in said
 

@@ -7,7 +7,7 @@ import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import XNV, Gaussian, Polynomial, XNVClassifier
-from bigkernel.errors import ConfigError, DataError, RankDeficient
+from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20130624)
 N, D, M, SIGMA, ALPHA = 140, 3, 9, 1.6, 1e-2
@@ -77,7 +77,7 @@ def test_without_a_number_an_array_tells_it_and_few_rows_are_shared_by_both_view
 def test_a_choice_that_finds_an_odd_number_leaves_one_out():
     points = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [3.0, 0.5]], 20, axis=0)
     model = XNV(Gaussian(1.0), landmarks="k-means", n_landmarks=4, random_state=0)
-    with pytest.warns(RankDeficient):
+    with pytest.warns(RankDeficiencyWarning):
         model.fit(points, points[:, 0])
     assert model.landmarks_.shape == (4, 2)
     assert len(np.unique(model.landmarks_, axis=0)) == 4

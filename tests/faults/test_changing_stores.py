@@ -16,7 +16,7 @@ from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.errors import ChunkCorruptError, ChunkMissingError, DataError
 from bigkernel.events.job import SegmentDone, observe
 
 N, D, CHUNK_ROWS = 640, 8, 20
@@ -52,7 +52,7 @@ def read_on(corpus, change, client):
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
+def test_f41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
     draw, told = random.Random(what), 0
     for moment in range(6):
         corpus, change = changing(what, 0, draw.randrange(1, CHUNKS), str(moment))
@@ -67,16 +67,16 @@ def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("what", CHANGES)
-def test_F41_on_workers(changing, client, tmp_path, what):
+def test_f41_on_workers(changing, client, tmp_path, what):
     corpus, change = changing(what, 0, CHUNKS - 1)
     gate = str(tmp_path / "gate")  # the other worker does not come to the last chunk before it
     error = read_on(corpus, Both((replace(change, gate=gate), Hold(1, gate))), client)
-    assert isinstance(error, ChunkMissing if what == "a chunk is removed" else DataError)
+    assert isinstance(error, ChunkMissingError if what == "a chunk is removed" else DataError)
     assert str(corpus.path) in str(error)
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_F41_no_model_is_made_of_it(changing, what):
+def test_f41_no_model_is_made_of_it(changing, what):
     corpus, change = changing(what, 0, CHUNKS - 1)
     pending = [change.here]
 
@@ -91,17 +91,17 @@ def test_F41_no_model_is_made_of_it(changing, what):
     assert not hasattr(model, "dual_coef_")
 
 
-def test_F41_a_later_sweep_of_the_same_rows_is_compared_with_what_was_opened(changing):
+def test_f41_a_later_sweep_of_the_same_rows_is_compared_with_what_was_opened(changing):
     corpus, change = changing("the store is exchanged", 0, 3)
     rows = as_rows(corpus)
     sweep(rows, Sums(D), client="serial")
     change.here()
-    with pytest.raises(ChunkCorrupt, match="not those that were opened"):
+    with pytest.raises(ChunkCorruptError, match="not those that were opened"):
         sweep(rows, Sums(D), client="serial")
 
 
 @pytest.mark.parametrize("what", ["two chunks are swapped", "a chunk is written anew"])
-def test_F41_sound_chunks_that_are_not_the_published_ones_are_refused_at_once(changing, what):
+def test_f41_sound_chunks_that_are_not_the_published_ones_are_refused_at_once(changing, what):
     corpus, change = changing(what, 0, 3)
     change.here()
     with pytest.raises(DataError, match="not those that were published"):
@@ -109,7 +109,7 @@ def test_F41_sound_chunks_that_are_not_the_published_ones_are_refused_at_once(ch
 
 
 @pytest.mark.parametrize("what", ["written", "removed"])
-def test_F41_a_foreign_store_that_changes_is_told_at_the_end_of_the_sweep(tmp_path, what):
+def test_f41_a_foreign_store_that_changes_is_told_at_the_end_of_the_sweep(tmp_path, what):
     array = zarr.create_array(tmp_path / "foreign", data=X, chunks=(CHUNK_ROWS, D))
 
     def change(chunk):
@@ -124,7 +124,7 @@ def test_F41_a_foreign_store_that_changes_is_told_at_the_end_of_the_sweep(tmp_pa
     assert sweep(as_rows(array), Sums(D), client="threads").total["rows"] == N  # at rest it is read as it is
 
 
-def test_F41_so_is_a_memory_map(tmp_path):
+def test_f41_so_is_a_memory_map(tmp_path):
     np.save(tmp_path / "x.npy", X)
     rows = as_rows(np.load(tmp_path / "x.npy", mmap_mode="r"))
 
@@ -139,7 +139,7 @@ def test_F41_so_is_a_memory_map(tmp_path):
         sweep(rows, Sums(D, change), client="serial")
 
 
-def test_F41_a_corpus_that_was_exchanged_before_the_fit_is_not_read_with_the_classes_of_the_other(make_corpus):
+def test_f41_a_corpus_that_was_exchanged_before_the_fit_is_not_read_with_the_classes_of_the_other(make_corpus):
     codes = np.arange(N) % 2
     corpus = make_corpus(X, name="corpus", y=codes, classes=("a", "b"), chunk_rows=CHUNK_ROWS)
     other = make_corpus(X, name="other", y=1 - codes, classes=("b", "a"), chunk_rows=CHUNK_ROWS)
@@ -149,7 +149,7 @@ def test_F41_a_corpus_that_was_exchanged_before_the_fit_is_not_read_with_the_cla
     assert as_rows(open_corpus(corpus.path)).classes == ("b", "a")
 
 
-def test_F41_a_model_that_is_exchanged_while_it_is_read_is_refused(tmp_path, monkeypatch):
+def test_f41_a_model_that_is_exchanged_while_it_is_read_is_refused(tmp_path, monkeypatch):
     for name, value in (("a", 1.0), ("b", 2.0)):
         zarr_arrays.publish(tmp_path / name, "model", {"values": np.full(4, value)}, {"value": value})
     digests = zarr_arrays.Store.digests

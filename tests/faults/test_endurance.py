@@ -16,7 +16,7 @@ from bigkernel.data.run_directory import survey
 @pytest.mark.endurance
 @pytest.mark.cluster
 @pytest.mark.parametrize("seed", range(3))
-def test_F54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corpus, undisturbed, start, tmp_path, seed):
+def test_f54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corpus, undisturbed, start, tmp_path, seed):
     rng, run = np.random.default_rng(seed), tmp_path / "run"
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--run", "run"]
     words += ["--cluster", "local", "--workers", "2", "--dashboard-port", "0"]
@@ -58,7 +58,7 @@ def alive(process):
         pytest.param("serial", 1000, 100, 20_000, marks=pytest.mark.endurance),
     ],
 )
-def test_F40_many_fits_of_which_some_are_killed_leave_nothing_behind(start, where, fits, kills, most):
+def test_f40_many_fits_of_which_some_are_killed_leave_nothing_behind(start, where, fits, kills, most):
     driver = start(
         f"import many_fits\nif __name__ == '__main__': many_fits.main({where!r}, {fits}, {kills})", TMPDIR="."
     )

@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, executing, save_model, sweep, write_corpus
 from bigkernel.cli import main
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import DataError, Inaccurate
+from bigkernel.errors import AccuracyWarning, DataError
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
 
@@ -316,7 +316,7 @@ def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
     y = np.random.default_rng(100).normal(size=12)
     model = KernelRidge(Gaussian(1000.0), alpha=0.0, n_landmarks=5, random_state=0).fit(X, y)
     assert model.diagnostics_["prediction_error"] < 1e-3  # by a QR factorisation, which drops none
-    with pytest.warns(Inaccurate, match="the rounding of the solve is too large"):
+    with pytest.warns(AccuracyWarning, match="the rounding of the solve is too large"):
         model.partial_fit(X, y)  # by moments
     assert model.diagnostics_["prediction_error"] > 0.1
 

@@ -32,7 +32,7 @@ from bigkernel.data.check import kind_at, walk
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
+from bigkernel.errors import ChunkCorruptError, ChunkMissingError, DataError, ModelRejectedError, ResumeMismatchError
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -122,7 +122,7 @@ def test_one_flipped_bit_in_any_chunk_of_the_input_ends_the_sweep_and_is_named(c
         try:
             swept(corpus)
             unseen.append(f"{seed}: not seen")
-        except ChunkCorrupt as error:
+        except ChunkCorruptError as error:
             said = f"{name}: rows {start}:{start + CHUNK_ROWS} cannot", f"the chunk {'/'.join(key)} from a copy"
             if not all(text in str(error) for text in said):
                 unseen.append(f"{seed}: {error}")
@@ -135,7 +135,7 @@ def test_one_flipped_bit_in_any_chunk_of_the_input_ends_the_sweep_and_is_named(c
 def test_a_lost_chunk_of_the_input_is_named_before_the_first_task(corpus, name):
     """F11."""
     chunks_of(Path(corpus.path, name))[7].unlink()
-    with pytest.raises(ChunkMissing, match=rf"{name}: 1 of 15 chunks are missing, the first is c/"):
+    with pytest.raises(ChunkMissingError, match=rf"{name}: 1 of 15 chunks are missing, the first is c/"):
         swept(corpus)
 
 
@@ -150,7 +150,7 @@ def test_chunks_of_nothing_but_zeros_are_as_good_as_any(tmp_path):
     assert_array_equal(swept(corpus).total["x"], np.zeros(D))
     assert sum(looked.damage is None for looked in walk(corpus.path, "corpus")) == 2 * N // CHUNK_ROWS
     chunks_of(Path(corpus.path, "x"))[3].unlink()
-    with pytest.raises(ChunkMissing):
+    with pytest.raises(ChunkMissingError):
         swept(corpus)
 
 
@@ -210,7 +210,7 @@ def said_of_model(root: Path) -> str:
     """What refuses a damaged model."""
     try:
         load_model(root)
-    except ModelRejected as error:
+    except ModelRejectedError as error:
         return str(error)
     return ""
 
@@ -220,7 +220,7 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
     said = " ".join(str(looked.damage) for looked in walk(root, "run") if looked.damage)
     try:
         assert zarr_arrays.digest(resumed(corpus, root).total) == expected
-    except ResumeMismatch as error:
+    except ResumeMismatchError as error:
         return f"{said} {error}"
     return said
 
@@ -328,7 +328,7 @@ def test_the_command_ends_with_3_or_7_and_names_all_damage(corpus, tmp_path):
         flip(tmp_path / "model", bit % (8 * (tmp_path / "model").stat().st_size))
         code, _, errors = run_check(tmp_path / "model")
         assert code == 7
-        assert "ModelRejected" in errors
+        assert "ModelRejectedError" in errors
 
 
 def test_the_command_reads_runs_and_refuses_what_is_none_of_ours(interrupted, tmp_path):

@@ -32,7 +32,7 @@ from bigkernel.config import settings
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.process import peak_bytes
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.kernel_basis import LandmarkBasis
@@ -40,7 +40,7 @@ from bigkernel.events.job import SweepStarted, observe
 
 # a process holds libraries and what its allocator keeps; neither grows with the task
 ALLOCATOR_BYTES = 2**22
-pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")]
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advic
 
     limit = base + int((0.6 if what == "rows" else 0.3) * model(m).plan(rows).task_bytes)
     with one_worker(limit) as client, executing(client):
-        with pytest.raises(PlanTooLarge, match=r"a worker would need [\d,]+ MB") as refused:
+        with pytest.raises(PlanTooLargeError, match=r"a worker would need [\d,]+ MB") as refused:
             model(m).fit(rows)
         ran = client.run(lambda dask_worker: len(dask_worker.state.tasks) + len(dask_worker.data))
         assert not any(ran.values())

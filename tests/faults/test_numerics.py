@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, SSSLClassifier, executing
-from bigkernel.errors import DataError, Inaccurate, RankDeficient
+from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.solvers.residuals import LIMIT, SolveDiagnostics, eigen, factorization
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import top_eigen, whiten
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 def quietly(function, *arguments, **options):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         return function(*arguments, **options)
 
 
@@ -78,7 +78,7 @@ def test_a_constant_feature_is_as_good_as_none(kernel, value):
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_rows_that_are_all_one_have_rank_one_and_the_mean_shrunk_by_the_penalty(alpha, dtype):
     same = np.full((N, D), 3, dtype)
-    with pytest.warns(RankDeficient, match="numerical rank 1; 19 landmarks"):
+    with pytest.warns(RankDeficiencyWarning, match="numerical rank 1; 19 landmarks"):
         model = KernelRidge(alpha=alpha, n_landmarks=M, random_state=0).fit(same, Y)
     assert model.rank_ == 1
     report = diagnosed(model)
@@ -94,7 +94,7 @@ def test_rows_that_are_all_one_have_rank_one_and_the_mean_shrunk_by_the_penalty(
 def test_of_two_hundred_landmarks_a_hundred_repeat_and_predictions_are_those_of_the_pseudo_inverse(fit_intercept):
     points = np.tile(X[:100], (2, 1))
     model = KernelRidge(Gaussian(0.4), alpha=0.1, landmarks=points, fit_intercept=fit_intercept)
-    with pytest.warns(RankDeficient, match="200 landmarks has numerical rank 100"):
+    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100"):
         model.fit(X, Y)
     assert model.rank_ == 100
     assert diagnosed(model)["duplicate_landmarks"] == 100
@@ -321,7 +321,7 @@ def test_statistics_without_rows_cannot_be_mended_and_are_warned_of(long_steps):
     model = KernelRidge(**{**COARSE, "alpha": 100.0}).fit(NEAR, NEAR_Y)
     assert model.fit_report()["sums"] == model.dtype_ == "float32"
     for again in (lambda: model.set_params(alpha=1e-6).refit(), lambda: model.partial_fit(NEAR, NEAR_Y)):
-        with pytest.warns(Inaccurate, match=r"may differ from least squares in float64 by .* take a larger alpha"):
+        with pytest.warns(AccuracyWarning, match=r"may differ from least squares in float64 by .* take a larger alpha"):
             again()
         assert diagnosed(model)["prediction_error"] > 1e-3
         assert model.dtype_ == "float32"
@@ -346,8 +346,8 @@ def test_rows_at_the_ends_of_the_range_are_fitted_or_refused_by_name(scale, kern
     rows, y = (near * scale).astype(dtype), near[:, 0]
     model = KernelRidge(kernel, n_landmarks=20, alpha=1e-3, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Inaccurate)
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", AccuracyWarning)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         try:
             found = model.fit(rows, y).predict(rows)
         except DataError:  # of rows that have no distances in this range

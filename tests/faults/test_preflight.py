@@ -23,7 +23,7 @@ from bigkernel import write_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError, DataError, Stalled
+from bigkernel.errors import ConfigError, DataError, StalledError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
 slow = pytest.mark.slow
@@ -76,7 +76,7 @@ def joined(tmp_path):
             process.wait()
 
 
-def test_F35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, rows, touch, tmp_path):
+def test_f35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, rows, touch, tmp_path):
     fake = tmp_path / "modules" / "bigkernel"
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'bigkernel'\")\n")
@@ -87,7 +87,7 @@ def test_F35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, r
 
 
 @pytest.mark.parametrize("package", ["numpy", *(pytest.param(each, marks=slow) for each in ("bigkernel", "zarr"))])
-def test_F35_a_worker_of_another_version_is_named_with_both(joined, rows, touch, tmp_path, package):
+def test_f35_a_worker_of_another_version_is_named_with_both(joined, rows, touch, tmp_path, package):
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "sitecustomize.py").write_text(f"import {package}\n{package}.__version__ += '.1'\n")
@@ -135,7 +135,7 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
         os.kill(pid, 19)
         try:
             start = time.monotonic()
-            with pytest.raises(Stalled, match="workers did not answer within 2 s before the first task"):
+            with pytest.raises(StalledError, match="workers did not answer within 2 s before the first task"):
                 sweep(rows, Sums(D, touch), client=client)
             assert time.monotonic() - start < 40  # and not when Dask replaces a frozen worker, after five minutes
         finally:
@@ -153,7 +153,7 @@ def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monke
 # ---------------------------------------------------------------- F36
 
 
-def test_F36_a_read_only_temporary_directory_disturbs_no_fit(tmp_path, start):
+def test_f36_a_read_only_temporary_directory_disturbs_no_fit(tmp_path, start):
     data = corpus(tmp_path / "corpus")
     code = f"""
 import numpy as np

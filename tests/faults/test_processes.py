@@ -28,7 +28,7 @@ from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
+from bigkernel.errors import DataError, PlanTooLargeError, RunLockedError, StalledError, TaskAbandonedError
 from bigkernel.events.job import Incident, observe
 
 pytestmark = pytest.mark.cluster
@@ -77,7 +77,7 @@ def bits(swept):
     [(True, False), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, True)))],
     ids=["with a run", "without", "both workers"],
 )
-def test_F1_F2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path, hold, kept, both):
+def test_f1_f2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path, hold, kept, both):
     run = tmp_path / "run" if kept else None
     touch = Touch(str(tmp_path / "touched"))
 
@@ -102,13 +102,13 @@ def test_F1_F2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path
 
 
 @pytest.mark.slow
-def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
+def test_f3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
     # three segments of a worker's life, wherever the fourth is then: so that it comes to an end on any machine
     crashing = Sums(D, Both((Crash(7, spared=os.getpid()), Sleep(0.05))))
     with connect("local", workers=2, dashboard=0) as client:
         try:
             swept = sweep(rows, crashing, client=client, run=tmp_path / "run")
-        except TaskAbandoned as error:
+        except TaskAbandonedError as error:
             told = str(error)
         else:
             assert bits(swept) == clean
@@ -119,12 +119,12 @@ def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_err
 
 
 @pytest.mark.slow
-def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_its_repair(rows, clean, tmp_path):
+def test_f4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_its_repair(rows, clean, tmp_path):
     guilty = plan_sweep(rows, SLEEPY).segments[9]
     cure = tmp_path / "cure"
     poison = Sums(D, DieUnless(guilty.start, str(cure)))
     with dask.config.set({"bigkernel.allowed-failures": 2}), connect("local", workers=2, dashboard=0) as client:
-        with pytest.raises(TaskAbandoned) as caught:
+        with pytest.raises(TaskAbandonedError) as caught:
             sweep(rows, poison, client=client, run=tmp_path / "run")
         # its neighbours in the queue of the dying workers are not named
         assert re.match(rf"rows {guilty.start}:{guilty.stop}: ended 3 worker processes", str(caught.value))
@@ -138,7 +138,7 @@ def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_it
 
 
 @pytest.mark.slow
-def test_F5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp_path, hold):
+def test_f5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp_path, hold):
     stopped, told = {}, {}  # when, by the worker's address
 
     def held():
@@ -169,11 +169,11 @@ def test_F5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp
 
 
 @pytest.mark.slow
-def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_path):
+def test_f15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_path):
     with (
         dask.config.set({"bigkernel.allowed-failures": 0}),
         connect("local", workers=1, memory_limit="600MB", dashboard=0) as client,
-        pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.* give workers more memory"),
+        pytest.raises(TaskAbandonedError, match=r"rows \d+:\d+.* give workers more memory"),
     ):
         sweep(rows, Sums(D, Devour(10**9)), client=client, run=tmp_path / "run")
 
@@ -182,7 +182,7 @@ def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_pa
 
 
 @pytest.mark.slow
-def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
+def test_f6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
     here = f"tcp://127.0.0.1:{free_port()}"
     code = (
         "import sys; from distributed.cli.dask_scheduler import main; sys.argv[0] = 'dask scheduler'; main()",
@@ -212,7 +212,7 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
         below = [child for worker in workers for child in psutil.Process(worker.pid).children(recursive=True)]
         scheduler.kill()
         assert driver.wait(60) == 6  # long before a stall is told, after ten minutes
-        assert re.search(r"Stalled: .*(cluster was lost|connection).*resume", driver.errors().replace("\n", " "))
+        assert re.search(r"StalledError: .*(cluster was lost|connection).*resume", driver.errors().replace("\n", " "))
         wait_until(lambda: all(worker.poll() is not None for worker in workers), what="workers that end")
         wait_until(lambda: not any(map(alive, below)), what="processes of nannies that end")
         before = published(tmp_path / "run")
@@ -239,7 +239,7 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
     ],
 )
-def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
+def test_f7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     fault_corpus, undisturbed, start, tmp_path, where, signal_, code
 ):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
@@ -294,7 +294,7 @@ with interrupts.terminable():
 
 
 @pytest.mark.parametrize("signal_, times", [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_F7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times):
+def test_f7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times):
     driver = start(DEAF)
     for i in range(times):
         driver.until(lambda i=i: driver.out.read_text().count("at it") > i, "a signal that was heard")
@@ -306,14 +306,14 @@ def test_F7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times)
 
 
 @pytest.mark.slow
-def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
+def test_f29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
     first = start(words, **HELD)
     first.until(lambda: published(tmp_path / "run") >= 1, "a segment")
     first.process.send_signal(signal.SIGSTOP)  # frozen is not dead
     second = start([*words[:2], "b.model", *words[3:], "--resume"], **SLOW)
     assert second.wait() == 9
-    assert f"RunLocked: run: in use by process {first.process.pid} on {socket.gethostname()}" in second.errors()
+    assert f"RunLockedError: run: in use by process {first.process.pid} on {socket.gethostname()}" in second.errors()
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGCONT)
     first.process.kill()
@@ -323,21 +323,21 @@ def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_tak
     assert f"run: process {first.process.pid} on {socket.gethostname()} died and left its lock" in third.errors()
 
 
-def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age(tmp_path, monkeypatch):
-    with locked(tmp_path), pytest.raises(RunLocked, match="in use by process"):
+def test_f29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age(tmp_path, monkeypatch):
+    with locked(tmp_path), pytest.raises(RunLockedError, match="in use by process"):
         Lock(tmp_path).acquire()
     lock = Lock(tmp_path)
     monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "elsewhere")
     lock.acquire()
     monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "here")
-    with pytest.raises(RunLocked, match="on elsewhere"):
+    with pytest.raises(RunLockedError, match="on elsewhere"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
     os.utime(tmp_path / "lock.json", (old, old))
     other = Lock(tmp_path)
     other.acquire()
     assert other.left_by.endswith("on elsewhere")
-    with pytest.raises(RunLocked, match="taken by another"):
+    with pytest.raises(RunLockedError, match="taken by another"):
         lock.require()
     lock.release()  # does not take it from the one who has it now
     other.require()
@@ -345,14 +345,14 @@ def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     assert not (tmp_path / "lock.json").exists()
 
 
-def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeypatch):
+def test_f29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeypatch):
     """A container on this host, under its name: its processes are not to be seen from here, and may well live."""
     lock = Lock(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("bigkernel.data.run_lock._namespace", lambda: "pid:[1]")
         patch.setattr("bigkernel.data.run_lock._birth", lambda pid: "there")
         lock.acquire()
-    with pytest.raises(RunLocked, match="in use by process"):
+    with pytest.raises(RunLockedError, match="in use by process"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
     os.utime(tmp_path / "lock.json", (old, old))
@@ -361,10 +361,10 @@ def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a", "pid": -1, "since": "", "birth": ""}'])
-def test_F29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, content):
+def test_f29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, content):
     path = tmp_path / "lock.json"
     path.write_text(content)
-    with pytest.raises(RunLocked, match=rf"^{path}: is damaged or empty.* 0 s ago.*: if none is, remove the file"):
+    with pytest.raises(RunLockedError, match=rf"^{path}: is damaged or empty.* 0 s ago.*: if none is, remove the file"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
     os.utime(path, (old, old))
@@ -373,26 +373,26 @@ def test_F29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, cont
         lock.require()
 
 
-def test_F29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch):
+def test_f29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch):
     """On a disk that had turned read-only: this process lives, and is through with the run."""
     with monkeypatch.context() as patch, locked(tmp_path):
         patch.setattr(Path, "unlink", lambda *_, **__: os.stat("/nowhere"))
     assert (tmp_path / "lock.json").exists()
-    with locked(tmp_path), pytest.raises(RunLocked):
+    with locked(tmp_path), pytest.raises(RunLockedError):
         Lock(tmp_path).acquire()
 
 
-def test_F29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
+def test_f29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr("bigkernel.data.run_lock.GUARD_SECONDS", 0.1)
     with open(tmp_path / ".lock", "a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        with pytest.raises(RunLocked, match="another process is about to take its lock"):
+        with pytest.raises(RunLockedError, match="another process is about to take its lock"):
             Lock(tmp_path).acquire()
     with locked(tmp_path):
         pass
 
 
-def test_F29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, tmp_path):
+def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
     hold = Hold(plan_sweep(rows, SLEEPY).segments[3].start, str(tmp_path / "gate"))
     lock = tmp_path / "run" / "lock.json"
@@ -402,35 +402,35 @@ def test_F29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, 
         let_on(hold)
 
     thief = hit(hold.holding, steal)
-    with pytest.raises(RunLocked, match="taken by another process; this one stops"):
+    with pytest.raises(RunLockedError, match="taken by another process; this one stops"):
         sweep(rows, Sums(D, Both((touch, hold))), client="threads", run=tmp_path / "run")
     thief.join(10)
     assert len(touch.starts()) < 2 * SEGMENTS
 
 
-def test_F36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
+def test_f36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
     with locked(tmp_path):
         monkeypatch.setattr(time, "time", lambda: 4e9)
-        with pytest.raises(RunLocked):
+        with pytest.raises(RunLockedError):
             Lock(tmp_path).acquire()
 
 
 @pytest.mark.slow
-def test_F16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
+def test_f16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
     with local_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
         sweep(rows, Sums(D), client=client)  # the libraries are loaded, and may take their time
         thread = hit(touch.starts, lambda: cluster.scale(0))
         with (
             dask.config.set({"bigkernel.stall-seconds": 5}),
-            pytest.raises(Stalled, match=r"not finished within 5 s .* workers: none; 1 lost since .* tcp://\S+: "),
+            pytest.raises(StalledError, match=r"not finished within 5 s .* workers: none; 1 lost since .* tcp://\S+: "),
         ):
             sweep(rows, Sums(D, Both((touch, Sleep(0.5)))), client=client)
         thread.join(10)
 
 
 @pytest.mark.parametrize("free", [10**5, 10**12])
-def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch, free):
+def test_f13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch, free):
     class Usage:
         pass
 
@@ -441,13 +441,13 @@ def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     if free > 10**9:
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
         return
-    with pytest.raises(PlanTooLarge, match=r"partial results takes up to .* MB free; free some space"):
+    with pytest.raises(PlanTooLargeError, match=r"partial results takes up to .* MB free; free some space"):
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
     assert touch.starts() == []
 
 
 @pytest.mark.parametrize("where", ["threads", pytest.param("local", marks=pytest.mark.slow)])
-def test_F13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(
+def test_f13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(
     rows, tmp_path, tmpfs, where
 ):
     disk = tmpfs("24M")

@@ -38,7 +38,7 @@ from bigkernel.cluster.certificates import FILES, make_certificates
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 HIDDEN = [
@@ -317,7 +317,7 @@ def test_a_listener_that_never_speaks_is_stalled_in_the_time_that_is_set(scheme,
         address = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}"
         start = time.monotonic()
         with (
-            pytest.raises(Stalled, match=f"{address}: no scheduler answered within 1 s"),
+            pytest.raises(StalledError, match=f"{address}: no scheduler answered within 1 s"),
             connect(address, tls=tls if scheme == "tls" else None),
         ):
             pass
@@ -340,7 +340,7 @@ def test_an_open_connection_beyond_this_machine_is_refused(address, write):
 
 def test_one_that_is_asked_for_is_tried_with_one_warning(write, caplog):
     path = write("kind: address", 'address: "tcp://localhost.invalid:8786"', "insecure: true")
-    with dask.config.set({"bigkernel.stall-seconds": 1}), pytest.raises(Stalled), connect(path):
+    with dask.config.set({"bigkernel.stall-seconds": 1}), pytest.raises(StalledError), connect(path):
         pass
     warned = [record for record in caplog.records if record.name.startswith("bigkernel")]
     assert [record.levelno for record in warned] == [logging.WARNING]

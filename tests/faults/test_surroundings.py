@@ -20,7 +20,7 @@ from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import locked
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import DataError, RunLocked
+from bigkernel.errors import DataError, RunLockedError
 from bigkernel.events import journal
 from bigkernel.events.board import Board
 
@@ -35,7 +35,7 @@ def bits(swept):
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_F36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, tmp_path, monkeypatch, hours):
+def test_f36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, tmp_path, monkeypatch, hours):
     """Not the sum, the lock, the journal nor the report; and the time left is not wrong by that hour."""
     true, moved, run = time.time, [], tmp_path / "run"
     monkeypatch.setattr(time, "time", lambda: true() + 3600 * hours * bool(moved))
@@ -43,7 +43,7 @@ def test_F36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, t
     def jump(chunk):
         if chunk.start >= N // 2 and not moved:
             moved.append(chunk.start)
-            with pytest.raises(RunLocked), locked(run):
+            with pytest.raises(RunLockedError), locked(run):
                 pass
 
     begun = time.monotonic()
@@ -73,7 +73,7 @@ def test_F36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, t
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("where", ["threads", "local"])
-def test_F13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows, clean, tmp_path, tmpfs, where):
+def test_f13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows, clean, tmp_path, tmpfs, where):
     disk, gate = tmpfs("60M"), str(tmp_path / "gate")
     hold = Hold(plan_sweep(rows, Sums(D)).segments[5].start, gate)
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ HOMES = {"a home that cannot be written": {"HOME": "/proc"}, "a home that is not
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("what", [*HOMES, "no home", "umask 077"])
-def test_F36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_path, monkeypatch, start, what):
+def test_f36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_path, monkeypatch, start, what):
     environment = HOMES.get(what, {})
     if what == "no home":
         monkeypatch.delenv("HOME", raising=False)

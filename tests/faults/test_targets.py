@@ -20,7 +20,7 @@ from bigkernel.data import atomic_write, run_lock
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import DataError, RunLocked
+from bigkernel.errors import DataError, RunLockedError
 from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(44)
@@ -182,7 +182,7 @@ def test_a_second_driver_of_a_target_is_refused_by_name(corpus, model, tmp_path,
     claim = claim_of(tmp_path / "m", other.pid)
     said = rf"m: the .* is being written: .* in use by process {other.pid} on .* since noon; wait for it, or choose"
     for job in ways(model, corpus, tmp_path / "m").values():
-        with pytest.raises(RunLocked, match=said):
+        with pytest.raises(RunLockedError, match=said):
             job()
     assert f"process {other.pid}" in run("fit", corpus.path, tmp_path / "m", *FIT, code=9).stderr
     assert claim.exists()

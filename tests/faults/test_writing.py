@@ -25,7 +25,7 @@ from bigkernel.data.check import walk
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
+from bigkernel.errors import DataError, PlanTooLargeError, ResumeMismatchError
 from bigkernel.events.job import Event, Incident, observe
 from bigkernel.streaming.plan import Plan
 
@@ -204,7 +204,7 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
 def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, corpus, tmp_path, interrupted):
     kept = {name for name in content(interrupted) if "/c/" in name}
     other = KernelRidge(Gaussian(1.6), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
-    with pytest.raises(ResumeMismatch, match="statistic"):
+    with pytest.raises(ResumeMismatchError, match="statistic"):
         predict(other, corpus, tmp_path / "p", tmp_path / "run", resume=True)
     assert {name for name in content(interrupted) if "/c/" in name} == kept
     predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
@@ -237,7 +237,7 @@ def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus
 
 def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_begins(model, corpus, tmp_path, monkeypatch):
     free_of(monkeypatch, N * 16 - 1)
-    with pytest.raises(PlanTooLarge, match=r"p.*: the prediction store takes up to 0.0 MB"):
+    with pytest.raises(PlanTooLargeError, match=r"p.*: the prediction store takes up to 0.0 MB"):
         predict(model, corpus, tmp_path / "p")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 

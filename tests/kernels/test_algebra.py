@@ -23,7 +23,7 @@ from bigkernel import (
     load_model,
     save_model,
 )
-from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.errors import ConfigError, ModelRejectedError
 from bigkernel.kernels.algebra import Product, Scaled, Sum
 from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -146,7 +146,7 @@ def test_hostile_nesting_in_a_file_is_refused():
     value = encode(Gaussian(1.0), "kernel")
     for _ in range(40):
         value = {"kernel": "scaled", "params": {"kernel": value, "factor": 1.0}}
-    with pytest.raises(ModelRejected, match="more than 32 deep"):
+    with pytest.raises(ModelRejectedError, match="more than 32 deep"):
         decode(value)
 
 

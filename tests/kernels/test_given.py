@@ -67,7 +67,7 @@ def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
     assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:pairwise kernel. the core of 40:bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore:pairwise kernel. the core of 40:bigkernel.errors.RankDeficiencyWarning")
 def test_landmark_fits_take_them_too_and_several_chunks_are_one():
     one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
     parts = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])

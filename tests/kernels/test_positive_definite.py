@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels import positive_definite
 from bigkernel.kernels.positive_definite import negative_mass, negative_note
 
@@ -252,9 +252,9 @@ def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkey
     def never(A, B):
         raise AssertionError("called")
 
-    with pytest.raises(PlanTooLarge, match="32,769 rows would take 9 GB"):
+    with pytest.raises(PlanTooLargeError, match="32,769 rows would take 9 GB"):
         check_positive_definite(never, np.zeros((32_769, 1)))
     monkeypatch.setattr(positive_definite, "LIMIT_BYTES", 8 * 10**2)
     assert check_positive_definite("linear", rows(10, 2)).rank == 2
-    with pytest.raises(PlanTooLarge, match="11 rows"):
+    with pytest.raises(PlanTooLargeError, match="11 rows"):
         check_positive_definite(never, rows(11, 2))

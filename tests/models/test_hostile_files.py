@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, QuantileTransformer, StandardScaler
 
 import bigkernel as bk
-from bigkernel.errors import ModelRejected
+from bigkernel.errors import ModelRejectedError
 
 rng = np.random.default_rng(5)
 N, D, M = 60, 4, 8
@@ -47,7 +47,7 @@ MODELS = {
     "Normalizer": (make_pipeline(Normalizer(), bk.Ridge()), Y),
 }
 FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge")
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ def test_every_changed_byte_and_every_cut_is_an_error(path, saved):
     bits = rng.integers(8, size=len(content))
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bits[place])]) + content[place + 1 :])
-        with pytest.raises(ModelRejected, match=r"a\.model"):
+        with pytest.raises(ModelRejectedError, match=r"a\.model"):
             bk.load_model(path)
     for wrong in (b"", content[:7], content[:-1], content[: len(content) // 2], content + b"\0"):
         path.write_bytes(wrong)
         for load in (bk.load_model, bk.Predictor.load):
-            with pytest.raises(ModelRejected):
+            with pytest.raises(ModelRejectedError):
                 load(path)
     path.write_bytes(content)
     assert_array_equal(bk.load_model(path).predict(X), MODELS["classifier"][0].predict(X))
@@ -201,7 +201,7 @@ def test_a_hostile_model_is_refused_fast_in_little_memory_and_touches_nothing_ou
     resident, start = status_bytes("VmRSS"), time.process_time()
     WATCHED = []
     try:
-        with pytest.raises(ModelRejected, match=message) as caught:
+        with pytest.raises(ModelRejectedError, match=message) as caught:
             bk.load_model(path)
     finally:
         seen, WATCHED = WATCHED, None
@@ -219,7 +219,7 @@ def test_a_name_that_stands_twice_is_refused(path):
     text = text[:26] + b"00000000" + text[34:]
     text = text[:26] + f"{zlib.crc32(text):08x}".encode() + text[34:]
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
-    with pytest.raises(ModelRejected, match="stands twice"):
+    with pytest.raises(ModelRejectedError, match="stands twice"):
         bk.load_model(path)
 
 
@@ -229,7 +229,7 @@ def test_lists_without_end_and_long_descriptions_are_refused(path):
     for text in ("[" * 100_000, '{"a":' * 100_000, " " * 2**25):
         length = len(text)
         path.write_bytes(length.to_bytes(8, "little") + text.encode() + data)
-        with pytest.raises(ModelRejected):
+        with pytest.raises(ModelRejectedError):
             bk.load_model(path)
 
 
@@ -298,7 +298,7 @@ def test_mutated_models_with_good_checksums_are_refused_or_read(saved, path, tri
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 bk.load_model(path)
-        except ModelRejected:
+        except ModelRejectedError:
             refused += 1
         except Exception as error:
             wrong.append(f"{trial} {name}: {error!r}")

@@ -152,7 +152,7 @@ MODELS |= {
     for name, step in PLAIN.items()
 }
 every_model = pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 
 def use(model, X=X):

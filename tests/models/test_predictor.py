@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import bigkernel as bk
-from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.kernels import feature_maps
 
 rng = np.random.default_rng(1919)
@@ -61,7 +61,7 @@ MODELS = {
     ),
     "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**DRAWN)), LABELS),
 }
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 
 def stored(model, path):
@@ -195,19 +195,19 @@ def test_moments_are_not_read(path, classifier):
     content[start + first : start + end] = bytes(end - first)
     path.write_bytes(content)
     assert_array_equal(bk.Predictor.load(path).predict(X), classifier.predict(X))
-    with pytest.raises(ModelRejected, match=r"model\.statistics\.G: its CRC-32 differs"):
+    with pytest.raises(ModelRejectedError, match=r"model\.statistics\.G: its CRC-32 differs"):
         bk.load_model(path)
 
 
 def test_a_file_that_asks_for_more_than_the_limit_is_refused(path):
-    with pytest.raises(ModelRejected, match="limit of 100"):
+    with pytest.raises(ModelRejectedError, match="limit of 100"):
         bk.Predictor.load(path, limit_bytes=100)
     bk.Predictor.load(path, limit_bytes=100_000)
     kernel = {"kernel": "linear", "params": {}}
     for _ in range(8):
         kernel = {"kernel": "sum", "params": {"k1": kernel, "k2": kernel}}
     forge(path, put("predictor", *OF_MAP, "kernel", kernel))
-    with pytest.raises(ModelRejected, match="limit of 100,000"):
+    with pytest.raises(ModelRejectedError, match="limit of 100,000"):
         bk.Predictor.load(path, limit_bytes=100_000)
 
 
@@ -247,5 +247,5 @@ def test_a_forged_predictor_is_refused_by_what_is_wrong(path, tmp_path, name, ke
     forge(path, lambda *_: None)
     assert bk.Predictor.load(path).predict(X).shape[0] == 90
     forge(path, put("predictor", *keys))
-    with pytest.raises(ModelRejected, match=message):
+    with pytest.raises(ModelRejectedError, match=message):
         bk.Predictor.load(path)

@@ -22,7 +22,7 @@ def done(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")
 def test_the_model_is_a_fit_of_all_mapped_rows_with_what_held_out_digits_chose(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")

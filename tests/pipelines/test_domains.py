@@ -11,7 +11,7 @@ from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
 from sklearn.cluster import KMeans
 
-from bigkernel.errors import PseudoLabelsCollapsed
+from bigkernel.errors import CollapsedLabelsWarning
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
@@ -137,7 +137,7 @@ def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_secon
 
 def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets):
     def collapsing(task, Z, setting):
-        warnings.warn("flat", PseudoLabelsCollapsed, stacklevel=1)
+        warnings.warn("flat", CollapsedLabelsWarning, stacklevel=1)
         return lambda rows: np.zeros(len(rows), int)
 
     def warning(task, Z, setting):

@@ -21,7 +21,7 @@ from pipelines.usps_mnist import fits as usps_mnist_fits
 from pipelines.usps_mnist import page as usps_mnist_page
 from pipelines.usps_mnist.fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 N_SOURCE, N_TARGET = 150, 170
 GAMMA = 1 / (2 * 0.31**2)
 
@@ -89,7 +89,7 @@ def test_the_pair_is_read_with_unit_rows_labels_from_zero_and_an_unlabelled_targ
 def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real):
     X, y, Y = real.source, real.source_labels, np.eye(10)[real.source_labels]
     lr, rr, krr = (
-        accuracies(usps_mnist_fits.judge(real, fit))
+        accuracies(usps_mnist_fits.evaluate(real, fit))
         for fit in (
             lambda: usps_mnist_fits.lr(X, y),
             lambda: usps_mnist_fits.rr(X, y, 1.0),
@@ -109,7 +109,7 @@ def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real):
 
 @pytest.mark.slow
 def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real):
-    source, target = accuracies(usps_mnist_fits.judge(real, lambda: usps_mnist_fits.sssl_exact(real)))
+    source, target = accuracies(usps_mnist_fits.evaluate(real, lambda: usps_mnist_fits.sssl_exact(real)))
     assert source >= 94.61
     assert target >= 45.0
 

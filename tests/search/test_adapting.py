@@ -36,8 +36,8 @@ Z = X[:: N // M][:M] + 0.01
 MODEL = ARTLClassifier(Gaussian(1.5), landmarks=Z, sharpness=4.0, n_rounds=3)
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
-    pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed"),  # of fits that are compared with
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning"),  # grids are small
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.CollapsedLabelsWarning"),  # of fits that are compared with
 ]
 
 

@@ -70,7 +70,7 @@ LEARNS = {
 }
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::bigkernel.errors.BestAtEdge", "ignore::bigkernel.errors.PseudoLabelsCollapsed"
+    "ignore::bigkernel.errors.BestAtEdgeWarning", "ignore::bigkernel.errors.CollapsedLabelsWarning"
 )
 
 

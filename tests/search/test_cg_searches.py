@@ -24,14 +24,14 @@ from bigkernel import (
     executing,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
+from bigkernel.errors import AccuracyWarning, BestAtEdgeWarning, ConfigError, DataError
 from bigkernel.estimators import ridge
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search import conjugate_gradients
 from bigkernel.search.planning import Given
 from bigkernel.statistics.products import ProductStatistic
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(1952)
 N, M = 1500, 40
 X = rng.normal(size=(N, 3))
@@ -136,7 +136,7 @@ def test_the_labels_of_tested_rows_do_not_reach_the_models(cv):
         y = Y[:, 1] + shift * (fold == 0)
         early = {"tol": 1e-12, "max_iter": 1}  # where it ends is near where it begins
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Inaccurate)
+            warnings.simplefilter("ignore", AccuracyWarning)
             found = searched(y=y, cv=splits, scoring="neg_mean_squared_error", refit=False, model=early)
         sums.append(-split_scores(found)[:, 0])
     # Σ(y + δ − f)² + Σ(y − δ − f)² − 2Σ(y − f)² = 2nδ² of one and the same f
@@ -159,15 +159,17 @@ def test_kernels_go_one_after_the_other_and_candidates_of_both_solvers_in_one_gr
 
 def test_candidates_whose_descent_has_not_ended_are_marked_and_no_choice():
     few = {"tol": 1e-4, "max_iter": 2}
-    with pytest.warns(Inaccurate, match=r"of 3 candidates have not ended after 2 steps .*they are no choice") as caught:
+    with pytest.warns(
+        AccuracyWarning, match=r"of 3 candidates have not ended after 2 steps .*they are no choice"
+    ) as caught:
         found = searched(grid={"alpha": [1e-5, 1e-4, 1e4]}, y=Y[:, 1], model=few, cv=3)
-    assert [one.category for one in caught] == [Inaccurate, BestAtEdge]
+    assert [one.category for one in caught] == [AccuracyWarning, BestAtEdgeWarning]
     assert found.cv_results_["converged"].tolist() == [False, False, True]
     assert found.cv_results_["mean_test_score"].argmax() < 2  # the best score is no choice
     assert found.best_index_ == 2
     assert found.cv_results_["rank_test_score"][2] == 1
     assert sorted(found.cv_results_["rank_test_score"]) == [1, 2, 3]
-    with pytest.warns(Inaccurate):
+    with pytest.warns(AccuracyWarning):
         none = searched(grid={"alpha": [1e-5, 1e-4]}, y=Y[:, 1], model=few, refit=False, one_standard_error=True)
     assert not none.cv_results_["converged"].any()
     assert none.best_index_ in (0, 1)
@@ -204,7 +206,7 @@ def test_auto_descends_where_that_costs_less(monkeypatch):
     monkeypatch.setattr(ridge, "direct_flops", lambda *_, **__: np.inf)
     grid = {"alpha": [0.0, 0.1, 1.0]}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Inaccurate)
+        warnings.simplefilter("ignore", AccuracyWarning)
         found, sweeps = sweeps_of(lambda: searched("auto", grid=grid, model={"n_landmarks": 10}))
     assert {"tune", "tune-cg-0"} <= set(sweeps)  # no penalty, no descent
     assert found.best_estimator_.solver == "auto"

@@ -24,7 +24,7 @@ from bigkernel import (
     SweepSearchCV,
 )
 from bigkernel.engine.context import executing
-from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
@@ -64,8 +64,8 @@ every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values
 
 pytestmark = [
     pytest.mark.usefixtures("small_steps"),
-    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
-    pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed"),  # labels mean nothing
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning"),  # grids are small
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.CollapsedLabelsWarning"),  # labels mean nothing
 ]
 
 
@@ -223,7 +223,7 @@ def test_a_finished_search_is_read_back_and_another_one_is_refused(make_corpus, 
     for change in ({"cv": 4}, {"random_state": 1}, {"cv": np.arange(N) % 3}, {"estimator__kernel": Linear()},
                    {"estimator__landmarks": Z[:-1]}):  # fmt: skip
         other = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3).set_params(**change)
-        with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatch):
+        with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatchError):
             other.fit(corpus)
 
 

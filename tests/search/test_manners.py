@@ -24,7 +24,7 @@ from bigkernel import (
     SweepSearchCV,
     UnitNormalizer,
 )
-from bigkernel.errors import BestAtEdge
+from bigkernel.errors import BestAtEdgeWarning
 from bigkernel.events.job import Note, Step, SweepStarted, observe
 from bigkernel.search.results import edges
 
@@ -166,7 +166,7 @@ def test_of_equal_scores_the_largest_penalty_is_chosen():
     grid = {"alpha": np.geomspace(1e-9, 1e-4, 6), "kernel__sigma": [0.9, 1.1]}
     search = SweepSearchCV(KernelRidgeClassifier(Gaussian(1.0), landmarks=MANY[:14]), grid, cv=SPLITS, refit=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BestAtEdge)
+        warnings.simplefilter("ignore", BestAtEdgeWarning)
         results = search.fit(MANY, APES).cv_results_
     tied = results["rank_test_score"] == 1
     assert tied.sum() > 2  # else this tests nothing
@@ -196,7 +196,7 @@ def test_ends_of_the_grid_are_told_with_what_to_add(grid, best, told):
 
 def test_a_search_warns_once_of_the_ends_where_its_best_candidate_lies():
     grid = {"alpha": [1e3, 1e4, 1e5], "kernel": [Gaussian(s) for s in (0.3, 0.9, 30.0)]}
-    with pytest.warns(BestAtEdge, match="alpha: the best value, 1000, is the smallest of 3") as caught:
+    with pytest.warns(BestAtEdgeWarning, match="alpha: the best value, 1000, is the smallest of 3") as caught:
         found = SweepSearchCV(KernelRidge(landmarks=MANY[:14]), grid, cv=3).fit(MANY, WAVES)
     assert [one.filename for one in caught] == [__file__]
     assert [(edge.parameter, edge.side, edge.further) for edge in found.edges_] == [("alpha", "smallest", 100.0)]

@@ -21,7 +21,7 @@ from bigkernel import (
     Standardizer,
     SweepSearchCV,
 )
-from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search.scorers import require_served
@@ -128,7 +128,7 @@ def test_scores_that_cannot_be_had_of_values():
     with dask.config.set({"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}):
         many = da.zeros((4 * 10**6, 3), chunks=(10**5, 3)), da.zeros(4 * 10**6, chunks=10**5)
         said = "scoring: score need the values of a candidate at all held-out rows at once.*hold fewer rows out"
-        assert refuse(PlanTooLarge, said, X=many[0], y=many[1], scoring="neg_max_error")
+        assert refuse(PlanTooLargeError, said, X=many[0], y=many[1], scoring="neg_max_error")
 
 
 @pytest.mark.parametrize(

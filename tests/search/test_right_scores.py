@@ -8,7 +8,7 @@ from peers import cells
 from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
-from bigkernel.errors import BestAtEdge, Inaccurate, PlanTooLarge, RankDeficient
+from bigkernel.errors import AccuracyWarning, BestAtEdgeWarning, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import precision
 from bigkernel.estimators.precision import probed_sweep
 from bigkernel.events.job import Note, observe
@@ -16,7 +16,7 @@ from bigkernel.search import sweeps
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.statistics.moments import RoundingProbe
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 FOLDS = np.arange(N) % 3
 GRID = {"kernel": [Gaussian(sigma) for sigma in (0.7, 2.0, 4.0, 8.0)], "alpha": [1e-6, 1e-4, 1e-2, 1.0]}
 SCORING = "neg_mean_squared_error"
@@ -33,8 +33,8 @@ def searched(X, y, model=None, **settings):
     ):
         warnings.simplefilter("always")
         search.fit(X, y)
-    assert {one.category for one in caught} <= {BestAtEdge, Inaccurate, RankDeficient}
-    warned = [str(one.message) for one in caught if one.category is Inaccurate]
+    assert {one.category for one in caught} <= {BestAtEdgeWarning, AccuracyWarning, RankDeficiencyWarning}
+    warned = [str(one.message) for one in caught if one.category is AccuracyWarning]
     return search, warned, [note for note in notes if "swept again" in note]
 
 
@@ -87,7 +87,7 @@ def test_the_best_model_is_right_though_the_search_swept_in_float32():
     X, y = TABLES[10]
     X = X.astype("f4")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         search = SweepSearchCV(KernelRidge(landmarks=X[:120]), GRID, cv=FOLDS).fit(X, y)
     best, params = search.best_estimator_, search.best_params_
     assert best.diagnostics_["prediction_error"] <= ENOUGH
@@ -140,7 +140,7 @@ def test_a_finer_sweep_that_does_not_fit_after_all_leaves_the_coarser_basis_to_i
 
     def refuse_finer(rows, statistic, *others, **options):
         if statistic.sums is not None:
-            raise PlanTooLarge("a fuller worker")
+            raise PlanTooLargeError("a fuller worker")
         return probed_sweep(rows, statistic, *others, **options)
 
     monkeypatch.setattr(sweeps, "probed_sweep", refuse_finer)

@@ -29,9 +29,9 @@ from bigkernel import (
     load_model,
     save_model,
 )
-from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(19930117)
 N, D, M = 96, 4, 12
 X = rng.normal(size=(N, D))
@@ -328,7 +328,7 @@ def test_one_candidate_without_folds_is_a_fit_to_the_bit(model, dtype):
     y = (y > 0.2) + (y > 0.7) * 1 if isinstance(model, KernelRidgeClassifier) else y
     search = SweepSearchCV(model, {"alpha": [model.alpha]}, cv=0, scoring="neg_gcv")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", (RankDeficient, Inaccurate))
+        warnings.simplefilter("ignore", (RankDeficiencyWarning, AccuracyWarning))
         best, fit = search.fit(rows, y).best_estimator_, clone(model).fit(rows, y)
     for name in ("dual_coef_", "coef_", "intercept_"):
         if hasattr(fit, name):

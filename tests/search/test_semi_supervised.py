@@ -13,7 +13,7 @@ from bigkernel import SSSL, XNV, Gaussian, Laplacian, SSSLClassifier, SweepSearc
 from bigkernel.errors import ConfigError
 from bigkernel.events.job import SweepStarted, observe
 
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(20120706)
 N, D, M = 90, 3, 14
 X = rng.normal(size=(N, D))
@@ -152,7 +152,9 @@ def test_two_views_have_no_one_penalty_for_gcv():
         SweepSearchCV(OF_CLASSES["views"][0], {"alpha": [0.1]}, cv=3, scoring="neg_gcv").fit(X, CODES)
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings(
+    "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
+)
 def test_rounding_that_hides_directions_of_a_view_is_swept_again():
     rows = X.astype(np.float32)
     model = XNV(Gaussian(9.0), n_landmarks=20, random_state=0, alpha=1e-6)

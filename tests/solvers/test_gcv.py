@@ -100,8 +100,8 @@ def test_a_fit_with_no_freedom_left_scores_infinity():
 # ---------------------------------------------------------------- what it chooses
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")  # so small an alpha may be chosen
-@pytest.mark.filterwarnings("ignore:.*has numerical rank:bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")  # so small an alpha may be chosen
+@pytest.mark.filterwarnings("ignore:.*has numerical rank:bigkernel.errors.RankDeficiencyWarning")
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 @pytest.mark.parametrize("n, m", [(60, 60), (60, 45), (90, 60), (120, 25), (45, 60)])
 @INTERCEPT

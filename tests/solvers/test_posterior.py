@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
 from bigkernel.engine.prediction_store import PredictionWriter, create
-from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
@@ -69,7 +69,7 @@ def moments_of(B, weight=None):
 def quietly(function, *args, **options):
     """The result of a solve whose core is known to be deficient."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         return function(*args, **options)
 
 
@@ -182,7 +182,7 @@ def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept)
 
 
 def test_a_core_of_zeros_leaves_the_prior():
-    with pytest.warns(RankDeficient, match="core of 4 landmarks is zero"):
+    with pytest.warns(RankDeficiencyWarning, match="core of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)

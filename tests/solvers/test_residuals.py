@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
-from bigkernel.errors import RankDeficient
+from bigkernel.errors import RankDeficiencyWarning
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import LIMIT, SolveDiagnostics
 from bigkernel.solvers.ridge import factorize, ridge
@@ -119,14 +119,14 @@ def test_the_solvers_leave_their_figures_and_notes():
     assert set(diagnostics.figures) == {"core_condition", "solved_condition", "effective_dof"}
     assert diagnostics.rounding == 0
     assert not diagnostics.penalty_lost
-    with pytest.warns(RankDeficient, match="numerical rank 5") as caught:
+    with pytest.warns(RankDeficiencyWarning, match="numerical rank 5") as caught:
         diagnostics.warn()
     assert len(caught) == 1
 
 
 def test_a_ratio_above_the_limit_is_warned_of_by_name_and_so_is_one_that_is_no_number():
     for ratio in (30.1, float("nan"), float("inf")):
-        with pytest.warns(RankDeficient, match=rf"residuals.*solution {ratio:.3g}; expected at most 30"):
+        with pytest.warns(RankDeficiencyWarning, match=rf"residuals.*solution {ratio:.3g}; expected at most 30"):
             SolveDiagnostics({"whitening": 1.0, "solution": ratio}).warn()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

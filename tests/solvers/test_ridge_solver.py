@@ -9,7 +9,7 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.kernel_ridge import KernelRidge
 
-from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
@@ -38,7 +38,7 @@ def moments_of(Phi, Y, weight=None):
 def quietly(function, *args, **options):
     """The result of a solve whose core is known to be deficient."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficient)
+        warnings.simplefilter("ignore", RankDeficiencyWarning)
         return function(*args, **options)
 
 
@@ -115,7 +115,7 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_in
     Z = np.repeat(X[:100], 2, axis=0)[rng.permutation(200)]
     B, K = reference.gaussian(X, Z, 1.5), reference.gaussian(Z, Z, 1.5)
     y = np.sin(X[:, :1])
-    with pytest.warns(RankDeficient, match="200 landmarks has numerical rank 100; 100 landmarks"):
+    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100; 100 landmarks"):
         w = whiten(K, kernel="gaussian")
     assert w.rank == 100
     coef, b, _ = nystrom_ridge(moments_of(B, y), w, alpha, fit_intercept=fit_intercept)
@@ -126,7 +126,7 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_in
 def test_landmarks_that_are_copies_of_one_row_have_rank_one():
     Z = np.repeat(X[:1], 9, axis=0)
     B, K = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-    with pytest.warns(RankDeficient, match="numerical rank 1;"):
+    with pytest.warns(RankDeficiencyWarning, match="numerical rank 1;"):
         w = whiten(K)
     coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.1)
     expected, _ = reference.nystrom_krr(B, K, Y, 0.1)
@@ -247,7 +247,7 @@ def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
     Z = X[:M]
     core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
     assert scipy.linalg.eigvalsh(core)[0] < -0.1
-    with pytest.warns(RankDeficient, match=r"sigmoid kernel.*negative part, \d+\.\d% of"):
+    with pytest.warns(RankDeficiencyWarning, match=r"sigmoid kernel.*negative part, \d+\.\d% of"):
         w = whiten(core, kernel="sigmoid")
     coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.2, fit_intercept=True)
     expected, expected_b = reference.nystrom_krr(B, core, Y, 0.2, True)
@@ -266,7 +266,7 @@ def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
     ids=["zero diagonal", "small diagonal", "diagonal", "full"],
 )
 def test_an_indefinite_core_keeps_its_positive_part(core):
-    with pytest.warns(RankDeficient, match="not positive"):
+    with pytest.warns(RankDeficiencyWarning, match="not positive"):
         w = whiten(core, kernel="sigmoid")
     T = w.expand(np.eye(w.rank))
     expected = reference.whitening(core)
@@ -274,7 +274,7 @@ def test_an_indefinite_core_keeps_its_positive_part(core):
 
 
 def test_a_negative_core_leaves_nothing():
-    with pytest.warns(RankDeficient, match="100.0% of the absolute"):
+    with pytest.warns(RankDeficiencyWarning, match="100.0% of the absolute"):
         w = whiten(-np.eye(4))
     coef, _, _ = nystrom_ridge(moments_of(B[:, :4], Y), w, 1.0)
     assert_array_equal(coef, np.zeros((4, 2)))
@@ -288,7 +288,9 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
     K, C = reference.sigmoid(X[few], X[few], 1.0, -0.5), reference.sigmoid(X[few] + 0.3, X[few], 1.0, -0.5)
     weight = None if weight is None else weight[few]
     options = {"fit_intercept": fit_intercept, "weight": weight}
-    with pytest.warns(RankDeficient, match=r"sigmoid kernel.*negative part, \d+\.\d% of .* \d+ of 20 directions"):
+    with pytest.warns(
+        RankDeficiencyWarning, match=r"sigmoid kernel.*negative part, \d+\.\d% of .* \d+ of 20 directions"
+    ):
         coef, b = exact_krr(K, Y[few], alpha, indefinite="sigmoid", **options)
     expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
     assert_allclose(C @ coef + b, C @ expected + expected_b, rtol=1e-7, atol=1e-8)
@@ -313,7 +315,7 @@ def test_a_kernel_that_turns_out_positive_is_solved_as_such_without_a_warning(K,
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_a_negative_matrix_leaves_the_mean(fit_intercept):
-    with pytest.warns(RankDeficient, match=r"100\.0% of .* 0 of 60 directions"):
+    with pytest.warns(RankDeficiencyWarning, match=r"100\.0% of .* 0 of 60 directions"):
         coef, b = exact_krr(-K_GAUSSIAN, Y, 0.3, fit_intercept=fit_intercept, weight=WEIGHT, indefinite="sigmoid")
     assert_array_equal(coef, np.zeros((N, 2)))
     assert_allclose(b, np.average(Y, axis=0, weights=WEIGHT) if fit_intercept else [0, 0], rtol=1e-12)
@@ -328,7 +330,7 @@ def test_the_exact_forms_leave_the_matrix_as_it_was():
 
 
 def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
-    with pytest.warns(RankDeficient, match=r"linear kernel: the core of 5 landmarks is zero"):
+    with pytest.warns(RankDeficiencyWarning, match=r"linear kernel: the core of 5 landmarks is zero"):
         w = whiten(np.zeros((5, 5)), kernel="linear")
     coef, b, sse = nystrom_ridge(moments_of(np.zeros((N, 5)), Y, WEIGHT), w, 1.0, fit_intercept=True)
     assert_array_equal(coef, np.zeros((5, 2)))
@@ -412,7 +414,7 @@ def test_whitening_loses_no_more_of_the_core_than_its_tolerance(name):
 def test_a_core_of_single_precision_is_cut_at_single_precision(rank):
     F = np.random.default_rng(5).normal(size=(40, rank))
     core = (F @ F.T).astype(np.float32).astype(np.float64)
-    with pytest.warns(RankDeficient, match=f"numerical rank {rank};"):
+    with pytest.warns(RankDeficiencyWarning, match=f"numerical rank {rank};"):
         w = whiten(core, eps=float(np.finfo(np.float32).eps))
     assert w.rank == rank
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import PlanTooLargeError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -81,13 +81,13 @@ def test_a_plan_that_fits_exactly_is_accepted_and_one_byte_less_refused():
     needed = steps.worker_bytes(5000)
     assert needed == 5000 + steps.task_bytes
     steps.check(needed, 5000)
-    with pytest.raises(PlanTooLarge):
+    with pytest.raises(PlanTooLargeError):
         steps.check(needed - 1, 5000)
 
 
 def test_the_message_says_what_is_needed_and_what_there_is():
     steps = plan(bounds_of([1000] * 9), 1000, 8, Footprint(1.0, 2_000_000, 3_000_000))
-    with pytest.raises(PlanTooLarge) as caught:
+    with pytest.raises(PlanTooLargeError) as caught:
         steps.check(40_000_000, 10_000_000)
     text = str(caught.value)
     assert f"would need {steps.worker_bytes(10_000_000) / 1e6:,.0f} MB" in text
@@ -96,7 +96,7 @@ def test_the_message_says_what_is_needed_and_what_there_is():
 
 
 def test_without_room_for_the_process_more_memory_is_advised():
-    with pytest.raises(PlanTooLarge, match="give the workers more memory"):
+    with pytest.raises(PlanTooLargeError, match="give the workers more memory"):
         plan(bounds_of([10]), 3, 4, LIGHT).check(1000, 1000)
 
 
@@ -112,7 +112,7 @@ def test_the_chunk_that_is_advised_fits(chunk_rows, room, partial, work):
     steps = plan((0, chunk_rows), n_features, 8, footprint)
     try:
         steps.check(base + room, base)
-    except PlanTooLarge as error:
+    except PlanTooLargeError as error:
         advice = re.search(r"chunks of at most ([\d,]+) rows would fit", str(error))
         if advice:
             rows = int(advice[1].replace(",", ""))
@@ -136,7 +136,7 @@ def test_the_chunk_that_is_advised_fits_a_whole_input_cut_into_such_chunks(n_row
         return plan((*range(0, n_rows, rows), n_rows), 100, 1, footprint, min_segments=4)
 
     limit = int(share * planned(chunk_rows).task_bytes)
-    with pytest.raises(PlanTooLarge) as caught:
+    with pytest.raises(PlanTooLargeError) as caught:
         planned(chunk_rows).check(limit, 0)
     advice = re.search(r"chunks of at most ([\d,]+) rows would fit", str(caught.value))
     if advice:
@@ -150,7 +150,7 @@ def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
         return plan(bounds_of([500] * 64), 784, 1, MomentStatistic(features, Targets(10)).footprint(2048))
 
     limit = int(share_of_memory * planned(m).task_bytes)
-    with pytest.raises(PlanTooLarge) as caught:
+    with pytest.raises(PlanTooLargeError) as caught:
         planned(m).check(limit, 0)
     advice = re.search(r"about (\d+)% of the landmarks", str(caught.value))
     assert advice

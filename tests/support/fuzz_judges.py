@@ -14,11 +14,11 @@ from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import DataConversionWarning
 
 import bigkernel
-from bigkernel.errors import BigKernelError, Inaccurate, PseudoLabelsCollapsed, RankDeficient
+from bigkernel.errors import AccuracyWarning, BigKernelError, CollapsedLabelsWarning, RankDeficiencyWarning
 
 ENOUGH = 1e-3  # of the norm: what the models promise where they warn of nothing
-INACCURATE = (Inaccurate, LinAlgWarning)
-TOLD = (RankDeficient, PseudoLabelsCollapsed, *INACCURATE)
+INACCURATE = (AccuracyWarning, LinAlgWarning)
+TOLD = (RankDeficiencyWarning, CollapsedLabelsWarning, *INACCURATE)
 _SKLEARN = str(Path(sklearn.__file__).parent)
 _PACKAGE = str(Path(bigkernel.__file__).parent)
 # words of an array library that tell a user nothing

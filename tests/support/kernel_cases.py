@@ -18,4 +18,4 @@ KERNELS = {
 }
 POSITIVE = {name: kernel for name, kernel in KERNELS.items() if kernel.positive}
 # the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")

@@ -22,7 +22,7 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from bigkernel.data.readers.arrays import X_NAMES, Y_NAMES
 from bigkernel.data.readers.source import Source, block_rows, in_native_order, source_of_arrays
-from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
+from bigkernel.errors import BigKernelError, ChunkMissingError, ConfigError, DataError
 
 PROTOCOLS = ("http", "https", "s3", "memory")
 MOST_CHUNK_BYTES = 2**28
@@ -42,7 +42,7 @@ class _Strict(WrapperStore[Any]):
         if value is not None and len(value) > 2 * MOST_CHUNK_BYTES:
             raise DataError(f"{key} takes {len(value):,} bytes, at most {2 * MOST_CHUNK_BYTES:,} are read")
         if value is None and key.rpartition("/")[2] not in _METADATA:
-            raise ChunkMissing(
+            raise ChunkMissingError(
                 f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
                 "alone; copy the store again, or write it with write_empty_chunks=True"
             )

@@ -22,7 +22,7 @@ from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.launchers import _imported
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]
@@ -234,6 +234,6 @@ def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, describe
     )
     (tmp_path / "slurm.conf").write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(Stalled, match=r"SLURM d.* not answer"):  # noqa: SIM117
+    with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(StalledError, match=r"SLURM d.* not answer"):  # noqa: SIM117
         with connect(described()):
             pass

@@ -23,7 +23,7 @@ from bigkernel import connect
 from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import ClusterFile, read_file
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError, StalledError
 
 pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.cluster]
 SAME = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "PYTHONPATH")
@@ -192,9 +192,9 @@ REFUSED = {
     "no known hosts": ({"UserKnownHostsFile": "#"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "another host key": ({"/known": "/swapped"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "a stranger": ({"/id": "/stranger"}, ConfigError, "Permission denied for user root .*without a password"),
-    "no server": ({"Port ": "Port 1\n#"}, Stalled, "did not start in time .*do all hosts answer"),
+    "no server": ({"Port ": "Port 1\n#"}, StalledError, "did not start in time .*do all hosts answer"),
     "no package": ("/bin/false", ConfigError, r"ended at once .* install bigkernel \S+ there"),
-    "a program that hangs": ("sleep 15;", Stalled, r"did not start in time \(TimeoutError\)"),
+    "a program that hangs": ("sleep 15;", StalledError, r"did not start in time \(TimeoutError\)"),
 }
 
 
@@ -203,7 +203,7 @@ def test_what_does_not_let_us_in_is_named_in_bounded_time(hosts, monkeypatch, ch
     lines = [line.split(" ", 1) for line in (hosts.home / "known").read_text().splitlines()]
     swapped = [f"{a[0]} {b[1]}\n" for a, b in zip(lines, reversed(lines), strict=True)]
     (hosts.home / "swapped").write_text("".join(swapped))
-    monkeypatch.setattr("bigkernel.cluster.launchers.start_seconds", lambda: 5 if error is Stalled else 60)
+    monkeypatch.setattr("bigkernel.cluster.launchers.start_seconds", lambda: 5 if error is StalledError else 60)
     kept, file = hosts.config.read_text(), hosts.file
     if isinstance(change, str):
         file = replace(file, python=change)
@@ -219,5 +219,5 @@ def test_what_does_not_let_us_in_is_named_in_bounded_time(hosts, monkeypatch, ch
         raise
     finally:
         hosts.config.write_text(kept)
-    assert error is not Stalled or time.monotonic() - start < 28
+    assert error is not StalledError or time.monotonic() - start < 28
     wait_until_gone(hosts.mark)
