@@ -212,7 +212,7 @@ class Watch:
         )
         return TaskAbandonedError(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{log}; "
-            "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
+            "look at these rows and at the worker's log, give workers more memory or use smaller chunks; finished "
             "segments of a run are kept: resume does only the rest"
         )
 

@@ -58,7 +58,7 @@ class PatchGrid:
         if self.patch > min(self.height, self.columns):
             raise DataError(
                 f"patches of {self.patch}×{self.patch} pixels do not fit in images of {self.height}×{self.columns}; "
-                "take smaller patches, or fewer layers"
+                "use smaller patches, or fewer layers"
             )
 
     @property

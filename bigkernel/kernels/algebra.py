@@ -320,7 +320,8 @@ def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
     if not blur < 0.01:
         raise DataError(
             f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
+            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or use a larger "
+            "bandwidth"
         )
 
 

@@ -74,7 +74,7 @@ class Precomputed(_Given):
     def diag(self, X: Array) -> Array:
         if np.shape(X)[0] != np.shape(X)[1]:
             raise ConfigError(
-                "kernel='precomputed': k(x, x) of other rows than those of the fit is not known; take another kernel"
+                "kernel='precomputed': k(x, x) of other rows than those of the fit is not known; use another kernel"
             )
         return np.asarray(np.diagonal(X), np.float64)
 

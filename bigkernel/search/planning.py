@@ -91,7 +91,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         method, columns = method_of(last)
         if columns.exact:
             raise ConfigError(
-                "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
+                "estimator: without n_landmarks it is exact, and its fits share no sweep; set n_landmarks, or "
                 "scikit-learn's GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
@@ -175,7 +175,7 @@ def _require_folds(parts: Sequence[Partition], scoring: Scoring) -> None:
     """Refuse scores of held-out rows where no row is held out."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
     if held and not parts[0].folds.count:
-        raise ConfigError(f"cv=0 holds no rows out, which {held[0]} needs; take scoring='neg_gcv', or folds")
+        raise ConfigError(f"cv=0 holds no rows out, which {held[0]} needs; use scoring='neg_gcv', or folds")
 
 
 def _with_own_weights(rows: Rows) -> Rows:
@@ -192,8 +192,8 @@ def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
     kinds = {candidate.penalty.weighting for candidate in everyone}
     if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
         raise ConfigError(
-            f"class_weight: {found[0]} is read from the sums of a fit, whose rows have the weights of its classes, and "
-            f"candidates have {len(kinds)} such weighings; take accuracy, balanced_accuracy or neg_log_loss"
+            f"class_weight: {found[0]} is read from the sums of a fit, whose rows have the weights of its classes, "
+            f"and candidates have {len(kinds)} such weighings; use accuracy, balanced_accuracy or neg_log_loss"
         )
     return len(kinds) > 1
 
@@ -202,12 +202,12 @@ def _require_gcv(members: list[Candidate]) -> None:
     """Refuse generalised cross-validation of what has several penalties, or no moments."""
     if any(member.penalty.by_direction for member in members):
         raise ConfigError(
-            f"scoring: neg_gcv is of one penalty for all directions, and {type(members[0].last).__name__} has one for "
-            "each; take another score"
+            f"scoring: neg_gcv needs one penalty for all directions, and {type(members[0].last).__name__} has one "
+            "for each; use another score"
         )
     if any(member.choice for member in members):
         raise ConfigError(
-            "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, or "
+            "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; use another score, or "
             "solver='direct'"
         )
 

@@ -135,10 +135,9 @@ def warn_of_errors(
     errors, off = results["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
     if off:
         warnings.warn(
-            f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from "
-            f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
-            f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
-            "columns",
+            f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from least "
+            f"squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at most "
+            f"{max(errors[i] for i in off):.1g}); use larger alphas, narrower kernels, or fewer landmarks or columns",
             AccuracyWarning,
             stacklevel=4,
         )
@@ -147,7 +146,7 @@ def warn_of_errors(
         warnings.warn(
             f"the conjugate gradients of {open_} of {len(errors)} candidates have not ended after "
             f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
-            "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
+            "cv_results_['converged']), and they are no choice: use a larger max_iter, larger alphas, or "
             "solver='direct'",
             AccuracyWarning,
             stacklevel=4,

@@ -91,7 +91,7 @@ class FoldSolutions:
 
 def _r2(tested: Tested) -> float:
     if tested.rows < 2:
-        raise DataError("scoring: r2 needs at least two labelled rows in every fold; take neg_mean_squared_error")
+        raise DataError("scoring: r2 needs at least two labelled rows in every fold; use neg_mean_squared_error")
     # as scikit-learn: of a constant target 1 where it is met exactly, else 0
     flat = tested.spread == 0
     met = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
@@ -218,13 +218,13 @@ def _scorer(given: object, *, classifier: bool) -> Scorer:
         scorer: Scorer = get_scorer(given) if isinstance(given, str) else given
     except ValueError as error:
         raise ConfigError(
-            f"scoring: {given!r} is none of {', '.join(SCORES)}, and none of scikit-learn's scorers"
+            f"scoring: {given!r} is not one of {', '.join(SCORES)}, and none of scikit-learn's scorers"
         ) from error
     methods = getattr(scorer, "_response_method", "predict")
     methods = {methods} if isinstance(methods, str) else set(methods)
     if methods == {"predict_proba"}:
         raise ConfigError(
-            f"scoring: {given!r} needs probabilities, and a search judges values of f; take neg_log_loss or accuracy "
+            f"scoring: {given!r} needs probabilities, and a search judges values of f; use neg_log_loss or accuracy "
             "(of two classes roc_auc too), and probability=True for the best model"
         )
     if "predict" not in methods and not classifier:

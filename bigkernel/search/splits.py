@@ -162,7 +162,7 @@ def require_fold(split: int, tested: float, trained: float, classes: Array | Non
             raise DataError(f"cv: split {split} has no labelled row with a weight above zero to {role}")
     if classes is not None and not (classes > 0).all():
         raise DataError(
-            f"cv: split {split} has no row of class number {int(np.argmin(classes))} to train on; take fewer or "
+            f"cv: split {split} has no row of class number {int(np.argmin(classes))} to train on; use fewer or "
             "stratified folds"
         )
 

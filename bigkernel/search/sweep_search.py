@@ -310,7 +310,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         parts = [part.sides for one in prepared for part in one.work.partitions if part.sides is not None]
         if self.refit and not all(sides.has_both(sides.folds.count) for sides in parts):
             raise ConfigError(
-                "refit: every domain has labelled rows, and a fit to all of them has nothing to adapt to; take "
+                "refit: every domain has labelled rows, and a fit to all of them has nothing to adapt to; set "
                 "refit=False, and fit best_params_ to rows whose target has no labels"
             )
 

@@ -98,7 +98,7 @@ class Cells:
         if not known.all():
             first = int(np.argmin(known))
             row = chunk.start + int(np.arange(len(chunk))[block][first])
-            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is none of the {of}")
+            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is not one of the {of}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,7 +158,7 @@ class Targets:
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():
             row = int(np.argmax(strange))
-            raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
+            raise DataError(f"y: row {start + row} has the label {y[row]}, which is not one of the classes")
         return known
 
     def one_hot(self, chunk: Chunk, block: Index) -> Array:

@@ -65,7 +65,7 @@ def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
     found = SweepSearchCV(Ridge(), {"alpha": [1.0, 1e4]}, cv=3, scoring=["r2", "neg_mean_squared_error"], refit="r2")
     plot_search(found.fit(X, y), score="neg_mean_squared_error", ax=ax)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), found.cv_results_["mean_test_neg_mean_squared_error"])
-    with pytest.raises(ConfigError, match="'mse' is none of the scores of this search: r2, neg_mean"):
+    with pytest.raises(ConfigError, match="'mse' is not one of the scores of this search: r2, neg_mean"):
         plot_search(found, score="mse", ax=ax)
 
 

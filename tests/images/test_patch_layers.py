@@ -139,7 +139,7 @@ def test_features_tell_classes_that_differ_in_texture_alone():
     [
         ({"patch_size": 10}, DataError, "patches of 10×10 pixels do not fit in images of 9×11"),
         ({"patch_size": (5, 4)}, DataError, "patches of 4×4 pixels do not fit in images of 2×2"),
-        ({"image_shape": (9, 11)}, DataError, "image_shape 9×11 of 1 channels is 99 numbers, but rows have 297"),
+        ({"image_shape": (9, 11)}, DataError, "9×11 pixels of 1 channels are 99 values, but rows have 297"),
         ({"image_shape": (297,)}, ConfigError, r"image_shape: expected \(height, width\) or"),
         ({"image_shape": None}, DataError, "rows of 297 features are no square images"),
         ({"sigma": (1, 2, 3)}, ConfigError, "sigma: expected one value, or one for each of at most 2 layers"),

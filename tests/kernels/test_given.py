@@ -67,7 +67,7 @@ def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
     assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:pairwise kernel. the core of 40:bigkernel.errors.RankDeficiencyWarning")
+@pytest.mark.filterwarnings("ignore:pairwise kernel. the kernel matrix of 40:bigkernel.errors.RankDeficiencyWarning")
 def test_landmark_fits_take_them_too_and_several_chunks_are_one():
     one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
     parts = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
@@ -125,7 +125,7 @@ def test_what_is_no_kernel_is_refused_by_name(fit, error, message):
 
 def test_deviations_of_a_precomputed_kernel_are_refused_also_where_as_many_rows_are_predicted():
     model = KernelRidge(2 * Precomputed(), alpha=0.1).fit(K, y)
-    with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is not known"):
+    with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is unknown"):
         model.predict(K, return_std=True)
     assert model.__sklearn_tags__().input_tags.pairwise
 

@@ -217,9 +217,9 @@ def test_auto_descends_where_that_costs_less(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' chooses from m×m sums"),
+        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' needs m×m sums"),
         ({"scoring": "neg_gcv"}, "neg_gcv is read from moments"),
-        ({"grid": {"alpha": [0.1, 0.0]}}, "expected a number above 0 for alpha"),
+        ({"grid": {"alpha": [0.1, 0.0]}}, "alpha: expected a number above 0"),
     ],
 )
 def test_what_it_cannot_do_is_refused(options, told):

@@ -304,7 +304,7 @@ BEFORE = [
     (DataError, "cv: 3 folds of whole groups, but .* have 1 group", {"cv": 3, "fit": {"groups": np.ones(N)}}),
     (DataError, "cv: 3 folds of whole groups, .* 2 groups", {"cv": 3, "fit": {"groups": EVERY % 2}}),
     (DataError, "group: expected 60 values", {"fit": {"groups": np.ones(7)}}),
-    (DataError, "expected one domain a row", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
+    (DataError, "expected one domain per row", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
     (DataError, "group: expected numbers", {"fit": {"groups": np.array(["a", "b"] * (N // 2))}}),
     (DataError, "cv: expected at least 2 groups, found 1", {**LAZY, "cv": 3, "fit": {"groups": np.ones(N)}}),
     (DataError, "cv: .*n_samples=0", {"model": SEMI, "y": np.full(N, np.nan), "cv": 3}),
