@@ -189,7 +189,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
             raise PlanTooLargeError(
-                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values, and {room / 1e6:,.0f} MB are allowed"
+                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values exceed the limit of {room / 1e6:,.0f} MB"
             )
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
@@ -204,9 +204,9 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         return split_to_fit(Sweep(one.members), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
-            f"scoring: {', '.join(scoring.scorers)} need the values of a candidate at all held-out rows at once, "
-            f"which memory does not hold ({error}); use a score that sums over rows (accuracy, r2, ...), or hold "
-            "fewer rows out (cv=0.1)"
+            f"scoring: {', '.join(scoring.scorers)} need the predictions for all held-out rows at once, which do not "
+            f"fit into memory ({error}); use a score that sums over rows (accuracy, r2, ...), or hold out fewer rows "
+            "(cv=0.1)"
         ) from error
 
 

@@ -110,4 +110,4 @@ def test_other_methods_have_no_conjugate_gradients(numbers, method, plan):
 
 def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_run(corpus, monkeypatch, plan):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
-    assert "nothing to adapt to" in plan(corpus, "--method", "artl", code=3).stderr
+    assert "needs unlabelled rows of a target domain" in plan(corpus, "--method", "artl", code=3).stderr

@@ -154,7 +154,7 @@ def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
 @pytest.mark.parametrize(
     "domain, message",
     [
-        (DOMAIN[:-1], "domain: expected 150 values to go with the rows, found shape"),
+        (DOMAIN[:-1], "domain: expected 150 values, one per row, found shape"),
         (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
         (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),
         (

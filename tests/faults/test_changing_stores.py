@@ -119,7 +119,7 @@ def test_f41_a_foreign_store_that_changes_is_told_at_the_end_of_the_sweep(tmp_pa
             else:
                 (tmp_path / "foreign" / "c" / str(CHUNKS - 1) / "0").unlink()
 
-    with pytest.raises(DataError, match="X was changed while it was read"):
+    with pytest.raises(DataError, match="X was modified while it was read"):
         sweep(as_rows(array), Sums(D, change), client="threads")
     assert sweep(as_rows(array), Sums(D), client="threads").total["rows"] == N  # at rest it is read as it is
 
@@ -135,7 +135,7 @@ def test_f41_so_is_a_memory_map(tmp_path):
                 file.seek(-D, os.SEEK_END)
                 file.write(bytes(D))
 
-    with pytest.raises(DataError, match="X was changed while it was read"):
+    with pytest.raises(DataError, match="X was modified while it was read"):
         sweep(rows, Sums(D, change), client="serial")
 
 

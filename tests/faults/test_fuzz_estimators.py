@@ -338,5 +338,5 @@ def test_what_leaves_the_range_is_refused_in_words(case, said):
 
 @pytest.mark.parametrize("factor", [np.nan, np.inf, 1e300])
 def test_a_factor_that_takes_rows_out_of_range_is_refused(factor):
-    with pytest.raises(ValueError, match=r"factor|X: row 0 leaves the range of float32 when it is transformed; scale"):
+    with pytest.raises(ValueError, match=r"factor|X: row 0 exceeds the range of float32 after the transform; scale"):
         Rescaler(factor).fit_transform(np.ones((2, 2), np.float32))

@@ -197,7 +197,7 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
     assert [looked.damage for looked in walk(tmp_path / "p", "predictions") if looked.damage] == []
     told = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
-    assert ["all rows are written again" in text for text in told] == [True] * (damage != "metadata")
+    assert ["writing all rows again" in text for text in told] == [True] * (damage != "metadata")
     assert left(tmp_path) == []
 
 

@@ -170,7 +170,7 @@ def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
 
 def test_methods_that_share_no_sweep_say_why_and_what_to_take():
     for model, told in (
-        (JDA(n_landmarks=M), "JDA predicts nothing that folds could be judged by; search a Pipeline"),
+        (JDA(n_landmarks=M), "JDA has no predictions to score; search a Pipeline"),
         (KernelLogisticClassifier(n_landmarks=M), r"every step is a sweep for one model.*KernelRidgeClassifier"),
     ):
         with pytest.raises(ConfigError, match=told):

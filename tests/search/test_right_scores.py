@@ -80,7 +80,7 @@ def test_what_stays_coarse_is_told_with_its_size():
     assert again  # sums in float64, of the same blocks
     off = int((search.cv_results_["prediction_error"] > ENOUGH).sum())
     assert off > 0
-    assert told.startswith(f"{off} of 16 candidates may be judged wrongly")
+    assert told.startswith(f"scores of {off} of 16 candidates are unreliable")
 
 
 def test_the_best_model_is_right_though_the_search_swept_in_float32():

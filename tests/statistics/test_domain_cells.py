@@ -109,14 +109,14 @@ def test_an_unknown_label_or_domain_is_named_with_its_row():
         CELLS.of(Chunk(X, 100, y=np.where(np.arange(N) == 19, 255, 2).astype(np.uint8), domain=DOMAIN), slice(10, 30))
 
 
-@pytest.mark.parametrize("column, message", [("y", "labels are needed"), ("domain", "the domains of the rows are")])
+@pytest.mark.parametrize("column, message", [("y", "expected labels"), ("domain", "expected a column of domains")])
 def test_a_missing_column_is_named(column, message):
     with pytest.raises(DataError, match=f"{column}: {message}"):
         accumulate(CellMomentStatistic(FEATURES, CELLS), **{column: None})
 
 
 def test_more_cells_than_can_be_columns_are_refused():
-    with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* make 11,000 cells, more than 4,096"):
+    with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* give 11,000 cells, more than 4,096"):
         Cells(np.arange(1000), np.arange(10))
 
 
