@@ -220,4 +220,4 @@ def require_disk(run: Run, steps: Plan, workers: int) -> None:
     """Raise `PlanTooLargeError` where the disk of a run cannot hold the partial results that wait for one another."""
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
-    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "stored partial results")
+    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "storage of partial results")

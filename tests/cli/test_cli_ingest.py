@@ -109,9 +109,9 @@ def test_one_label_file_for_each_source(run):
         (["--split", "test=0.1", "--split", "test=0.2"], 8, "split: 'test' is there twice"),
         (["--split", "test=2"], 8, "expected a share of the rows between 0 and 1"),
         (["--split-by", "group"], 2, "--split-by needs --split"),
-        (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group, but the rows have no groups"),
-        (["--grey"], 8, "grey: not an option of format 'npz', which takes x, y"),
-        (["--features", 3], 8, "features: not an option of format 'npz'"),
+        (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group needs groups, found none"),
+        (["--grey"], 8, "grey: unknown option of format 'npz', which has x, y"),
+        (["--features", 3], 8, "features: unknown option of format 'npz'"),
     ],
 )
 def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code, expected):

@@ -191,4 +191,4 @@ def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_wher
 def test_report_of_nothing_says_what_was_expected(here, run):
     assert "expected a run directory" in run("report", "absent", code=3).stderr
     (here / "empty").mkdir()
-    assert "no run is there" in run("report", "empty", code=3).stderr
+    assert "found no run" in run("report", "empty", code=3).stderr

@@ -345,7 +345,7 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
     [
         ("nothing", (), 3, "found nothing"),
         ("file", (), 3, "found a file"),
-        ("empty", (), 3, "no run is there"),
+        ("empty", (), 3, "found no run"),
         ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
         ("tcp://127.0.0.1:9", (), 6, "is it running?"),
     ],

@@ -340,7 +340,7 @@ def test_f29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     other = Lock(tmp_path)
     other.acquire()
     assert other.left_by.endswith("on elsewhere")
-    with pytest.raises(RunLockedError, match="taken by another"):
+    with pytest.raises(RunLockedError, match="another process took over the lock"):
         lock.require()
     lock.release()  # does not take it from the one who has it now
     other.require()
@@ -367,12 +367,12 @@ def test_f29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
 def test_f29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, content):
     path = tmp_path / "lock.json"
     path.write_text(content)
-    with pytest.raises(RunLockedError, match=rf"^{path}: is damaged or empty.* 0 s ago.*: if none is, remove the file"):
+    with pytest.raises(RunLockedError, match=rf"^{path}: damaged or empty.* 0 s ago.*; remove the file"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
     os.utime(path, (old, old))
     with locked(tmp_path) as lock:
-        assert lock.left_by == "a process unknown (lock.json is damaged)"
+        assert lock.left_by == "an unknown process (lock.json is damaged)"
         lock.require()
 
 
@@ -389,7 +389,7 @@ def test_f29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_n
     monkeypatch.setattr("bigkernel.data.run_lock.GUARD_SECONDS", 0.1)
     with open(tmp_path / ".lock", "a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        with pytest.raises(RunLockedError, match="another process is about to take its lock"):
+        with pytest.raises(RunLockedError, match="another process has been taking the lock"):
             Lock(tmp_path).acquire()
     with locked(tmp_path):
         pass
@@ -405,7 +405,7 @@ def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, 
         let_on(hold)
 
     thief = hit(hold.holding, steal)
-    with pytest.raises(RunLockedError, match="taken by another process; this one stops"):
+    with pytest.raises(RunLockedError, match="another process took over the lock; stopping this one"):
         sweep(rows, Sums(D, Both((touch, hold))), client="threads", run=tmp_path / "run")
     thief.join(10)
     assert len(touch.starts()) < 2 * SEGMENTS
@@ -446,7 +446,7 @@ def test_f13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     if free > 10**9:
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
         return
-    with pytest.raises(PlanTooLargeError, match=r"partial results takes up to .* MB free; free some space"):
+    with pytest.raises(PlanTooLargeError, match=r"partial results needs up to .* MB free; free some space"):
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
     assert touch.starts() == []
 

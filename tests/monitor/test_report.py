@@ -116,7 +116,7 @@ def test_a_failed_job_shows_its_error_and_one_without_a_sweep_says_so(corpus, tm
 
 
 def test_a_directory_without_a_run_is_refused_and_a_page_that_cannot_be_written_leaves_nothing(killed, tmp_path):
-    with pytest.raises(DataError, match="no run is there"):
+    with pytest.raises(DataError, match="found no run"):
         write(tmp_path)
     (tmp_path / "taken").mkdir()
     with pytest.raises(DataError, match="cannot be written"):
