@@ -144,7 +144,7 @@ class Board:
         """Note that a driver's connection has ended: its jobs that did not end are lost."""
         for job in list(self.jobs.values()):
             if job.driver == driver and job.state == "running":
-                self._end(job, "lost", now, "its driver ended or its connection broke")
+                self._end(job, "lost", now, "the driver ended or lost its connection")
 
     def _end(self, job: Job, state: str, now: float, error: str = "") -> None:
         job.end(state, now, error)

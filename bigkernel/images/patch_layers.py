@@ -242,7 +242,7 @@ class PatchFeatures:
         if d != grid.image_width:
             raise DataError(
                 f"{self.name}: expected rows of {grid.height}×{grid.columns} pixels of {grid.channels} channels = "
-                f"{grid.image_width} numbers, found {d} features; give image_shape=(height, width, channels)"
+                f"{grid.image_width} values, found {d} features; set image_shape=(height, width, channels)"
             )
         return self.layers[-1].width
 

@@ -308,7 +308,7 @@ def as_kernel(
 
 def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
-        raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
+        raise ConfigError(f"kernel: expected a kernel object or a name, found class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
         raise ConfigError(f"gamma: expected a number above 0, 'scale' or 'auto', found {gamma!r}")
     if callable(kernel) or kernel in PAIRWISE:

@@ -270,7 +270,7 @@ FAILING = {
     "target below a file": (3, "cannot be written", ["fit", "digits.corpus", "digits.npz/new"]),
     "target below a file, predict": (3, "be written", ["predict", "digits.model", "digits.corpus", "digits.npz/new"]),
     "target below a file, ingest": (3, "cannot be written", ["ingest", "numbers.npz", "digits.npz/new"]),
-    "no cluster file": (8, "there is none", ["fit", "digits.corpus", "new", "--cluster", "none.yaml"]),
+    "no cluster file": (8, "found none", ["fit", "digits.corpus", "new", "--cluster", "none.yaml"]),
     "bad cluster file": (8, "nodes", ["fit", "digits.corpus", "new", "--cluster", "bad.yaml"]),
     "memory in words": (8, "memory", ["fit", "digits.corpus", "new", "--cluster", "local", "--memory-limit", "lots"]),
     "other features": (3, "16 features", ["score", "narrow.model", "digits.corpus"]),

@@ -327,15 +327,15 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
     run = tmp_path / "job.run"
     sweep(as_rows(X), STATISTIC, client="serial", run=run)
     (run / journal.NAME).unlink(missing_ok=True)
-    assert invoke(run).stdout == f"{run} is finished; its last driver kept no journal, which would tell more\n"
+    assert invoke(run).stdout == f"{run} is finished; details are missing, as its last driver kept no journal\n"
     shutil.rmtree(next((run / "partials").glob("3-0")))
     for receipt in sorted((run / "receipts").iterdir())[1:]:
         receipt.unlink()
     text = invoke(run, code=75).stdout
-    assert f"no driver is at work in {run}; 1 of 5 segments are kept" in text
+    assert f"no driver is running in {run}; 1 of 5 segments are kept" in text
     with run_lock.locked(run):
         text = invoke(run, "--once").stdout
-    assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal; 1 of 5 segments" in " ".join(
+    assert f"process {os.getpid()} on {os.uname().nodename} is running, without a journal; 1 of 5 segments" in " ".join(
         text.split()
     )
 
@@ -347,7 +347,7 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
         ("file", (), 3, "found a file"),
         ("empty", (), 3, "found no run"),
         ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
-        ("tcp://127.0.0.1:9", (), 6, "is it running?"),
+        ("tcp://127.0.0.1:9", (), 6, "check that it is running"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options, code, found):

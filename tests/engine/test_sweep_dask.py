@@ -59,7 +59,7 @@ def test_an_asynchronous_client_is_refused_by_name():
         async with Client(processes=False, asynchronous=True, dashboard_address=None) as current:
             rows = as_rows(da.from_array(X, chunks=(20, -1)))
             for client in (current, None):  # given, or the default one
-                with pytest.raises(ConfigError, match="is asynchronous"):
+                with pytest.raises(ConfigError, match="expected a synchronous"):
                     choose_executor(rows, client)
 
     asyncio.run(try_it())

@@ -336,7 +336,7 @@ def test_images_are_squares_where_nobody_says_otherwise(ours, tmp_path):
     assert (model.image_height_, model.image_width_) == (7, 7)
     save_model(model, tmp_path / "m")
     assert_array_equal(load_model(tmp_path / "m").transform(IMAGES[:, :49]), model.transform(IMAGES[:, :49]))
-    with pytest.raises(DataError, match="rows of 54 features are no square images; give image_shape"):
+    with pytest.raises(DataError, match="rows of 54 features are not square images; set image_shape"):
         ours().fit(IMAGES)
 
 

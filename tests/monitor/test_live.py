@@ -141,7 +141,7 @@ def test_jobs_that_have_ended_are_a_line_each_and_no_job_is_said():
     state["jobs"][0].update(state="failed", error="DataError: row 3 is not finite")
     assert "DataError: row 3 is not finite" in text_of(state, 120)
     empty = Board().snapshot(0.0)
-    assert text_of(empty) == "no job has begun here yet\n"
+    assert text_of(empty) == "no job has started here yet\n"
     assert "start one with --cluster tcp://a:1" in text_of({**empty, "address": "tcp://a:1"})
 
 
@@ -176,7 +176,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
         ({"died": "", "state": "finished"}, []),
         (
             {"died": "", "state": "finished", "known": False},
-            ["job.run is finished; its last driver kept no journal, which would tell more"],
+            ["job.run is finished; details are missing, as its last driver kept no journal"],
         ),
         ({"died": "", "holder": "process 7 on node1", "state": "running"}, []),
         (

@@ -224,7 +224,7 @@ def test_one_line_that_is_damaged_costs_that_line(copy, killed):
         with open(copy / "journal.jsonl", "a") as file:
             file.write(line + "\n")
     assert gather(copy)["jobs"] == gather(killed)["jobs"]
-    assert gather(copy)["run"]["gaps"] == ["2 lines of the journal are damaged and left out."]
+    assert gather(copy)["run"]["gaps"] == ["2 damaged lines of the journal are left out."]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -243,7 +243,7 @@ def test_no_change_of_bytes_keeps_a_report_from_being_made(data, copy, killed):
 def test_damaged_files_are_named_or_left_out(name, content, copy):
     (copy / name).write_bytes(content)
     gaps = " ".join(reported(copy)["run"]["gaps"])
-    assert ("is damaged: its settings are not known" in gaps) == (name == "moments/manifest.json")
+    assert ("is damaged: the settings are unknown" in gaps) == (name == "moments/manifest.json")
 
 
 @pytest.mark.slow

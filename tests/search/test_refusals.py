@@ -60,7 +60,7 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
         (None, "dict or a list"),
         ({"alpha": 1.0}, "alpha.*needs to be a list"),
         ({"alhpa": [1.0]}, "Invalid parameter 'alhpa'"),
-        ({"kernel__gamma": [1.0]}, "no parameter 'gamma'; it has .*sigma"),
+        ({"kernel__gamma": [1.0]}, "unknown parameter 'gamma'; expected one of .*sigma"),
         ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
     ],
     ids=["empty", "no value", "none", "a number", "unknown", "unknown of the kernel", "unknown in the second"],
