@@ -106,7 +106,7 @@ def _model_figures(path: str) -> dict[str, Any]:
         said = contents.values["model"]
         steps = said.get("steps", [["model", said]]) if said else []
         classes = " → ".join(str(step["class"]) for _, step in steps)
-        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
+        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor only"}
         for _, step in steps:
             settings = step.get("params", {})
             figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}

@@ -61,7 +61,7 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     names = list(dict.fromkeys(name for place in coordinates for name in place))
     varied = [name for name in names if len({place.get(name) for place in coordinates}) > 1]
     if not varied:
-        raise ConfigError("search: no number varies over its grid; there is nothing to draw")
+        raise ConfigError("search: expected a grid with a varying number, found none")
     varied = sorted(varied, key=lambda name: name != "alpha")[:2]
     cells: dict[tuple[Any, ...], int] = {}
     mean = results[f"mean_test_{label}"]

@@ -53,8 +53,8 @@ def test_people_get_80_columns_and_what_the_time_is_worth(corpus, plan):
     text = plan(corpus, "--landmarks", 50).stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "most seconds" in text
-    assert "time from a pilot of" in text
-    assert "solves come on top" in text
+    assert "time estimated from a pilot of" in text
+    assert "excluding solves" in text
 
 
 def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
@@ -70,7 +70,7 @@ def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
     [
         (["--transform", "standardize"], "the sweep of standardize"),
         (["--transform", "project:n-components=4"], "the sweep of"),
-        (["--probability"], "calibrates probabilities"),
+        (["--probability"], "calibrated probabilities"),
         (["--method", "sssl"], ""),
     ],
 )

@@ -184,7 +184,7 @@ def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_wher
     assert read((here / "p.html").read_text())["run"]["state"] == "finished"
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or False)
-    assert "no browser was found" in run("report", "r", "--open").stderr
+    assert "found no browser" in run("report", "r", "--open").stderr
     assert opened == [(here / "r" / "report.html").as_uri()]
 
 

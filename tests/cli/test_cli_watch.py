@@ -346,7 +346,7 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
         ("nothing", (), 3, "found nothing"),
         ("file", (), 3, "found a file"),
         ("empty", (), 3, "found no run"),
-        ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
+        ("empty", ("--tls", "."), 2, "--tls: expected an address"),
         ("tcp://127.0.0.1:9", (), 6, "check that it is running"),
     ],
 )
@@ -420,7 +420,7 @@ def test_a_scheduler_that_has_seen_no_job_says_how_to_start_one():
 
 
 def test_a_scheduler_without_books_is_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match="no job of bigkernel has run on this scheduler; start one with --cluster"):
+    with pytest.raises(ConfigError, match="found no bigkernel job on this scheduler; start one with --cluster"):
         watching.ask_scheduler(Client(None), "tcp://a:1")
 
 
@@ -435,7 +435,7 @@ def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refuse
     assert "by-file" in [job["id"] for job in found["jobs"] if job["state"] == "running"]
     client.sync(_apply, board, ended("by-file")[0][0])
     file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
-    assert "give the address that the job printed" in invoke(file, code=8).stderr
+    assert "use the address printed by the job" in invoke(file, code=8).stderr
 
 
 class Client:
@@ -488,7 +488,7 @@ def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
     with run_lock.locked(half) as lock:
         result = invoke(half, code=75)
         lock.require()
-    assert result.stderr == "watching ended; the job goes on\n"
+    assert result.stderr == "stopped watching; the job continues\n"
 
 
 def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):

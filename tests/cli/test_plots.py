@@ -57,7 +57,7 @@ def test_a_line_of_a_search_is_the_best_over_what_is_not_drawn(ax):
     wanted = [max(s for s, p in zip(mean, params, strict=True) if p["kernel"].sigma == width) for width in (0.5, 2.0)]
     np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([[0.5, 2.0], wanted]))
     assert ax.get_xlabel() == "sigma"
-    with pytest.raises(ConfigError, match="no number varies"):
+    with pytest.raises(ConfigError, match="a grid with a varying number"):
         plot_search(SweepSearchCV(Ridge(), {"alpha": [1.0]}, cv=3).fit(X, y), ax=ax)
 
 

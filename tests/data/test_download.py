@@ -186,4 +186,4 @@ def test_the_command_says_where_the_file_came_from_and_what_to_ingest_next(run, 
     assert "from 127.0.0.1" in result.stdout
     assert f"bigkernel ingest '{tmp_path}/new dir'/d.gz d.corpus" in result.stdout
     again = json.loads(run(tmp_path / "new dir", "--json").stdout)
-    assert again["files"] == {"d.gz": "was there"}
+    assert again["files"] == {"d.gz": "already present"}

@@ -49,7 +49,7 @@ def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(
     assert driver.wait() == -9
     refused = start([*words, "--out", "out"], **SLOW)
     assert refused.wait() == 3
-    assert "holds a search that was interrupted; give --resume to go on" in refused.errors()
+    assert "holds an interrupted search; pass --resume to continue" in refused.errors()
     again = start([*words, "--out", "out", "--resume"], **SLOW)
     assert again.wait() == 0, again.errors()
     assert table(tmp_path / "out") == table(undisturbed)

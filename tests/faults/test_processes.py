@@ -260,7 +260,7 @@ def test_f7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     assert (state.state, state.segments_done) == ("interrupted", kept)
     if code == 75:
         assert leftovers(tmp_path / "run") == []
-        assert "finished segments are kept, and --resume goes on" in driver.errors()
+        assert "finished segments are kept, and --resume continues from them" in driver.errors()
         # what was under way has been published: each segment that was begun is there
         begun = {path.name for path in tmp_path.glob("run/moments/starts/0-*")}
         assert begun == {path.stem for path in tmp_path.glob("run/moments/receipts/0-*.json")}
