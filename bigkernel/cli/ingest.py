@@ -35,15 +35,15 @@ Examples:
 @click.argument("corpus", type=click.Path())
 @click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
-@click.option("--group-column", "group", help="csv, parquet: column of the groups, rows that belong together.")
+@click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
-@click.option("--zero-based", is_flag=True, help="libsvm: indices begin at 0.")
+@click.option("--zero-based", is_flag=True, help="libsvm: indices start at 0.")
 @click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
 @click.option(
@@ -61,7 +61,7 @@ Examples:
 )
 @click.option("--split-by", type=click.Choice(["row", "group"]), default="row", show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split.")
-@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows per chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the first source].")
 @overwrite_option
 @json_option

@@ -28,12 +28,12 @@ _METHOD = together(
         default="krr",
         show_default=True,
         help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
-        + ". Where the corpus has classes, all but ridge and linear classify.",
+        + ". If the corpus has classes, all but ridge and linear classify.",
     ),
     click.option(
         "--landmarks",
         type=click.IntRange(1),
-        help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+        help="Number of landmarks, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
     ),
     click.option(
         "--landmark-choice",
@@ -91,8 +91,8 @@ def _model_options(*, grid: bool) -> Decorator:
         click.option(
             "--gamma",
             type=width,
-            help="Of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
-            "1/d, as in scikit-learn's KernelRidge  [default: scale].",
+            help="gamma of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, for laplacian "
+            "1/(d·std); auto: 1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
         click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
         click.option(
@@ -106,7 +106,9 @@ def _model_options(*, grid: bool) -> Decorator:
             help=penalty,
         ),
         click.option(
-            "--components", type=Numbers(whole=True) if grid else click.IntRange(1), help="s, of sssl  [default: 120]."
+            "--components",
+            type=Numbers(whole=True) if grid else click.IntRange(1),
+            help="Number of components of sssl  [default: 120].",
         ),
         _REST,
     )

@@ -72,9 +72,7 @@ def together(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
-json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."
-)
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
 overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Overwrite an existing target.")
 # as one argument `transforms`; `transforms.steps` makes estimators of it
 transform_option: Decorator = click.option(

@@ -72,8 +72,8 @@ def plan(
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
         say(
-            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; "
-            "excluding solves,\nand depending on other load on the machine"
+            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s,\n"
+            "excluding solves and depending on other load on the machine"
         )
 
 

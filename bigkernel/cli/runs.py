@@ -33,7 +33,7 @@ _SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--out", type=click.Path(dir_okay=False), help="The page to write  [RUN/report.html].")
+@click.option("--out", type=click.Path(dir_okay=False), help="Path of the page  [RUN/report.html].")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @json_option
 def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("place", metavar="ADDRESS_OR_RUN")
 @click.option("--once", is_flag=True, help="Show the state once and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print states as JSON, one object a line, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print states as JSON only, one object per line.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),

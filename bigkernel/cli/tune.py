@@ -41,7 +41,7 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     show_default=True,
     metavar="N|SHARE|domains",
     help="Folds by a hash of the row (of its group, where the corpus has groups), a share below 1 to hold out once, "
-    "or one domain left out in turn.",
+    "or domains to leave each out in turn.",
 )
 @click.option(
     "--scoring",
@@ -121,7 +121,7 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
     simplest, cv = options.pop("one_standard_error"), options.pop("folds")
     cv = int(cv) if isinstance(cv, float) and cv.is_integer() else cv
     if not isinstance(cv, str) and not (cv == 0 or 0 < cv < 1 or (isinstance(cv, int) and cv > 1)):
-        raise click.UsageError(f"--folds: expected folds from 2 on, a share between 0 and 1, or domains, found {cv:g}")
+        raise click.UsageError(f"--folds: expected at least 2 folds, a share between 0 and 1, or domains, found {cv:g}")
     estimator, grid = build_grid(corpus, options)
     seed = options["seed"]
     return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=seed, one_standard_error=simplest)

@@ -87,7 +87,7 @@ class EndWithClients(SchedulerPlugin):
 
     def _end(self, scheduler: Scheduler) -> None:
         if set(scheduler.clients) <= {"fire-and-forget"}:
-            scheduler.loop.add_callback(scheduler.close, reason="its driver is gone")
+            scheduler.loop.add_callback(scheduler.close, reason="the driver is gone")
 
 
 def _encryption(file: ClusterFile) -> dict[str, Any]:

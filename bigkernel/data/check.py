@@ -60,7 +60,7 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         raise DataError(f"{root}: kind {kind!r} is unknown to this version")
     if sweeps_below(root):
         return "run"
-    raise DataError(f"{path}: {_EXPECTED}, found none of them")
+    raise DataError(f"{path}: {_EXPECTED}, found something else")
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:

@@ -56,7 +56,7 @@ _ARRAY_METADATA_BYTES = 2**16
 _METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
-_REWRITE = {"corpus": "ingest its source again", "predictions": "predict again"}
+_REWRITE = {"corpus": "ingest the source again", "predictions": "predict again"}
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
@@ -326,7 +326,7 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
         if found == kind:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
-        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
+        hint = "the path does not exist" if not root.exists() else "found no zarr v3 group"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
     elif (found := kind_of(root)) == kind:
         raise DataError(

@@ -344,7 +344,10 @@ def source_of(values: object, name: str) -> Source:
     values = unwrapped(values, name)
     if is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
-            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+            raise DataError(
+                f"{name}: expected known chunk sizes, found a Dask array with unknown ones; call "
+                "compute_chunk_sizes() first"
+            )
         if values.ndim == 2 and values.numblocks[1] > 1:
             values = values.rechunk({1: -1})
         source: Source = DaskSource(values)

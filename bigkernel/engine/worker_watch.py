@@ -32,8 +32,8 @@ SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0
 ASK_SECONDS = 5.0  # how long workers may take to say how they are
 REPLACED_SECONDS = 20.0  # how long a nanny may take to start its worker again before it is not asked what was logged
-_REASONS = {"handle-worker-cleanup": "its process ended or its connection broke", "retire": "it was retired"}
-_FROZEN = "it did not respond for too long"
+_REASONS = {"handle-worker-cleanup": "the process ended or lost its connection", "retire": "retired"}
+_FROZEN = "did not respond for too long"
 
 
 class Watch:

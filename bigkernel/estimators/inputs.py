@@ -392,7 +392,7 @@ def _plain_labels(y: Array) -> Array:
         return np.where(missing, -1, y).astype(np.float64)
     if not (missing | text).all():
         row = int(np.argmin(missing | text))
-        raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
+        raise DataError(f"y: row {row} has the label {y[row]!r}; expected only text or only numbers")
     return np.where(missing, "-1", y).astype(str)
 
 
@@ -508,7 +508,7 @@ class ExactRows:
         y = self.chunk.y[self.keep]
         labelled = targets.labelled(self.chunk.y, 0)[self.keep]
         if not labelled.any():
-            raise DataError("y: no labelled row")
+            raise DataError("y: expected a labelled row, found none")
         Y = np.empty((int(labelled.sum()), targets.width))
         targets.encode(y[labelled], Y)
         with np.errstate(over="ignore"):

@@ -328,12 +328,12 @@ class RowUnion(RowTransformer, _BaseComposition):
             raise ConfigError(f"transformer_list: expected a list of (name, transformer), found {named!r}")
         names = [name for name, _ in named]
         if len(set(names)) < len(names):
-            raise ConfigError(f"transformer_list: expected different names, found {', '.join(map(repr, names))}")
+            raise ConfigError(f"transformer_list: expected distinct names, found {', '.join(map(repr, names))}")
         for name, step in ((name, step) for name, transformer in named for step in _steps(transformer)):
             if not isinstance(step, RowTransformer):
                 raise ConfigError(
-                    f"transformer_list: {name} is {type(step).__name__}; expected a row transform of bigkernel, or a "
-                    "Pipeline of them"
+                    f"transformer_list: {name}: expected a row transform of bigkernel or a Pipeline of them, found "
+                    f"{type(step).__name__}"
                 )
         weights = self.transformer_weights or {}
         if unknown := sorted(set(weights) - set(names)):

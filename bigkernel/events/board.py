@@ -101,7 +101,7 @@ class Board:
             self._sweeps[token] = job.id
             text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments"
             resumed = whole(message.get("resumed", 0))
-            job.note("start", f"{text}, {resumed:,} of which the run holds" if resumed else text, now)
+            job.note("start", f"{text}, {resumed:,} resumed from the run" if resumed else text, now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))

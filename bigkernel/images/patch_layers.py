@@ -235,7 +235,9 @@ class PatchFeatures:
         for before, after in pairwise(self.layers):
             grid = after.grid
             if (*before.grid.cells, len(before.landmarks)) != (grid.height, grid.columns, grid.channels):
-                raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
+                raise ConfigError(
+                    "layers: expected the image of each layer to match the cells and landmarks of the previous layer"
+                )
 
     def width(self, d: int) -> int:
         grid = self.layers[0].grid

@@ -100,7 +100,10 @@ class Kernel:
         X = np.atleast_2d(np.asarray(X))
         other = X if Z is None else np.atleast_2d(np.asarray(Z))
         if X.shape[1] != other.shape[1]:
-            raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
+            raise DataError(
+                f"{self.name} kernel: expected the same number of features in X and Z, found "
+                f"{X.shape[1]} and {other.shape[1]}"
+            )
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
         bound = self.resolve(other).bind(other, dtype)
         if Z is not None:

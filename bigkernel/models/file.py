@@ -181,7 +181,7 @@ def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
     require(unchanged, "the header was changed")
     entries = json.loads(content, object_pairs_hook=_once)
     metadata = entries.pop(_METADATA)
-    require(metadata["format"] == FORMAT, f"{metadata['format']!r}, this version reads {FORMAT!r}")
+    require(metadata["format"] == FORMAT, f"format {metadata['format']!r}, expected {FORMAT!r}")
     _require_places(entries, size - _LENGTH_BYTES - length)
     values = json.loads(metadata["values"], object_pairs_hook=_once)
     crc32 = json.loads(metadata["arrays"], object_pairs_hook=_once)

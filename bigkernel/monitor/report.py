@@ -164,7 +164,7 @@ class RunReader:
             try:
                 found = survey(self.path)
             except DataError:
-                gaps.append("No sweep has begun.")
+                gaps.append("No sweep has started.")
         other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
         known = bool(jobs) and not other
         if not known:

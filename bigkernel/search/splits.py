@@ -171,7 +171,7 @@ def require_fold(split: int, tested: float, trained: float, classes: Array | Non
 def _required(rows: Rows, name: str) -> Array:
     values = rows.column(name)
     if values is None:
-        raise DataError(f"{name}: the folds need this column, and the input has none")
+        raise DataError(f"{name}: expected this column for the folds, found none")
     return values
 
 

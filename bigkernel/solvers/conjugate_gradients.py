@@ -239,7 +239,7 @@ class Preconditioner:
 
 def describe_preconditioner(rows: int) -> str:
     """Describe the preconditioner of so many rows, or with 0 of the landmarks alone."""
-    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the kernel matrix of landmarks"
 
 
 def factor_sample(A: Array, rows: int) -> SampleFactor:

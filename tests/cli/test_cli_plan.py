@@ -68,8 +68,8 @@ def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--transform", "standardize"], "the sweep of standardize"),
-        (["--transform", "project:n-components=4"], "the sweep of"),
+        (["--transform", "standardize"], "sweep for standardize"),
+        (["--transform", "project:n-components=4"], "sweep for"),
         (["--probability"], "calibrated probabilities"),
         (["--method", "sssl"], ""),
     ],

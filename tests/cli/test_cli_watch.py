@@ -142,7 +142,7 @@ def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
     assert (found["run"]["holder"], found["run"]["state"]) == ("", "finished")
     shown = invoke(run, "--once").stdout
     assert shown.startswith("finished ")
-    assert "to go on" not in shown
+    assert "to resume" not in shown
     assert invoke(run).stdout.splitlines()[-1].startswith("finished ")
 
 
@@ -218,7 +218,7 @@ def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(
     lines = invoke(left, code=6).stdout.splitlines()
     # the lock was touched 200 s ago, the last message is of a second ago; the simulation leaves no receipts
     assert re.fullmatch(r"the driver \(process 4242 on node1\) died [\d.]+ m?s ago; nothing is kept yet", lines[-2])
-    assert lines[-1] == "to go on: bigkernel fit c m --run job.run --resume"
+    assert lines[-1] == "to resume: bigkernel fit c m --run job.run --resume"
 
 
 def test_what_a_lost_job_was_at_does_not_run_on(half):
@@ -376,7 +376,7 @@ def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_p
     assert result().exit_code == 6
     assert f"the driver (process {driver.process.pid} on " in lines[-2]
     assert " of 16 segments are kept" in lines[-2]
-    assert lines[-1].startswith("to go on: ")
+    assert lines[-1].startswith("to resume: ")
     assert lines[-1].endswith(f"--run {run} --resume")
     assert sum(one.segments_done for one in survey(run)) >= 2
 

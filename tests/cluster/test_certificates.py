@@ -99,7 +99,7 @@ def test_what_is_there_already_is_left_alone(kind, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file/tls: cannot be made: "):
+    with pytest.raises(ConfigError, match="file/tls: cannot be created: "):
         make_certificates(tmp_path / "file" / "tls")
 
 

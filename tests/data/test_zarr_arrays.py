@@ -102,9 +102,9 @@ def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
     (tmp_path / "broken" / "zarr.json").write_text("{")
     cases = {
         "nowhere": "the path does not exist",
-        "empty": "it holds no zarr v3 group",
+        "empty": "found no zarr v3 group",
         "foreign": "without our attributes",
-        "old": "it holds no zarr v3 group",
+        "old": "found no zarr v3 group",
         "broken": "without our attributes",
         "file": "expected a test",
     }

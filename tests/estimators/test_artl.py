@@ -177,7 +177,7 @@ def test_labels_of_one_class_and_a_target_of_one_row_or_without_weight_are_refus
 
 @pytest.mark.parametrize("sharpness", [(1.0, -2.0), (1.0,), (0.0, 3.0), ("a", "b")])
 def test_a_sharpness_that_is_none_is_refused(sharpness):
-    with pytest.raises(ConfigError, match="sharpness: expected a number above 0 or two of them"):
+    with pytest.raises(ConfigError, match="sharpness: expected one or two numbers above 0"):
         ARTLClassifier(**{**GIVEN, "sharpness": sharpness}).fit(X, Y)
 
 

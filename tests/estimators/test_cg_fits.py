@@ -56,7 +56,7 @@ def test_the_classifier_too_and_in_both_dtypes(dtype):
     assert (found.predict(FRESH) == wanted.predict(FRESH)).mean() > 0.99
 
 
-@pytest.mark.parametrize("landmarks", [80, 1000], ids=["sub-sample", "factors of the core"])
+@pytest.mark.parametrize("landmarks", [80, 1000], ids=["sub-sample", "factors of the kernel matrix of landmarks"])
 def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
     narrow = Gaussian(0.4)  # at which no landmark repeats others
     found = model(tol=1e-3, n_landmarks=landmarks, kernel=narrow).fit(X, Y)

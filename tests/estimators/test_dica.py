@@ -197,7 +197,7 @@ def test_lazy_columns_are_looked_at_step_by_step():
         (np.full(N, -1), "at least 2 classes; the data contains no label"),
         (np.where(LABELS == 1, 1, -1), "only one class, 1"),
         (np.linspace(0, 1, N), "y: Unknown label type"),
-        (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected text alone, or numbers alone"),
+        (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected only text or only numbers"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(form, labels, message):

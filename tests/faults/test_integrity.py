@@ -280,7 +280,7 @@ def test_a_corpus_that_lost_its_manifest_or_gained_an_array_is_refused(corpus):
         open_corpus(root)
     shutil.rmtree(root / "weight")
     shutil.rmtree(root / "manifest")
-    with pytest.raises(DataError, match=r"with a manifest, found none: .*ingest its source again"):
+    with pytest.raises(DataError, match=r"with a manifest, found none: .*ingest the source again"):
         open_corpus(root)
 
 
@@ -335,7 +335,7 @@ def test_the_command_reads_runs_and_refuses_what_is_none_of_ours(interrupted, tm
     code, report, _ = run_check(interrupted)
     assert (code, report["kind"], report["sound"]) == (0, "run directory", True)
     (tmp_path / "empty").mkdir()
-    for path, message in [(tmp_path / "nothing", "does not exist"), (tmp_path / "empty", "found none of them")]:
+    for path, message in [(tmp_path / "nothing", "does not exist"), (tmp_path / "empty", "found something else")]:
         code, _, errors = run_check(path)
         assert code == 3
         assert message in errors

@@ -94,7 +94,7 @@ def test_f1_f2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path
     assert bits(swept) == clean
     report = swept.report()
     assert report["lost_workers"] == 1 + both
-    assert any("its process ended" in text for text in report["incidents"])
+    assert any("the process ended" in text for text in report["incidents"])
     if kept:
         assert report["repeated_segments"] >= 1
         assert leftovers(run) == []

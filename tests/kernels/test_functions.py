@@ -298,7 +298,7 @@ def test_a_wrong_parameter_is_refused_by_name(kind, params):
 
 
 def test_features_must_agree():
-    with pytest.raises(DataError, match="X has 3 features, Z has 2"):
+    with pytest.raises(DataError, match="features in X and Z, found 3 and 2"):
         Gaussian()(np.ones((4, 3)), np.ones((4, 2)))
 
 

@@ -137,7 +137,7 @@ FORGED = {
     "no classes": ("classifier", put(*INPUTS, "classes", None), "expected 3 class labels"),
     "unknown dtype": ("classifier", put(*BASIS, "dtype", "float16"), "float32 or float64"),
     "penalty that is text": ("classifier", put(*SOLUTION, "alpha", "0.3"), "alpha: expected float"),
-    "another format": ("classifier", of_format("bigkernel model 9"), "this version reads"),
+    "another format": ("classifier", of_format("bigkernel model 9"), "expected 'bigkernel model 1'"),
     "an array that nobody uses": ("classifier", foreign, "unknown array 'extra'"),
     "an array that is not there": ("classifier", put(*SOLUTION, "coef", "array", "../../secret"), "secret"),
     "arrays upon one another": ("classifier", overlapping, "do not match"),
@@ -161,8 +161,8 @@ FORGED = {
     "a step's private value": ("StandardScaler", put(*OF_STEP, "__class__", "x"), "unknown fitted"),
     "a step's value missing": ("StandardScaler", drop(*OF_STEP, "mean_"), "mean_|unknown array"),
     "a norm that is none": ("Normalizer", put(*STEP, "params", "norm", "l7"), "norm"),
-    "steps of one name": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "different names"),
-    "no steps": ("pipeline", put("model", "steps", []), "different names"),
+    "steps of one name": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "distinct step names"),
+    "no steps": ("pipeline", put("model", "steps", []), "distinct step names"),
 }
 WATCHED = None
 

@@ -112,7 +112,7 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
         os.kill(victim, signal.SIGKILL)
         Path(hold.gate).touch()
         tab.until("document.querySelector('#log li[data-kind=worker]')")
-        assert "its process ended" in tab.evaluate(text("#log li[data-kind=worker] span"))
+        assert "the process ended" in tab.evaluate(text("#log li[data-kind=worker] span"))
         tab.until(f"{count('merged')} == {SEGMENTS}")
         thread.join(60)
         tab.until("document.getElementById('page').dataset.state == 'finished'")

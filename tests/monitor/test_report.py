@@ -112,7 +112,7 @@ def test_a_failed_job_shows_its_error_and_one_without_a_sweep_says_so(corpus, tm
         raise ValueError("early")
     state = reported(tmp_path / "run")
     assert (state["run"]["state"], state["jobs"][0]["error"]) == ("failed", "ValueError: early")
-    assert state["run"]["gaps"] == ["No sweep has begun."]
+    assert state["run"]["gaps"] == ["No sweep has started."]
 
 
 def test_a_directory_without_a_run_is_refused_and_a_page_that_cannot_be_written_leaves_nothing(killed, tmp_path):

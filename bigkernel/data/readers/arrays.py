@@ -116,7 +116,7 @@ def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except _ZIP_ERRORS as error:
-        raise DataError(f"{path}: not a whole .npz archive ({error}); {AGAIN}") from error
+        raise DataError(f"{path}: expected a complete .npz archive ({error}); {AGAIN}") from error
     rows, labels = _choose(path, {name: _npy_header(path, name) for name in names}, x, y)
     return source_of_arrays("npz", path, rows, labels, files=(path,))
 
@@ -307,7 +307,9 @@ def _parsed(path: str, parse: Callable[[], Any]) -> Any:
     except NotImplementedError:
         raise _hdf5(path) from None
     except Exception as error:
-        raise DataError(f"{path}: damaged or not a MATLAB file: {error} ({type(error).__name__}); {AGAIN}") from error
+        raise DataError(
+            f"{path}: expected a MATLAB file, found a damaged or other file: {error} ({type(error).__name__}); {AGAIN}"
+        ) from error
 
 
 def _variables(path: str) -> dict[str, _Variable]:

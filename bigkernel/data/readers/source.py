@@ -166,7 +166,7 @@ class Stream:
             data = self.read_exactly((stop - start) * row_bytes, f"rows {start}:{stop} of {n_rows}")
             yield in_native_order(np.frombuffer(data, dtype).reshape(stop - start, *shape[1:]))
         if self.read(1):
-            raise DataError(f"{self.name}: trailing bytes after its {n_rows} rows; {AGAIN}")
+            raise DataError(f"{self.name}: trailing bytes after {n_rows} rows; {AGAIN}")
 
 
 @contextlib.contextmanager

@@ -158,7 +158,7 @@ def segment_map(states: str, width: int) -> Iterator[Text]:
     for start in range(0, len(marks), width):
         yield Text.assemble(*marks[start : start + width])
     there = [Text.assemble(_MARKS[letter], f" {name}  ") for letter, name in _NAMES.items() if letter in states]
-    yield Text.assemble(*there, f"{each} segments a letter" if each > 1 else "")
+    yield Text.assemble(*there, f"{each} segments per letter" if each > 1 else "")
 
 
 def workers_table(sweep: Data, workers: Data) -> Table:
@@ -191,7 +191,7 @@ def workers_table(sweep: Data, workers: Data) -> Table:
 def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    found = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
+    found = f", {len(sweep['resumed']):,} segments resumed from the run" if sweep["resumed"] else ""
     yield Text(f"{rows:,} of {sweep['rows']:,} rows{found}")
     yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
