@@ -118,8 +118,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
                 if "libsvm" in (source.format, first.format):
                     advice["features"] = "; set the number of features (--features)"
                 raise DataError(
-                    f"{source.path}: found {key} {value}, but {first.path} has {stated[key]}; expected the same in "
-                    f"all files of a corpus{advice.get(key, '')}"
+                    f"{source.path}: {key}: found {value}, expected {stated[key]} as in "
+                    f"{first.path}{advice.get(key, '')}"
                 )
     if classes is True and not first.labelled:
         raise DataError(f"{first.path}: classes=True needs labels, found none")

@@ -146,10 +146,10 @@ def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        (X[:, :3], Y, "features 3, but .*a.npz has 4"),
-        (X.astype(np.float32), Y, "dtype float32, but .*a.npz has float64.*set the dtype"),
-        (X.reshape(1000, 2, 2), Y, r"image shape \(2, 2\), but .*a.npz has None"),
-        (X, None, "labels: no labels, but .*a.npz has labels"),
+        (X[:, :3], Y, "features: found 3, expected 4 as in .*a.npz"),
+        (X.astype(np.float32), Y, "dtype: found float32, expected float64 as in .*a.npz; set the dtype"),
+        (X.reshape(1000, 2, 2), Y, r"image shape: found \(2, 2\), expected None as in .*a.npz"),
+        (X, None, "labels: found no labels, expected labels as in .*a.npz"),
     ],
 )
 def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path, x, y, expected):
@@ -182,7 +182,7 @@ def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tm
     assert np.array_equal(rest.array("x")[:], X[place >= 250_000])
     assert np.array_equal(test.column("y"), Y[place < 250_000])
     assert abs(test.n_rows - 250) < 45  # 3.3 standard deviations
-    assert rest.info.source.endswith(", what stays of a split test=0.25 by row, seed 3")
+    assert rest.info.source.endswith(", remainder of a split test=0.25 by row, seed 3")
     assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
 
 
@@ -204,7 +204,9 @@ def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_e
     (tmp_path / "c-test").mkdir()
     with pytest.raises(DataError, match="c-test: already exists"):
         ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}))
-    with pytest.raises(DataError, match=r"d-test: none of 5 rows falls into it \(test=0.001 by row, seed 0\)"):
+    with pytest.raises(
+        DataError, match=r"d-test: found no row in this split among 5 rows \(test=0.001 by row, seed 0\)"
+    ):
         ingest(archive("a", X[:5], Y[:5]), tmp_path / "d", split=Split({"test": 0.001}))
     with pytest.raises(DataError, match="a split by group needs groups, found none"):
         ingest(archive("a"), tmp_path / "e", split=Split({"test": 0.3}, by="group"))

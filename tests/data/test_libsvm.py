@@ -114,7 +114,8 @@ def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
 def test_files_of_one_corpus_state_their_features_where_their_largest_indices_differ(lines, tmp_path):
     paths = [lines("1 1:1 4:1\n2 2:1\n"), lines("1 1:1\n2 2:1\n", name="test.svm")]
     with pytest.raises(
-        DataError, match=r"test.svm: found features 2, but .*rows.svm has 4; .*set the number of features .*--features"
+        DataError,
+        match=r"test.svm: features: found 2, expected 4 as in .*rows.svm; .*set the number of features .*--features",
     ):
         ingest([open_source(path) for path in paths], tmp_path / "c")
     assert ingest([open_source(path, features=4) for path in paths], tmp_path / "c").shape == (4, 4)

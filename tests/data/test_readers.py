@@ -256,7 +256,7 @@ def test_rows_are_stored_in_the_dtype_asked_for_or_not_at_all(refused):
     assert next(open_source(write("a.npz", {"x": X.round()[:3] + 9}), dtype="uint8").blocks())[0].dtype == np.uint8
     for value, dtype in [(0.5, "uint8"), (256.0, "uint8"), (1e300, "float32")]:
         message = refused(write("a.npz", {"x": np.array([[0.0], [value]])}), dtype=dtype)
-        assert f"row 1, column 0: {value} is no {dtype}" in message
+        assert f"row 1, column 0: expected {dtype}, found {value}" in message
     for dtype in ("complex64", "nonsense", "U3"):
         with pytest.raises(ConfigError, match="dtype: expected"):
             open_source("a.npz", dtype=dtype)

@@ -87,7 +87,7 @@ REFUSED = {
     "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "expected 4 pixels as in a row, found 3×2 = 6"),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
     "text": (lambda: (FRAME.assign(t="x"),), {}, r"expected numeric columns, found t: \w+"),
-    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "piece 1 of X: rows of 2 features"),
+    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "batch 1 of X: expected rows of 4 features"),
     "pieces without labels": (
         lambda: (iter([(X, CODES), X]),),
         {},

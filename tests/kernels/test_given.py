@@ -113,7 +113,7 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
         (lambda: KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
         (lambda: KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
         (lambda: KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),
-        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "a number above 0, found 'wide'"),
+        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "above 0 for chi2, found 'wide'"),
         (lambda: Pairwise(Gaussian(1.0))(X), ConfigError, "expected a function"),
         (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
     ],

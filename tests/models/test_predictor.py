@@ -223,7 +223,7 @@ FORGED = {
     "long labels": ("", (*OF_EXPANSION, "classes", "dtype", "<U99999999"), "3 labels"),
     "other labels": ("", (*OF_EXPANSION, "classes", "dtype", "f2"), "labels of float16"),
     "no part": ("", ("expansion", "is", "Chunk"), "unknown part"),
-    "a width that is none yet": ("", (*OF_MAP, *WIDTH, "scale"), "expected numbers"),
+    "a width that is none yet": ("", (*OF_MAP, *WIDTH, "scale"), "expected numeric"),
     "a number for yes": ("", (*OF_EXPANSION, "logits", 1), "Predictor.logits: expected bool, found 1"),
     "a number too few": ("learnt features", (*PARTS, "scales", [1.0]), "a number for each"),
     "another image": (
