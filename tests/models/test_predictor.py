@@ -229,7 +229,7 @@ FORGED = {
     "another image": (
         "learnt features",
         (*OF_LAYER, "grid", "fields", "height", 4),
-        "expected rows|each takes|patches",
+        "expected rows|each layer|patches",
     ),
     "a half step": (
         "learnt features",
