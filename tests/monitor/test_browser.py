@@ -181,7 +181,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
             assert tab.evaluate(CLIPPED) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.querySelectorAll('.digits canvas').length") == 2
-    assert "Do not trust this fit" in tab.evaluate(text("#fit .failure"))
+    assert "This fit is unreliable" in tab.evaluate(text("#fit .failure"))
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
     assert "1 earlier attempts" in tab.evaluate(text("#jobs"))
