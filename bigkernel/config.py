@@ -75,7 +75,7 @@ def settings(**overrides: int | None) -> Settings:
     values.update({key: value for key, value in overrides.items() if value is not None})
     known = [field.name for field in fields(Settings)]
     if unknown := sorted(set(values) - set(known)):
-        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {', '.join(known)}")
+        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; expected one of {', '.join(known)}")
     for key, (least, most) in _RANGES.items():
         value = values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

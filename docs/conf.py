@@ -21,6 +21,7 @@ extensions = [
     "numpydoc",
     "myst_parser",
     "command_pages",
+    "message_pages",
 ]
 templates_path = ["_templates"]
 nitpicky = True

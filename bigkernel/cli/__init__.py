@@ -24,16 +24,16 @@ from bigkernel.errors import BigKernelError
 COMMANDS = {
     "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
-    "info": ("data", "Say what a corpus, model or prediction store is."),
-    "check": ("data", "Read all of a store or run: every checksum, every value."),
-    "plan": ("plan", "Tell what a fit would cost: memory, flops, time."),
+    "info": ("data", "Describe a corpus, model or prediction store."),
+    "check": ("data", "Check a store or run: every checksum, every value."),
+    "plan": ("plan", "Estimate the cost of a fit: memory, flops, time."),
     "tune": ("tune", "Search a grid by cross-validation and save the best model."),
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
-    "watch": ("runs", "Follow a job from another terminal, also after its driver has died."),
-    "report": ("runs", "Make the report page of a run again."),
-    "certs": ("certs", "Make the certificates of an encrypted cluster."),
+    "watch": ("runs", "Follow a job from another terminal, even after its driver has died."),
+    "report": ("runs", "Rebuild the report page of a run."),
+    "certs": ("certs", "Create the certificates of an encrypted cluster."),
 }
 
 
@@ -79,7 +79,7 @@ class Commands(click.Group):
             say(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
+            say("interrupted; with --run DIR finished segments are kept, and --resume continues from them", err=True)
             leave(INTERRUPTED)
 
 

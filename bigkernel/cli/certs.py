@@ -33,6 +33,6 @@ def certs(directory: str, as_json: bool) -> None:
         show({"directory": os.path.abspath(directory), "files": list(FILES)}, as_json=True)
         return
     say(
-        f"{directory}: ca.pem, cert.pem and key.pem, for a year; every machine of the cluster gets all three\n"
-        f"to use them: --tls {directory}, or in a cluster file tls: {directory}"
+        f"{directory}: ca.pem, cert.pem and key.pem, valid for a year; copy all three to every machine of the "
+        f"cluster\nto use them: --tls {directory}, or tls: {directory} in a cluster file"
     )

@@ -63,7 +63,7 @@ def check(path: str, as_json: bool) -> None:
         from bigkernel.models.persistence import check_model  # with scikit-learn: a second that rows do without
 
         check_model(path)
-        found = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the description"}
+        found = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the header"}
         found |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
         show(found, as_json=as_json, title=path)
         return
@@ -87,7 +87,7 @@ def check(path: str, as_json: bool) -> None:
     figures = {
         "kind": _NAMES.get(kind, kind),
         "sound": not damaged,
-        "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
+        "protection": "a checksum in every chunk; a manifest of metadata and chunks",
         "arrays": names,
         "chunks_read": parts,
         **({"damaged": [str(error) for error in damaged] if as_json else len(damaged)} if damaged else {}),
@@ -106,7 +106,7 @@ def _model_figures(path: str) -> dict[str, Any]:
         said = contents.values["model"]
         steps = said.get("steps", [["model", said]]) if said else []
         classes = " → ".join(str(step["class"]) for _, step in steps)
-        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
+        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor only"}
         for _, step in steps:
             settings = step.get("params", {})
             figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}

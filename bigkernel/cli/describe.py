@@ -46,12 +46,12 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     """The estimator (in a Pipeline, where there are transforms) that the options describe."""
     method, classes = options["method"], corpus.info.classes
     if "y" not in corpus.columns:
-        raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
+        raise DataError(f"{corpus.path}: expected labels y to fit, found none")
     kind = _KINDS[method][bool(classes)]
     if kind is None:
-        raise ConfigError(f"--method {method}: it classifies, and {corpus.path} holds numbers; take krr, sssl or xnv")
+        raise ConfigError(f"--method {method}: expected classes, but {corpus.path} holds numbers; use krr, sssl or xnv")
     if method in ("ridge", "linear") and any(isinstance(label, str) for label in classes):
-        raise DataError(f"{corpus.path}: its labels are text, there are no numbers to regress on")
+        raise DataError(f"{corpus.path}: expected numbers to regress on, found text labels")
     estimator = kind()
     known = estimator.get_params()
     # two views of as many landmarks each
@@ -65,7 +65,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         if options[option] not in (None, False):
             if name not in known:
                 what = method if classes else f"{method} of numbers"
-                raise ConfigError(f"--{option.replace('_', '-')}: {what} has none; leave it out")
+                raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; leave it out")
             given[name] = options[option]
     estimator.set_params(**given)
     require_valid(estimator, f"--method {method}")
@@ -89,7 +89,7 @@ def _kernel(options: dict[str, Any]) -> Kernel:
     }.get(name, {})
     for width in ("sigma", "gamma"):
         if options[width] is not None and width not in taken.values():
-            raise ConfigError(f"--{width}: the {name} kernel has none; leave it out")
+            raise ConfigError(f"--{width}: not used by the {name} kernel; leave it out")
     given = {key: options[option] for key, option in taken.items() if options[option] is not None}
     return KERNELS[name](**given | ({"nu": float(given["nu"])} if "nu" in given else {}))
 
@@ -102,7 +102,7 @@ def last_step(model: Any) -> Any:
 def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, list[Any]]]:
     """The estimator of the first values of options that hold several, and the grid of all of them."""
     if options["method"] == "linear":
-        raise ConfigError("--method linear: it has nothing to tune")
+        raise ConfigError("--method linear: has no parameter to tune")
     several = {name: options[name] for name in ("sigma", "gamma", "alpha", "components") if options[name] is not None}
     first = {**options, **{name: values[0] for name, values in several.items()}}
     model = build(corpus, first)

@@ -35,15 +35,15 @@ Examples:
 @click.argument("corpus", type=click.Path())
 @click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
-@click.option("--group-column", "group", help="csv, parquet: column of the groups, rows that belong together.")
-@click.option("--delimiter", help="csv: , ; tab or blank [found out].")
+@click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
+@click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
-@click.option("--zero-based", is_flag=True, help="libsvm: indices begin at 0.")
+@click.option("--zero-based", is_flag=True, help="libsvm: indices start at 0.")
 @click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
 @click.option(
@@ -51,7 +51,7 @@ Examples:
     type=click.Choice(["auto", "classes", "numbers"]),
     default="auto",
     show_default=True,
-    help="auto: integers and text are classes, other numbers are numbers.",
+    help="auto: integers and text are classes, other numbers are targets.",
 )
 @click.option(
     "--split",
@@ -60,8 +60,8 @@ Examples:
     help="Put a share of the rows, chosen by a hash, into CORPUS-NAME; may be repeated.",
 )
 @click.option("--split-by", type=click.Choice(["row", "group"]), default="row", show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
-@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split.")
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows per chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the first source].")
 @overwrite_option
 @json_option
@@ -84,7 +84,9 @@ def ingest(
     from bigkernel.monitor.terminal.bar import bar
 
     if len(labels) not in (0, len(sources)) and labels != ("none",):
-        raise click.UsageError(f"--labels: {len(labels)} files for {len(sources)} sources; give one for each, or none")
+        raise click.UsageError(
+            f"--labels: expected one file for each of {len(sources)} sources, or none, found {len(labels)}"
+        )
     if split_by == "group" and not split:
         raise click.UsageError("--split-by needs --split NAME=SHARE")
     require_target(corpus, "the corpus")
@@ -119,8 +121,8 @@ def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
         try:
             number = float(share)
         except ValueError:
-            raise ConfigError(f"split: {pair!r}; expected NAME=SHARE, such as test=0.1") from None
+            raise ConfigError(f"split: expected NAME=SHARE, such as test=0.1, found {pair!r}") from None
         if name in found:
-            raise ConfigError(f"split: {name!r} is there twice")
+            raise ConfigError(f"split: {name!r} is given twice")
         found[name] = number
     return found

@@ -43,7 +43,7 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
     "held_out",
     type=click.Path(),
     metavar="CORPUS",
-    help="Judge the model on the labelled rows of another corpus; the report of --run then shows confusions.",
+    help="Score the model on the labelled rows of another corpus; the report of --run then shows the confusion matrix.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -120,7 +120,7 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
             f"{opened.n_features}"
         )
     if "y" not in opened.columns:
-        raise DataError(f"--score {path}: has no labels y; give a corpus that has")
+        raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened
 
 
@@ -138,7 +138,7 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
 def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
     """Refuse a target that cannot be written before hours are spent."""
     if os.path.exists(path) and not overwrite:
-        raise DataError(f"{path}: already exists; choose another path or give --overwrite")
+        raise DataError(f"{path}: already exists; choose another path or pass --overwrite")
     require_target(path, f"the {what}", needed_bytes=needed_bytes)
     require_apart({"run": run, what: path})
 
@@ -160,8 +160,8 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
-@click.option("--std", is_flag=True, help="Write the standard deviation of an observation too (krr on numbers).")
+@click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
+@click.option("--std", is_flag=True, help="Also write the standard deviation of an observation (krr on numbers).")
 @shared.cluster_options
 @shared.run_options
 @shared.overwrite_option

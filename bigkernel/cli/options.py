@@ -43,7 +43,7 @@ class Numbers(click.ParamType):
         try:
             numbers = self._several(value) if self.several else [self._one(value)]
         except (ValueError, IndexError):
-            several = ", several with commas between, or FIRST:LAST:COUNT (in equal ratios, both above 0)"
+            several = ", several separated by commas, or FIRST:LAST:COUNT (geometric, both above 0)"
             known = " or ".join(("a number", *self.choices))
             self.fail(f"{value!r}: expected {known}{several * self.several}", param, ctx)
         if self.whole:
@@ -72,10 +72,8 @@ def together(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
-json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."
-)
-overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Replace what is at the target.")
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
+overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Overwrite an existing target.")
 # as one argument `transforms`; `transforms.steps` makes estimators of it
 transform_option: Decorator = click.option(
     "--transform",
@@ -83,24 +81,24 @@ transform_option: Decorator = click.option(
     multiple=True,
     type=Transform(),
     metavar="NAME[:KEY=VALUE,…]",
-    help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-    "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
-    "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-    "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
+    help="Row transform, stored in the model; repeat for several, in order. scale divides by the scale of the "
+    "corpus; unit-norm; standardize; project to principal components. For images: moments normalizes pose, "
+    "orientations describes strokes, conv learns features of patches. With parameters: "
+    "conv:patch-size=5,sigma=0.5; two layers: conv:n-landmarks=32/128.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
-    "or leave them out and count them.",
+    help="Rows with NaN or infinity, or an infinite target or weight: raise an error that names the first ones, or "
+    "skip and count them.",
 )
 run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."),
-    click.option("--resume", is_flag=True, help="Go on with the work in --run; refused if the job differs."),
+    click.option("--resume", is_flag=True, help="Resume the work in --run; an error if the job differs."),
 )
-_TLS = "Certificates made by `bigkernel certs`, for a local cluster or a tls:// address."
+_TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
 _cluster_options = together(
     click.option(
         "--cluster",
@@ -110,14 +108,14 @@ _cluster_options = together(
         help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
         "(tls://host:8786); or a YAML file that describes a cluster.",
     ),
-    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
-    click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
+    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one per processor]."),
+    click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB]."),
     click.option(
         "--dashboard-port",
         type=click.IntRange(0, 65535),
         default=8787,
         show_default=True,
-        help="Of a local cluster's dashboard, on 127.0.0.1.",
+        help="Port of the dashboard of a local cluster, on 127.0.0.1.",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
 )
@@ -136,7 +134,7 @@ class Where:
     def announce(self) -> None:
         """Say on standard error what begins, before the libraries load that it takes."""
         if self.cluster == "local":
-            count = "one worker a processor" if self.workers is None else f"{self.workers} workers"
+            count = "one worker per processor" if self.workers is None else f"{self.workers} workers"
             say(f"bigkernel: starting {count} on this machine …", err=True)
         elif self.cluster != "threads":
             say(f"bigkernel: connecting to {self.cluster} …", err=True)

@@ -22,12 +22,12 @@ LEARNED_ROWS = 4096  # that transforms before a pilot learn from
 @click.argument("corpus", type=click.Path())
 @model_options
 @bad_rows_option
-@click.option("--no-time", is_flag=True, help="Run nothing: tell flops, bytes and memory alone.")
+@click.option("--no-time", is_flag=True, help="Run nothing: estimate flops, bytes and memory only.")
 @click.option(
     "--on-workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Tell the time with N tasks at once, each as fast as those here.",
+    help="Estimate the time with N parallel tasks, each as fast as those here.",
 )
 @cluster_options
 @json_option
@@ -72,8 +72,8 @@ def plan(
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
         say(
-            f"time from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; solves come "
-            "on top,\nand other load on the machine changes it"
+            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s,\n"
+            "excluding solves and depending on other load on the machine"
         )
 
 
@@ -107,9 +107,9 @@ def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
 
 def not_timed(before: list[Any], last: Any) -> list[str]:
     """Name the sweeps of a fit that neither its plan nor the pilot counts."""
-    found = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
+    found = [f"sweep for {step.learns}" for step in before if getattr(step, "learns", "")]
     if rounds := getattr(last, "n_rounds", 0):
         found.append(f"at most {rounds} rounds of pseudo-labels")
     if getattr(last, "probability", False):
-        found.append("the sweep that calibrates probabilities")
+        found.append("sweep for calibrated probabilities")
     return found

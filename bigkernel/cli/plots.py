@@ -56,12 +56,12 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     label = score or ("score" if "mean_test_score" in results else str(search.refit))
     if f"mean_test_{label}" not in results:
         known = ", ".join(key.removeprefix("mean_test_") for key in results if key.startswith("mean_test_"))
-        raise ConfigError(f"score: {label!r} is none of the scores of this search: {known}")
+        raise ConfigError(f"score: {label!r} is not one of the scores of this search: {known}")
     coordinates = [_numbers_of(params) for params in results["params"]]
     names = list(dict.fromkeys(name for place in coordinates for name in place))
     varied = [name for name in names if len({place.get(name) for place in coordinates}) > 1]
     if not varied:
-        raise ConfigError("search: no number varies over its grid; there is nothing to draw")
+        raise ConfigError("search: expected a grid with a varying number, found none")
     varied = sorted(varied, key=lambda name: name != "alpha")[:2]
     cells: dict[tuple[Any, ...], int] = {}
     mean = results[f"mean_test_{label}"]

@@ -33,8 +33,8 @@ _SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--out", type=click.Path(dir_okay=False), help="The page to write  [RUN/report.html].")
-@click.option("--open", "open_it", is_flag=True, help="Show the page in a browser.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Path of the page  [RUN/report.html].")
+@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @json_option
 def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     """Make the report page of RUN again, from what its directory holds.
@@ -50,20 +50,20 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     elif page is not None:
         say(page)
     if open_it and page is not None and not webbrowser.open(Path(page).absolute().as_uri()):
-        say(f"no browser was found to show {page}", err=True)
+        say(f"found no browser to open {page}", err=True)
 
 
 @click.command()
 @click.argument("place", metavar="ADDRESS_OR_RUN")
-@click.option("--once", is_flag=True, help="Show one picture and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print states as JSON, one object a line, and nothing else.")
+@click.option("--once", is_flag=True, help="Show the state once and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print states as JSON only, one object per line.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
     metavar="SECONDS",
-    help="Between two looks  [1 on a terminal and with --json, 10 elsewhere].",
+    help="Seconds between updates  [1 on a terminal and with --json, 10 elsewhere].",
 )
-@click.option("--tls", type=click.Path(file_okay=False), help="Certificates made by `bigkernel certs`, for tls://.")
+@click.option("--tls", type=click.Path(file_okay=False), help="Certificates created by `bigkernel certs`, for tls://.")
 @click.pass_context
 def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: float | None, tls: str | None) -> None:
     """Follow a job from another terminal, until it ends.
@@ -92,7 +92,7 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
         with source_at(place, tls) as look, shown(console, as_json=as_json, once=once) as draw:
             code = follow(look, draw, seconds, once=once)
     except KeyboardInterrupt:
-        say("watching ended; the job goes on", err=True)
+        say("stopped watching; the job continues", err=True)
         code = CODES["interrupted"]
     ctx.exit(code)
 
@@ -104,7 +104,7 @@ def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
         from bigkernel.monitor.report import RunReader
 
         if tls:
-            raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
+            raise click.UsageError("--tls: expected an address, found a run directory, which needs no certificates")
         yield RunReader(place).look
         return
     from bigkernel.cluster import connect
@@ -112,8 +112,8 @@ def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
 
     if "://" not in place and read_file(Path(place)).kind != "address":
         raise ConfigError(
-            f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
-            "or the directory that it was given with --run"
+            f"{place}: expected an address or a run directory, found a cluster file that each command starts itself; "
+            "use the address printed by the job, or its --run directory"
         )
     with connect.connect(place, tls=tls) as client:
         yield partial(ask_scheduler, client, client.scheduler.address)
@@ -137,17 +137,17 @@ def ask_scheduler(client: Client, address: str) -> State:
     except Exception as error:
         if isinstance(error, ImportError | AttributeError) and client.status == "running":
             raise ConfigError(
-                f"{address}: the scheduler cannot read the state of its jobs ({error}); install the bigkernel of this "
-                "machine there, or watch the directory that the job was given with --run"
+                f"{address}: the scheduler cannot read the state of its jobs ({error}); install the same bigkernel "
+                "there, or watch the --run directory of the job"
             ) from error
         raise StalledError(
-            f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local one ends with "
-            "its job, whose run directory tells how"
+            f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local scheduler "
+            "ends with its job, see the --run directory for the outcome"
         ) from error
     if state is None:
         raise ConfigError(
-            f"{address}: no job of bigkernel has run on this scheduler; start one with --cluster {address}, or watch "
-            "the directory that a job was given with --run"
+            f"{address}: found no bigkernel job on this scheduler; start one with --cluster {address}, or watch the "
+            "--run directory of a job"
         )
     if state.get("version") != VERSION:
         raise ConfigError(

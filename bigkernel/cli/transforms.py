@@ -57,7 +57,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
         if not (key and equals and value):
             raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {part!r}")
         if (key := key.replace("-", "_")) in parameters:
-            raise ConfigError(f"{text!r}: expected every parameter once, found a second {part!r}")
+            raise ConfigError(f"{text!r}: expected every parameter once, found {part!r} twice")
         values = tuple(_value(one) for one in value.split("/"))
         parameters[key] = values if len(values) > 1 else values[0]
     return name, parameters

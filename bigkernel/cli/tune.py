@@ -41,22 +41,24 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     show_default=True,
     metavar="N|SHARE|domains",
     help="Folds by a hash of the row (of its group, where the corpus has groups), a share below 1 to hold out once, "
-    "or one domain left out in turn.",
+    "or domains to leave each out in turn.",
 )
 @click.option(
     "--scoring",
     metavar="SCORE",
-    help=f"One of {', '.join(SCORES)}, or of scikit-learn's scorers (roc_auc, f1_macro, ...), which take the values of "
-    "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
+    help=f"One of {', '.join(SCORES)}, or a scorer of scikit-learn (roc_auc, f1_macro, ...), which needs the values "
+    "of all held-out rows in memory; larger is better  [accuracy for classes, r2 for numbers].",
 )
-@click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
+@click.option(
+    "--one-standard-error", is_flag=True, help="Choose the simplest candidate within one standard error of the best."
+)
 @shared.bad_rows_option
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory for the results.")
 @shared.run_options
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Say which sweeps it takes, what they cost and, of many rows, how long they take; and stop.",
+    help="Print the sweeps, their cost and, for many rows, their time; then exit.",
 )
 @shared.cluster_options
 @shared.overwrite_option
@@ -119,7 +121,7 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
     simplest, cv = options.pop("one_standard_error"), options.pop("folds")
     cv = int(cv) if isinstance(cv, float) and cv.is_integer() else cv
     if not isinstance(cv, str) and not (cv == 0 or 0 < cv < 1 or (isinstance(cv, int) and cv > 1)):
-        raise click.UsageError(f"--folds: expected folds from 2 on, a share between 0 and 1, or domains, found {cv:g}")
+        raise click.UsageError(f"--folds: expected at least 2 folds, a share between 0 and 1, or domains, found {cv:g}")
     estimator, grid = build_grid(corpus, options)
     seed = options["seed"]
     return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=seed, one_standard_error=simplest)
@@ -168,15 +170,15 @@ def _prepare(target: Path, own: Path | None, *, resume: bool, overwrite: bool) -
 
     require_target(target / "best.model", "the best model")
     if os.path.exists(target / "results.json") and not overwrite:
-        raise DataError(f"{target}: holds the results of a search; choose another directory or give --overwrite")
+        raise DataError(f"{target}: holds the results of a search; choose another directory or pass --overwrite")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{target}: cannot be made: {error.strerror}") from error
+        raise DataError(f"{target}: cannot be created: {error.strerror}") from error
     if own and os.path.exists(own) and not resume:
         require_free_lock(own)
         if not overwrite:
-            raise DataError(f"{target}: holds a search that was interrupted; give --resume to go on, or --overwrite")
+            raise DataError(f"{target}: holds an interrupted search; pass --resume to continue, or --overwrite")
         shutil.rmtree(own)
 
 

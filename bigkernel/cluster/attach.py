@@ -47,7 +47,7 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
             client = Client(address, security=security, timeout=seconds)
         except OSError as error:
             raise StalledError(
-                f"{address}: the scheduler was lost while connecting ({error}); is it running?"
+                f"{address}: lost the scheduler while connecting ({error}); check that it is running"
             ) from error
         with closing(client):
             yield client
@@ -76,24 +76,28 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
         detail = f" ({error})" if str(error) else ""
-        raise StalledError(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
+        raise StalledError(
+            f"{address}: no scheduler answered within {seconds} s{detail}; check that it is running"
+        ) from error
     except RuntimeError as error:
-        raise ConfigError(f"{address}: Dask's own configuration refuses to connect: {error}") from error
+        raise ConfigError(f"{address}: refused by the configuration of Dask: {error}") from error
     if found.get("type") != "Scheduler":
-        raise ConfigError(f"{address}: expected a scheduler, found a {found.get('type')}; take the scheduler's address")
+        raise ConfigError(
+            f"{address}: expected a scheduler, found a {found.get('type')}; pass the address of the scheduler"
+        )
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:
     """Say why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not."""
     if tls is None:
-        return "the scheduler closed the connection before it answered; if it speaks TLS, write tls:// and tls: DIR"
+        return "the scheduler closed the connection before answering; if it uses TLS, write tls:// and tls: DIR"
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
         # a StreamClosedError of Tornado keeps the error of the socket in real_error
         found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
     return (
-        f"no encrypted connection comes about ({found or error}): it is a tcp:// scheduler, or one that was given "
-        f"other certificates than {tls}"
+        f"no encrypted connection could be made ({found or error}): the scheduler uses tcp://, or other certificates "
+        f"than {tls}"
     )
 
 
@@ -102,30 +106,30 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:
         if scheme not in _SCHEMES:
-            raise ValueError(f"the kinds are {', '.join(_SCHEMES)}")
+            raise ValueError(f"expected one of {', '.join(_SCHEMES)}")
         host, port = ("", 1) if scheme == "inproc" else parse_host_port(place)
         if not 0 < port < 2**16:
-            raise ValueError(f"{port} is no port")
+            raise ValueError(f"{port} is not a port")
     except ValueError as error:
-        raise ConfigError(f"{address}: not an address of a scheduler ({error})") from error
+        raise ConfigError(f"{address}: expected the address of a scheduler ({error})") from error
     if scheme == "tls":
         if tls is None:
             raise ConfigError(
-                f"{address}: needs certificates; name their directory: connect(…, tls=DIR), or in a cluster file "
-                "kind: address, address: tls://…, tls: DIR (bigkernel certs DIR makes one)"
+                f"{address}: expected a directory of certificates; pass connect(…, tls=DIR), or write kind: address, "
+                "address: tls://…, tls: DIR in a cluster file (create one with bigkernel certs DIR)"
             )
         return
     if tls is not None:
-        raise ConfigError(f"{address}: certificates are given ({tls}), but {scheme}:// is not encrypted; write tls://")
+        raise ConfigError(f"{address}: certificates ({tls}) need an encrypted address, found {scheme}://; write tls://")
     if scheme == "inproc" or is_loopback(host):
         return
     if not insecure:
         raise ConfigError(
-            f"{address}: on another machine, and not encrypted: whoever reads or alters the connection runs code on "
-            "both. Use tls:// with certificates (bigkernel certs DIR), or an ssh tunnel to 127.0.0.1; a cluster file "
-            "may say `insecure: true`"
+            f"{address}: the connection to another machine is not encrypted, and anyone who can alter it can run "
+            "code on both machines; use tls:// with certificates (bigkernel certs DIR), an ssh tunnel to 127.0.0.1, "
+            "or `insecure: true` in a cluster file"
         )
-    _log.warning("%s is on another machine, and the connection is not encrypted (insecure: true)", address)
+    _log.warning("%s: the connection to another machine is not encrypted (insecure: true)", address)
 
 
 def is_loopback(host: str) -> bool:

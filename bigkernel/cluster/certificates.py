@@ -32,11 +32,11 @@ def make_certificates(directory: str | os.PathLike[str]) -> None:
     """Make certificates that hold for a year, in a directory that appears whole or not at all."""
     target = Path(os.path.abspath(directory))
     if os.path.lexists(target):
-        raise ConfigError(f"{target}: exists already; name a new directory")
+        raise ConfigError(f"{target}: already exists; choose a new directory")
     try:
         made = Security.temporary()
     except ImportError as error:
-        raise ConfigError(f'making certificates needs cryptography ({error}): pip install "bigkernel[tls]"') from error
+        raise ConfigError(f'certificates need cryptography ({error}): pip install "bigkernel[tls]"') from error
     texts = (made.tls_ca_file, made.tls_client_cert, made.tls_client_key)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def make_certificates(directory: str | os.PathLike[str]) -> None:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise ConfigError(f"{target}: cannot be made: {error.strerror}") from error
+        raise ConfigError(f"{target}: cannot be created: {error.strerror}") from error
 
 
 def security_of(directory: str | os.PathLike[str]) -> Security:
@@ -62,7 +62,10 @@ def security_of(directory: str | os.PathLike[str]) -> Security:
     ca, cert, key = (str(target / name) for name in FILES)
     # OpenSSL would ask for the passphrase on the terminal
     if b"ENCRYPTED" in (target / "key.pem").read_bytes():
-        raise ConfigError(f"{key}: the private key is encrypted; store it without a passphrase, mode 0600")
+        raise ConfigError(
+            f"{key}: expected a private key without passphrase, found an encrypted one; store it "
+            "unencrypted with mode 0600"
+        )
     roles = ("client", "scheduler", "worker")
     own = dict.fromkeys((f"tls_{role}_cert" for role in roles), cert)
     own |= dict.fromkeys((f"tls_{role}_key" for role in roles), key)
@@ -71,16 +74,19 @@ def security_of(directory: str | os.PathLike[str]) -> Security:
         ends = _shake_hands(made)
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
-            f"{cert}: {error.verify_message}, by {ca} and the clock of this machine; make a new directory for the "
-            "whole cluster: bigkernel certs DIR"
+            f"{cert}: {error.verify_message} (checked with {ca} and the clock of this machine); create a new "
+            "directory for the whole cluster with bigkernel certs DIR"
         ) from error
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{target}: expected certificates and the key of cert.pem, as PEM: {error}; bigkernel certs DIR makes them"
+            f"{target}: expected certificates and the key of cert.pem in PEM format: {error}; create them with "
+            "bigkernel certs DIR"
         ) from error
     if ends - time.time() < SOON_DAYS * 86400:
         when = datetime.datetime.fromtimestamp(ends, datetime.UTC)
-        _log.warning("%s: expires on %s UTC; make a new directory: bigkernel certs DIR", cert, f"{when:%Y-%m-%d %H:%M}")
+        _log.warning(
+            "%s: expires on %s UTC; create a new directory with bigkernel certs DIR", cert, f"{when:%Y-%m-%d %H:%M}"
+        )
     return made
 
 
@@ -92,16 +98,20 @@ def _require_private(target: Path) -> None:
             found = path.stat()
         except OSError as error:
             raise ConfigError(
-                f"{path}: no certificates there ({error.strerror}); make a directory of them: bigkernel certs DIR"
+                f"{path}: found no certificates ({error.strerror}); create them with bigkernel certs DIR"
             ) from error
         if not (stat.S_ISDIR if path == target else stat.S_ISREG)(found.st_mode):
             what = "a directory of certificates" if path == target else "a file"
-            raise ConfigError(f"{path}: expected {what}; bigkernel certs DIR makes one")
+            raise ConfigError(f"{path}: expected {what}; create one with bigkernel certs DIR")
         if found.st_uid not in (os.geteuid(), 0):
-            raise ConfigError(f"{path}: belongs to user {found.st_uid}, expected {os.geteuid()} or root; chown it")
+            raise ConfigError(
+                f"{path}: expected owner {os.geteuid()} or root, found user {found.st_uid}; change it with chown"
+            )
         if found.st_mode & forbidden:
             mode = stat.S_IMODE(found.st_mode)
-            raise ConfigError(f"{path}: open to other users (mode {mode:04o}); chmod {mode & ~forbidden:o} {path}")
+            raise ConfigError(
+                f"{path}: accessible to other users (mode {mode:04o}); chmod {mode & ~forbidden:o} {path}"
+            )
 
 
 def _shake_hands(security: Security) -> float:

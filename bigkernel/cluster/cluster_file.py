@@ -82,7 +82,7 @@ class ClusterFile:
 def read_file(path: Path) -> ClusterFile:
     """Read the part of a cluster file that is ours."""
     if not os.path.lexists(path):
-        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none")
+        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, found none")
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -90,14 +90,14 @@ def read_file(path: Path) -> ClusterFile:
             raise ValueError(f"more than {_LARGEST_FILE} characters")
         content = yaml.load(text, _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
+        raise ConfigError(f"{path}: cannot be read as a YAML cluster file: {error}") from error
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("cluster"), dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
     for key in ours:
         if key != "cluster":
             raise ConfigError(
-                f"{path}: bigkernel.{show(key)}: a cluster file holds `cluster:` alone; settings go to "
+                f"{path}: bigkernel.{show(key)}: expected only `cluster:` in a cluster file; move settings to "
                 "~/.config/dask/bigkernel.yaml"
             )
     return cluster_of(ours["cluster"], f"{path}: bigkernel.cluster", path.parent)
@@ -116,7 +116,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     for key in given:
         if key != "kind" and key not in KINDS[kind]:
             kinds = " or ".join(name for name, keys in KINDS.items() if key in keys)
-            raise ConfigError(f"{at}.{key}: has a meaning with kind: {kinds} only; remove it")
+            raise ConfigError(f"{at}.{key}: only valid with kind: {kinds}; remove it")
     if kind != "local" and (needed := KINDS[kind][0]) not in given:
         raise ConfigError(f"{at}.{needed}: missing")
     if kind in ("ssh", "slurm"):
@@ -130,7 +130,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     made = ClusterFile(**values | {"hosts": tuple(values.get("hosts", ()))})
     require_sizes(made, f"{at}.")
     if len(set(made.hosts)) < len(made.hosts):
-        raise ConfigError(f"{at}.hosts: one stands there twice; `workers` is how many each host has")
+        raise ConfigError(f"{at}.hosts: expected distinct hosts; set `workers` for several workers per host")
     if kind == "slurm" and made.seconds < 60:
         raise ConfigError(f"{at}.walltime: expected at least a minute, found {made.walltime}")
     return made
@@ -143,9 +143,7 @@ def memory_bytes(value: str | int) -> int:
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"memory limit: expected bytes or a text such as 2GiB, found {value!r}") from error
     if not 10**8 <= count <= 2**50:
-        raise ConfigError(
-            f"memory limit: expected from 100 MB, which a worker needs to start, to 1 PiB; found {value!r}"
-        )
+        raise ConfigError(f"memory limit: expected from 100 MB to 1 PiB, found {value!r}")
     return count
 
 
@@ -189,7 +187,7 @@ def _checked(found: Any, at: str) -> dict[str, Any]:
         raise ConfigError(f"{at}: expected a mapping, found {show(found)}")
     for key, value in found.items():
         if not isinstance(key, str) or key not in _TYPES:
-            raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(_TYPES))}")
+            raise ConfigError(f"{at}.{show(key)}: unknown key; expected one of {', '.join(sorted(_TYPES))}")
         kinds = _TYPES[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)

@@ -71,7 +71,9 @@ def connect(
     own["tls"] = None if tls is None else Path(tls)
     if isinstance(cluster, Client):
         if given := [name for name, value in own.items() if value is not None]:
-            raise ConfigError(f"{given[0]}: a client was given, whose cluster is there; leave out {', '.join(given)}")
+            raise ConfigError(
+                f"{given[0]}: not used with a client, whose cluster already exists; leave out {', '.join(given)}"
+            )
         return _with_plugins(cluster)
     return _held(_opened(_described(cluster, own, dashboard)))
 
@@ -98,11 +100,13 @@ def _with_plugins(client: Client) -> Client:
     """Give a client that exists the plugins that jobs want; a `ConfigError` where it is asynchronous or closed."""
     if client.asynchronous:
         raise ConfigError(
-            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
-            "asynchronous=True, for instance Client(client.scheduler.address)"
+            "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
+            "Client(client.scheduler.address)"
         )
     if client.status != "running":
-        raise ConfigError(f"client: this distributed.Client is {client.status}; make another one")
+        raise ConfigError(
+            f"client: expected a running distributed.Client, found one that is {client.status}; create another one"
+        )
     for plugin in (Undisturbed(), OneBlasThread()):
         client.register_plugin(plugin)
     install_monitor(client, shown=settings().monitor)
@@ -146,7 +150,7 @@ def _local(file: ClusterFile) -> Iterator[Client]:
         try:
             os.makedirs(file.directory, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"directory: {file.directory} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"directory: {file.directory} cannot be created: {error.strerror}") from error
     security = None if file.tls is None else security_of(file.tls)
     port = dashboard_port(file.dashboard)
     with dask.config.set(configuration(port)), environment_kept():
@@ -166,9 +170,9 @@ def _local(file: ClusterFile) -> Iterator[Client]:
             )
         except (RuntimeError, OSError) as error:
             raise StalledError(
-                f"the local cluster did not start ({error.__cause__ or error}; it has {start_seconds()} s); its log is "
-                "above; and a script that calls connect does so under `if __name__ == '__main__':`, because workers "
-                "import it"
+                f"the local cluster did not start ({error.__cause__ or error}; limit {start_seconds()} s); see its "
+                "log above, and call connect under `if __name__ == '__main__':` in a script, because workers import "
+                "it"
             ) from error
         with cluster, closing(Client(cluster)) as client:
             client.register_plugin(Undisturbed())

@@ -103,5 +103,5 @@ def dashboard_port(wanted: int | None) -> int:
             probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     if wanted not in (0, port):
-        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
+        _log.warning("port %d is in use: serving the dashboard at http://127.0.0.1:%d/bigkernel", wanted, port)
     return port

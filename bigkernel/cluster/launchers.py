@@ -42,8 +42,8 @@ def launched(file: ClusterFile) -> Iterator[Client]:
     library = _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
     if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
         raise ConfigError(
-            f"kind: {file.kind}: workers run on other machines, and whoever reaches a scheduler runs code on it; make "
-            "certificates in a directory that all of them see (bigkernel certs DIR) and name it (tls: DIR)"
+            f"kind: {file.kind}: workers on other machines need certificates, as anyone who reaches a scheduler can "
+            "run code on it; create them in a shared directory (bigkernel certs DIR) and set tls: DIR"
         )
     port = dashboard_port(file.dashboard)
     wanted = configuration(port) | _encryption(file)
@@ -87,7 +87,7 @@ class EndWithClients(SchedulerPlugin):
 
     def _end(self, scheduler: Scheduler) -> None:
         if set(scheduler.clients) <= {"fire-and-forget"}:
-            scheduler.loop.add_callback(scheduler.close, reason="its driver is gone")
+            scheduler.loop.add_callback(scheduler.close, reason="the driver is gone")
 
 
 def _encryption(file: ClusterFile) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _begin(make: Callable[[], Any], jobs: int, again: tuple[type[Exception], ...
                 await asyncio.wait_for(cluster.close(), _END_SECONDS)
             if attempts == 1 or not isinstance(error.__cause__ or error, again):
                 raise
-            _log.warning("a host dropped a connection (%s); all are started again", error.__cause__ or error)
+            _log.warning("a host dropped a connection (%s): restarting all hosts", error.__cause__ or error)
             await asyncio.sleep(1)
             return await start(attempts - 1)
         if jobs:
@@ -143,7 +143,7 @@ async def _submit_again(cluster: Any) -> None:
         try:
             await cluster
         except Exception as error:
-            _log.warning("SLURM did not take a job; it is submitted again soon: %s", error)
+            _log.warning("SLURM rejected a job: %s; submitting it again", error)
 
 
 async def _drop_unstarted(cluster: Any) -> None:
@@ -188,13 +188,15 @@ def _refused_by_ssh(error: Exception, file: ClusterFile) -> BigKernelError:
     if isinstance(cause, asyncssh.HostKeyNotVerifiable):
         return ConfigError(f"{hosts}: {cause}; compare its key with that of the host: ssh-keyscan HOST, known_hosts")
     if isinstance(cause, asyncssh.PermissionDenied):
-        return ConfigError(f"{hosts}: {cause}; does `ssh HOST` let you in without a password? (~/.ssh/config)")
+        return ConfigError(f"{hosts}: {cause}; check that `ssh HOST` works without a password (~/.ssh/config)")
     if isinstance(cause, OSError | asyncssh.Error):
         reason = str(cause) or type(cause).__name__
-        return StalledError(f"{hosts}: scheduler and workers did not start in time ({reason}); do all hosts answer?")
+        return StalledError(
+            f"{hosts}: scheduler and workers did not start in time ({reason}); check that all hosts are reachable"
+        )
     return ConfigError(
-        f"{hosts}: what was started there ended at once ({cause}; its words are logged above); install bigkernel "
-        f"{bigkernel.__version__} there, and name its interpreter (python:)"
+        f"{hosts}: the started process ended at once ({cause}; see its log above); install bigkernel "
+        f"{bigkernel.__version__} there, and set its interpreter (python:)"
     )
 
 
@@ -230,8 +232,8 @@ def _refused_by_slurm(error: Exception) -> BigKernelError:
     lines = str(error.__cause__ or error).splitlines()
     said = "; ".join(line.partition("error: ")[2] for line in lines if "error: " in line) or str(error)
     if isinstance(error, TimeoutError) or any(word in said for word in ("contact", "timed out", "refused")):
-        return StalledError(f"SLURM does not answer: {said or 'in time'}; does `squeue`?")
-    return ConfigError(f"kind: slurm: SLURM does not take the jobs, or the scheduler cannot start: {said}")
+        return StalledError(f"SLURM does not answer: {said or 'in time'}; check `squeue`")
+    return ConfigError(f"kind: slurm: SLURM rejected the jobs, or the scheduler cannot start: {said}")
 
 
 def _imported(module: str, extra: str) -> Any:

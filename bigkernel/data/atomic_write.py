@@ -35,9 +35,7 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
     """Refuse a place inside a store, ours or another's, through links too; `what` will be written there."""
     for above in reversed(Path(os.path.realpath(path)).parents):
         if any(os.path.isfile(above / name) for name in _STORES):
-            raise DataError(
-                f"{os.fspath(path)}: {what} would lie inside {above}, which is a zarr store; choose a place outside it"
-            )
+            raise DataError(f"{os.fspath(path)}: {what} lies inside the zarr store {above}; choose a path outside it")
 
 
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
@@ -49,14 +47,13 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
             longest = os.pathconf(place, "PC_NAME_MAX")
     except OSError as error:
         raise DataError(
-            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
-            "place"
+            f"{os.fspath(path)}: {what} cannot be written: {place}: {reason_of(error, place)}; choose another path"
         ) from error
     for part in scratch_path(target).relative_to(place).parts:
         if len(os.fsencode(part)) > longest:
             raise DataError(
-                f"{os.fspath(path)}: {what} cannot be written there: its name and those beside it while it is written "
-                f"take {len(os.fsencode(part))} bytes, and {longest} are the most there; choose a shorter name"
+                f"{os.fspath(path)}: {what} cannot be written: temporary names need {len(os.fsencode(part))} bytes, "
+                f"and the file system allows {longest}; choose a shorter name"
             )
     require_free(path, needed_bytes, what)
 
@@ -66,9 +63,9 @@ def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
     found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
     for (what, path, place), (other, there, around) in permutations(found, 2):
         if place == around:
-            raise DataError(f"{path}: is the {what} and the {other}; give each a place of its own")
+            raise DataError(f"{path}: is both the {what} and the {other}; choose two paths")
         if around in place.parents:
-            raise DataError(f"{path}: the {what} would lie inside the {other} {there}; choose a place outside it")
+            raise DataError(f"{path}: the {what} lies inside the {other} {there}; choose a path outside it")
 
 
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
@@ -81,8 +78,8 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
         needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
     if needed_bytes > free:
         raise PlanTooLargeError(
-            f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "
-            f"{free / 1e6:,.1f} MB free; free some space or choose another place"
+            f"{os.fspath(path)}: {what} needs up to {needed_bytes / 1e6:,.1f} MB, and the file system has "
+            f"{free / 1e6:,.1f} MB free; free some space or choose another path"
         )
 
 
@@ -106,7 +103,7 @@ def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
         with contextlib.suppress(OSError):
             there = os.statvfs(_nearest(path))
             if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
-                return f"{said}: its file system has no inodes left for more files"
+                return f"{said}: the file system has no inodes left"
     return said
 
 
@@ -123,8 +120,8 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
-            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
-            "free there); remove some files there or choose another place"
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB "
+            "free); remove some files or choose another path"
         ) from error
 
 

@@ -49,7 +49,7 @@ def kind_at(path: str | os.PathLike[str]) -> str:
     """Tell what is at `path`: "corpus", "predictions", "run", "partial" or "array"; a DataError for anything else."""
     root = Path(path)
     if not os.path.exists(root):
-        raise DataError(f"{path}: the path does not exist")
+        raise DataError(f"{path}: path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
     kind = zarr_arrays.kind_of(root)
@@ -57,10 +57,10 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         return kind
     if zarr_arrays.has_manifest(root):
         zarr_arrays.read_manifest(root)
-        raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
+        raise DataError(f"{root}: kind {kind!r} is unknown to this version")
     if sweeps_below(root):
         return "run"
-    raise DataError(f"{path}: {_EXPECTED}, found none of them")
+    raise DataError(f"{path}: {_EXPECTED}, found something else")
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:
@@ -102,14 +102,14 @@ def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
         try:
             found = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
             if found != entry.name:
-                damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
+                damage = DataError(f"{entry}: found content of digest {found[:12]}…")
         except BigKernelError as error:
             damage = DataError(str(error))
         yield CheckedChunk(f"{name}/arrays", done, len(kept), damage)
     names = [file.stem for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
     receipts = {node: receipt for node in names if (receipt := run.receipt(node))}
     for node in sorted(set(names) - set(receipts)):
-        damage = DataError(f"{root}/receipts/{node}.json: is damaged; resuming computes its rows again")
+        damage = DataError(f"{root}/receipts/{node}.json: damaged; resuming will recompute its rows")
         yield CheckedChunk(f"{name}/receipts", 1, 1, damage)
     total = max((receipt.stop for receipt in receipts.values()), default=0)
     for node, receipt in sorted(receipts.items(), key=lambda item: item[1].start):
@@ -144,7 +144,7 @@ def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[Checked
         try:
             zarr_arrays.require_chunks(array, start, stop)
             if chunk_bytes > _CHUNK_BYTES:
-                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes; they are not read")
+                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes and were not read")
             if wrong := judge(start, zarr_arrays.read(array, start, stop)):
                 raise DataError(f"{where} have {wrong}")
         except DataError as error:  # an OSError passes: the store fails, the chunk may be sound

@@ -117,7 +117,7 @@ class Corpus:
             No such row.
         """
         if isinstance(index, tuple):
-            raise TypeError(f"{self.path}: rows are indexed by one index, found {len(index)}; corpus.x takes several")
+            raise TypeError(f"{self.path}: expected one index for rows, found {len(index)}; use corpus.x for several")
         if isinstance(index, slice):
             rows = range(*index.indices(self.n_rows))
             self._require_room(len(rows))
@@ -153,7 +153,7 @@ class Corpus:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return all rows (n, d) in memory where they are at most 1 GiB; else `PlanTooLargeError` says how to go on."""
         if copy is False:
-            raise ValueError(f"{self.path}: rows on disk cannot become an array without a copy")
+            raise ValueError(f"{self.path}: rows on disk cannot be converted to an array without a copy")
         rows: Array = self[:]
         return rows if dtype is None else rows.astype(dtype, copy=False)
 
@@ -207,10 +207,10 @@ class Corpus:
         needed = rows * self.n_features * np.dtype(self.dtype).itemsize
         if needed > MOST_BYTES:
             raise PlanTooLargeError(
-                f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} are {needed / 1e9:,.1f} GB in memory, "
-                f"more than the {MOST_BYTES / 1e9:.1f} GB that an index or np.asarray brings there; give the corpus "
-                "itself to fit or predict, read some of it (corpus[start:stop]), or take corpus.x, which is lazy "
-                "(corpus.x[:] reads all of it all the same)"
+                f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} need {needed / 1e9:,.1f} GB of "
+                f"memory, more than the limit of {MOST_BYTES / 1e9:.1f} GB for an index or np.asarray; pass the "
+                "corpus itself to fit or predict, read a slice (corpus[start:stop]), or use the lazy corpus.x "
+                "(corpus.x[:] reads all rows)"
             )
 
 
@@ -226,23 +226,22 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     known = {key: value for key, value in store.attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
         raise DataError(
-            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
-            "source again"
+            f"{path}: expected corpus format {FORMAT}, found {known.get('format')!r}; ingest the source again"
         )
     try:
         known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
     except ConfigError as error:
-        raise DataError(f"{path}: its attributes are damaged: {error}") from None
+        raise DataError(f"{path}: attributes are damaged: {error}") from None
     info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
     if not info.complete:
-        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+        raise DataError(f"{path}: incomplete corpus (writing was interrupted); write it again")
     x = store.array("x")
     if x.ndim != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
     columns = tuple(name for name in COLUMNS if name in store.manifest.arrays)
     for name in columns:
         if (shape := store.array(name).shape) != x.shape[:1]:
-            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {shape}")
+            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to match x, found {shape}")
     n_rows, n_features = x.shape
     dtype, digest = str(x.dtype), store.manifest.digest
     return Corpus(str(store.root), n_rows, n_features, x.chunks[0], dtype, columns, info, digest)
@@ -330,7 +329,7 @@ class CorpusWriter:
     ) -> None:
         unknown = sorted(set(columns) - {*COLUMNS, KEPT_LABELS})
         if unknown:
-            raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+            raise DataError(f"unknown corpus column {unknown[0]!r}; expected one of {', '.join(COLUMNS)}")
         self.target = self.path = Path(target)
         self.info = replace(info, complete=False, **checked_attributes(info.name, info.image_shape, info.scale))
         itemsize = np.dtype(dtype).itemsize
@@ -341,8 +340,8 @@ class CorpusWriter:
         for name, (_, found) in self._shapes.items():
             if found.kind not in "biuf" or found.itemsize > 8:
                 raise DataError(
-                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
-                    "none, or convert with astype"
+                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; encode other "
+                    "values as numbers, or convert with astype"
                 )
         self._overwrite = overwrite
         self._pending: list[dict[str, Any]] = []
@@ -448,5 +447,5 @@ def _fitting(values: Array, dtype: Any, name: str) -> Array:
         return values
     cast, changed = zarr_arrays.cast_values(values, np.dtype(dtype))
     if changed.any():
-        raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
+        raise DataError(f"{name}: value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
     return cast

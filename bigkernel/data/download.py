@@ -126,7 +126,7 @@ class _Sink:
         """Store a piece."""
         self._count += len(data)
         if self._count > self._most_bytes:
-            raise DataError(f"sent more than {self._most_bytes:,} bytes, so that it is another file")
+            raise DataError(f"sent more than {self._most_bytes:,} bytes, expected a smaller file")
         self._update(self._count, None)
         return self._handle.write(data)
 
@@ -145,7 +145,7 @@ def is_there(file: RemoteFile, folder: str | os.PathLike[str]) -> bool:
         right = False
     if not right:
         raise DataError(
-            f"{path}: is there with other content than that of SHA-256 {file.sha256}; move it elsewhere, or choose "
+            f"{path}: file exists with content other than SHA-256 {file.sha256}; move it elsewhere, or choose "
             "another directory"
         )
     return True
@@ -180,17 +180,17 @@ def fetch_file(
                 _download(url, partial, file, progress or (lambda done, total: None), wait_seconds)
                 found = _digest(partial, file.content_bytes)
                 if found != file.sha256:
-                    raise DataError(f"sent other content (SHA-256 {found}, expected {file.sha256})")
+                    raise DataError(f"sent unexpected content (SHA-256 {found}, expected {file.sha256})")
         except DataError as error:
             failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
             continue
         return Fetched(target, url, tuple(failures))
-    raise DataError(f"{file.name}: no mirror gave it: " + "; ".join(failures))
+    raise DataError(f"{file.name}: download failed from all mirrors: " + "; ".join(failures))
 
 
 def _download(url: str, partial: Path, file: RemoteFile, update: Progress, wait_seconds: float) -> None:
     """Make one attempt at one mirror."""
-    pooch = load_library("pooch", "files are fetched by pooch")
+    pooch = load_library("pooch", "downloads need pooch")
     with partial.open("wb") as handle:
         sink = _Sink(handle, file.content_bytes + _SLACK_BYTES, update)
         try:
@@ -199,7 +199,7 @@ def _download(url: str, partial: Path, file: RemoteFile, update: Progress, wait_
             raise
         except OSError as error:  # of requests, all of them
             status = getattr(getattr(error, "response", None), "status_code", None)
-            reason = f"{type(error).__name__}: {str(error)[:200]}" if status is None else f"answered {status}"
+            reason = f"{type(error).__name__}: {str(error)[:200]}" if status is None else f"HTTP status {status}"
             raise DataError(reason) from None
 
 

@@ -54,7 +54,7 @@ def ingest(
     places = {share: split_path(target_path, share) for share in shares}
     for place in places.values():
         if os.path.lexists(place) and not overwrite:
-            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
+            raise DataError(f"{place}: already exists; choose another path or set overwrite")
     _require_agreement(sources, classes, split)
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
@@ -68,7 +68,7 @@ def ingest(
         for share, place in places.items():
             here, most = info, n_rows
             if split is not None:
-                what = f"share {share} of a split" if share else "what stays of a split"
+                what = f"share {share} of a split" if share else "remainder of a split"
                 here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}")
                 part = split.shares[share] if share else 1 - sum(split.shares.values())
                 most = None if n_rows is None else 1 + round(n_rows * part)
@@ -92,15 +92,15 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
             if progress:
                 progress(done, n_rows)
         if not start:
-            raise DataError(f"{source.path}: no rows; expected one at least")
+            raise DataError(f"{source.path}: expected at least one row, found none")
         if source.n_rows not in (None, start):
-            raise DataError(f"{source.path}: {start} rows, expected {source.n_rows} of them")
+            raise DataError(f"{source.path}: expected {source.n_rows} rows, found {start}")
 
 
 def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
     """Refuse sources that do not make one corpus, by the first property that differs."""
     if not sources:
-        raise DataError("no source to ingest; give one at least")
+        raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
         found = {
@@ -114,17 +114,17 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
         stated = stated or found
         for key, value in found.items():
             if value != stated[key]:
-                advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
+                advice = {"dtype": "; set the dtype to store", "labels": "; pass its label file, or read no labels"}
                 if "libsvm" in (source.format, first.format):
-                    advice["features"] = "; say how many features all have (--features)"
+                    advice["features"] = "; set the number of features (--features)"
                 raise DataError(
-                    f"{source.path}: {key}: {value}, but {first.path} has {stated[key]}; the files of a corpus "
-                    f"agree{advice.get(key, '')}"
+                    f"{source.path}: {key}: found {value}, expected {stated[key]} as in "
+                    f"{first.path}{advice.get(key, '')}"
                 )
     if classes is True and not first.labelled:
-        raise DataError(f"{first.path}: classes=True, but the rows carry no labels")
+        raise DataError(f"{first.path}: classes=True needs labels, found none")
     if split is not None and split.by == "group" and not first.grouped:
-        raise DataError(f"{first.path}: a split by group, but the rows have no groups; name their column")
+        raise DataError(f"{first.path}: a split by group needs groups, found none; name their column")
 
 
 def _name(path: str) -> str:

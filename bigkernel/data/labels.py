@@ -62,15 +62,15 @@ class Labelling:
         named = y.dtype.kind == "U"
         if self._named not in (None, named):
             raise DataError(
-                f"{name}: row {start}: its labels are {'names' if named else 'numbers'}, those before are not; map "
-                "them to one kind"
+                f"{name}: row {start}: found labels that are {'names' if named else 'numbers'}, unlike the earlier "
+                "ones; convert them to one kind"
             )
         self._named = named
         if not named:
             return self._encode_numbers(y, name, start)
         distinct, places = np.unique(y, return_inverse=True)
         if self._wanted is False and len(y):
-            raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")
+            raise DataError(f"{name}: row {start}: expected a number, found the label {str(y[0])!r}")
         codes = [self._names.setdefault(label, len(self._names)) for label in distinct.tolist()]
         self._require_few(self._names, name)
         return np.array(codes, np.float64)[places]
@@ -78,14 +78,14 @@ class Labelling:
     def _encode_numbers(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
         values = y.astype(np.float64)
         if np.isinf(values).any():
-            raise DataError(f"{name}: row {start + int(np.argmax(np.isinf(values)))}: the label is infinite")
+            raise DataError(f"{name}: row {start + int(np.argmax(np.isinf(values)))}: found an infinite label")
         if not self._whole:
             return values
         odd = ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))  # NaN is odd
         if odd.any():
             if self._wanted != "auto":
                 row = int(np.argmax(odd))
-                raise DataError(f"{name}: row {start + row}: {y[row]} is no class, but classes were asked for")
+                raise DataError(f"{name}: row {start + row}: expected a class, found {y[row]}")
             self._whole = False
         elif self._wanted != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: perhaps −1 is one of them
             distinct = np.unique(values).astype(np.int64).tolist()
@@ -95,7 +95,10 @@ class Labelling:
 
     def _require_few(self, found: Iterable[Any], name: str) -> None:
         if len(set(found) - _MISSING) > MOST_CLASSES:
-            raise DataError(f"{name}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
+            raise DataError(
+                f"{name}: found more than {MOST_CLASSES:,} distinct classes; check that the target "
+                "column is the right one"
+            )
 
     def decide(self, name: str) -> Labels:
         """Return what the labels are, now that all have passed."""
@@ -105,9 +108,9 @@ class Labelling:
             return Labels(())
         if distinct & _MISSING and len(classes) < (1 if self._wanted is True else 2):
             raise DataError(
-                f"{name}: its labels are {', '.join(map(str, (-1, *classes)))}, and −1 among classes means unlabelled; "
-                "if it is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; "
-                "classes=False: as a number"
+                f"{name}: labels {', '.join(map(str, (-1, *classes)))} are ambiguous, as −1 among classes means "
+                "unlabelled; write the labels as 0 and 1 if −1 is a class, or set classes=True (−1 is unlabelled) or "
+                "classes=False (−1 is a number)"
             )
         if not self._named:
             return Labels(classes)
@@ -134,18 +137,18 @@ def checked_labels(values: Any) -> NDArray[Any]:
     if y.dtype.kind in "biufU":
         return y
     if y.dtype.kind != "O":
-        raise DataError(f"y: labels of {y.dtype}; expected whole numbers, numbers or names: convert them with astype")
+        raise DataError(f"y: expected integers, numbers or names as labels, found {y.dtype}; convert them with astype")
     missing = np.array([label is None or (isinstance(label, float) and label != label) for label in y.flat], bool)
     kinds = sorted({_kind(label) for label in y[~missing]})
     if kinds == ["names"]:
         return np.where(missing, _UNLABELLED, y).astype(np.str_)
     if not set(kinds) <= {"numbers", "whole numbers"}:
-        raise DataError(f"y: labels of several kinds or none ({', '.join(kinds)}); make them all numbers or all names")
+        raise DataError(f"y: expected only numbers or only names as labels, found {', '.join(kinds)}")
     whole = kinds == ["whole numbers"] and not missing.any()
     try:
         return np.where(missing, np.nan, y).astype(np.int64 if whole else np.float64)
     except OverflowError as error:
-        raise DataError(f"y: a label is out of the range of 64 bits: {error}") from error
+        raise DataError(f"y: a label exceeds the range of 64 bits: {error}") from error
 
 
 def _kind(label: Any) -> str:

@@ -92,13 +92,14 @@ class Run:
         manifest = self.root / "manifest.json"
         if manifest.exists():
             if not resume:
-                raise DataError(f"{self.path}: holds a run already; resume it or choose another directory")
+                raise DataError(f"{self.path}: already holds a run; resume it or choose another directory")
             found = self._job()
             for name in sorted({*job, *found}):
                 if job.get(name) != found.get(name):
                     raise ResumeMismatchError(
-                        f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
-                        f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
+                        f"{self.path}: the run on disk belongs to another job: {name} was "
+                        f"{found.get(name, 'absent')}, now it is {job.get(name, 'absent')}; resume with the same "
+                        "settings or start a new run"
                     )
             self.remove_partials()
             return
@@ -115,7 +116,7 @@ class Run:
             raise ResumeMismatchError(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
         if manifest.get("format") != FORMAT or not isinstance(manifest.get("job"), dict):
             raise ResumeMismatchError(
-                f"{self.path}: a run of format {manifest.get('format')!r}, this version has {FORMAT}; start a new run"
+                f"{self.path}: expected run format {FORMAT}, found {manifest.get('format')!r}; start a new run"
             )
         job: dict[str, Any] = manifest["job"]
         return job
@@ -167,7 +168,9 @@ class Run:
         values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
         found = zarr_arrays.digest(values)
         if found != digest:
-            raise DataError(f"{self.path}/partials/{node}: digest {found[:12]}…, its receipt says {digest[:12]}…")
+            raise DataError(
+                f"{self.path}/partials/{node}: expected digest {digest[:12]}… as in the receipt, found {found[:12]}…"
+            )
         return values
 
     def finished(self, node: str) -> Receipt | None:
@@ -178,7 +181,7 @@ class Run:
         """Return the receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
         receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
         if receipt is None:
-            return None, "its receipt cannot be read" if self._receipt(node).exists() else ""
+            return None, "the receipt cannot be read" if self._receipt(node).exists() else ""
         try:
             self.partial(node, receipt.digest)
         except (OSError, DataError) as error:
@@ -278,7 +281,7 @@ class _Stored:
 def _load(stored: _Stored) -> NDArray[Any]:
     values, _ = zarr_arrays.read_group(Path(stored.path) / "arrays" / stored.digest, "array")
     if zarr_arrays.digest(values) != stored.digest:
-        raise DataError(f"{stored.path}/arrays/{stored.digest}: its content does not have this digest")
+        raise DataError(f"{stored.path}/arrays/{stored.digest}: content does not match this digest")
     return values["values"]
 
 
@@ -313,9 +316,9 @@ def read_sealed(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict) or value.pop("sha256", None) != _seal(value):
-        raise ValueError("its SHA-256 does not fit what it says")
+        raise ValueError("SHA-256 does not match the content")
     return value
 
 
@@ -351,7 +354,7 @@ def survey(directory: str | os.PathLike[str]) -> list[RunState]:
     found = sweeps_below(root)
     above = _holder(root)
     if not found:
-        raise DataError(f"{directory}: no run is there{f' yet; {above} is at work' if above else ''}")
+        raise DataError(f"{directory}: found no run{f' yet; {above} is at work' if above else ''}")
     return [_state(path, above) for path in found]
 
 

@@ -74,7 +74,7 @@ class Lock:
     def require(self) -> None:
         """Raise `RunLockedError` if another driver took the lock, as from a process that was frozen for long."""
         if not self._ours():
-            raise RunLockedError(f"{self.path.parent}: its lock was taken by another process; this one stops")
+            raise RunLockedError(f"{self.path.parent}: another process took over the lock; stopping this one")
 
     def _ours(self) -> bool:
         try:
@@ -148,19 +148,19 @@ def require_free_lock(directory: str | os.PathLike[str]) -> None:
     path = Path(directory) / NAME
     if not found["pid"]:
         raise RunLockedError(
-            f"{path}: is damaged or empty, so that nobody can tell who works in the run; it was touched "
-            f"{max(0.0, _age(path)):.0f} s ago, and a driver at work does so every {BEAT_SECONDS:.0f} s: if none is, "
-            f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
+            f"{path}: damaged or empty, so that the owner is unknown; last modified {max(0.0, _age(path)):.0f} s "
+            f"ago, and an active driver updates it every {BEAT_SECONDS:.0f} s; remove the file if no driver is "
+            f"active (it is taken over after {STALE_SECONDS:.0f} s)"
         )
     raise RunLockedError(
-        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
-        "another directory"
+        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it to end, or "
+        "choose another directory"
     )
 
 
 def holder_name(found: Mapping[str, Any]) -> str:
     """Name the holder that `read` found, for people."""
-    return f"process {found['pid']} on {found['host']}" if found["pid"] else f"a process unknown ({NAME} is damaged)"
+    return f"process {found['pid']} on {found['host']}" if found["pid"] else f"an unknown process ({NAME} is damaged)"
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -199,8 +199,8 @@ def _alone(directory: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise RunLockedError(
-                        f"{directory}: another process is about to take its lock for {GUARD_SECONDS:.0f} s and may be "
-                        "frozen; end that one, or choose another directory"
+                        f"{directory}: another process has been taking the lock for {GUARD_SECONDS:.0f} s and may be "
+                        "frozen; end that process, or choose another directory"
                     ) from None
                 time.sleep(0.02)
             except OSError:

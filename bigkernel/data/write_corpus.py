@@ -119,7 +119,9 @@ def write_corpus(
     width = first.values["x"].shape[1]
     if info.image_shape is not None and info.image_shape[0] * info.image_shape[1] != width:
         height, breadth = info.image_shape
-        raise DataError(f"image_shape: pictures of {height} by {breadth} have {height * breadth} pixels, rows {width}")
+        raise DataError(
+            f"image_shape: expected {width} pixels as in a row, found {height}×{breadth} = {height * breadth}"
+        )
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
         fill([writer], batches, Labelling(classes))
     return open_corpus(path)
@@ -136,7 +138,7 @@ def peek(batches: Iterator[Batch], what: str) -> tuple[Batch, Iterator[Batch]]:
     """Return the first batch, and all of them."""
     first = next(batches, None)
     if first is None:
-        raise DataError(f"{what}: there is no row to write")
+        raise DataError(f"{what}: expected at least one row, found none")
     return first, chain([first], batches)
 
 
@@ -161,8 +163,8 @@ def fill(
         if batch.kind != kind:
             (width, columns), (wanted, before) = batch.kind, kind
             raise DataError(
-                f"{batch.name}: rows of {width} features with {', '.join(columns) or 'no column'}; the first piece had "
-                f"{wanted} with {', '.join(before) or 'none'}"
+                f"{batch.name}: expected rows of {wanted} features with {', '.join(before) or 'none'} as in the "
+                f"first batch, found {width} with {', '.join(columns) or 'no column'}"
             )
         batch.require_finite()
         values = dict(batch.values)
@@ -178,7 +180,9 @@ def fill(
         done += count
     for writer, count in zip(writers, written, strict=True):
         if not count:
-            raise DataError(f"{writer.target}: none of {done} rows falls into it ({split}); choose another split")
+            raise DataError(
+                f"{writer.target}: found no row in this split among {done} rows ({split}); choose another split"
+            )
     if kind and "y" in kind[1]:
         labels = labelling.decide(os.fspath(writers[0].target))
         for writer in writers:
@@ -200,13 +204,15 @@ class Split:
     def __post_init__(self) -> None:
         for name, share in self.shares.items():
             if not _NAME.fullmatch(name):
-                raise ConfigError(f"split: the name {name!r}; expected letters, digits and _, such as test")
+                raise ConfigError(f"split: expected a name of letters, digits and _, such as test, found {name!r}")
             if not 1 / _SHARES <= share < 1:
-                raise ConfigError(f"split: {name}={share}; expected a share of the rows between 0 and 1, such as 0.1")
+                raise ConfigError(
+                    f"split: expected a share of the rows between 0 and 1, such as 0.1, found {name}={share}"
+                )
         if not self.shares or sum(self.shares.values()) >= 1:
-            raise ConfigError(f"split: {self}; expected shares whose sum is below 1")
+            raise ConfigError(f"split: expected shares whose sum is below 1, found {self}")
         if self.by not in ("row", "group"):
-            raise ConfigError(f"split: by {self.by!r}; expected row or group")
+            raise ConfigError(f"split: expected by row or group, found {self.by!r}")
 
     def __str__(self) -> str:
         shares = " ".join(f"{name}={share:g}" for name, share in self.shares.items())
@@ -252,8 +258,8 @@ class Batch:
             if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
                 bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[:5]
                 raise DataError(
-                    f"{self.name}: rows with NaN or infinite values in {name}, the first are "
-                    f"{(self.start + bad).tolist()}; clean or leave them out"
+                    f"{self.name}: found rows with NaN or infinite values in {name}, the first are "
+                    f"{(self.start + bad).tolist()}; clean or remove them"
                 )
 
 
@@ -261,9 +267,11 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield the rows of X, which is what `write_corpus` takes, with the columns that go with them, each (n,)."""
     if isinstance(X, Iterator):
         if columns:
-            raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
+            raise DataError(
+                f"{next(iter(columns))}: expected in each batch, as a pair (X, y), because X is an iterator of batches"
+            )
         for number, piece in enumerate(X):
-            yield from _of_values(f"piece {number} of X", *_rows_and_columns(piece))
+            yield from _of_values(f"batch {number} of X", *_rows_and_columns(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
         yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
     else:
@@ -273,9 +281,7 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
 def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
     def batch_of(x: Array) -> Batch:
         if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
-            raise DataError(
-                f"{name}: expected numbers (n, d), or pictures (n, h, w), found {x.dtype} of shape {x.shape}"
-            )
+            raise DataError(f"{name}: expected numbers (n, d), or images (n, h, w), found {x.dtype} of shape {x.shape}")
         shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
         rows = x.reshape(len(x), -1)
         return Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
@@ -293,14 +299,14 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
         for key in columns:
             while (have := held[key]) is None or len(have) < count:
                 if (more := next(pieces[key], None)) is None:
-                    raise DataError(f"{key}: fewer values than rows; give one a row")
+                    raise DataError(f"{key}: expected one value per row, found fewer")
                 held[key] = more if have is None else np.concatenate([have, more])
             taken[key], held[key] = have[:count], have[count:]
         yield replace(batch, start=start, values={**batch.values, **taken})
         start += count
     for key, have in held.items():
         if left := len(have if have is not None else ()) + sum(map(len, pieces[key])):
-            raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
+            raise DataError(f"{key}: expected {start} values to match X, found {start + left}")
 
 
 def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -308,11 +314,13 @@ def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(piece, Mapping):
         unknown = sorted(set(piece) - {"x", *COLUMNS})
         if "x" not in piece or unknown:
-            raise DataError(f"X: a piece has {', '.join(map(str, piece))}; expected x and any of {', '.join(COLUMNS)}")
+            raise DataError(
+                f"X: expected a batch of x and any of {', '.join(COLUMNS)}, found {', '.join(map(str, piece))}"
+            )
         return piece["x"], {key: values for key, values in piece.items() if key != "x"}
     if isinstance(piece, tuple):
         if len(piece) != 2:
-            raise DataError(f"X: a piece is a tuple of {len(piece)}; expected a pair (X, y)")
+            raise DataError(f"X: expected a batch (X, y), found a tuple of {len(piece)}")
         return piece[0], {"y": piece[1]}
     return piece, {}
 
@@ -346,8 +354,8 @@ def _in_memory(values: Any, name: str) -> Array:
         kinds = {column: kind for column, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"}
         if kinds:
             text = ", ".join(f"{column}: {kind}" for column, kind in list(kinds.items())[:5])
-            raise DataError(f"{name}: columns that are no numbers ({text}); drop them or encode them")
+            raise DataError(f"{name}: expected numeric columns, found {text}; drop or encode them")
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         row = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
-        raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+        raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
     return np.asarray(values)

@@ -56,7 +56,7 @@ _ARRAY_METADATA_BYTES = 2**16
 _METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
-_REWRITE = {"corpus": "ingest its source again", "predictions": "predict again"}
+_REWRITE = {"corpus": "ingest the source again", "predictions": "predict again"}
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
@@ -129,18 +129,18 @@ def read_manifest(root: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound = False
     if not sound or len(digests) != len(arrays) + 1 or any("/" in name or "\0" in name for name in arrays):
-        raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
+        raise DataError(f"{path}: manifest is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
-        raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
+        raise DataError(f"{path}: expected at most {_MOST_ARRAYS:,} arrays, found {len(arrays):,}")
     # all are kept, so that those of arrays, which take a few kB, are bounded more closely
     limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
     texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != digests[name]:
-            raise DataError(f"{root / name / METADATA}: is not as it was when the group was published; {RESTORE}")
+            raise DataError(f"{root / name / METADATA}: changed since the group was published; {RESTORE}")
     added = sorted(set(array_names(root)) - set(arrays))
     if added:
-        raise DataError(f"{root / added[0]}: an array that the manifest does not name; move it elsewhere")
+        raise DataError(f"{root / added[0]}: array is not listed in the manifest; move it elsewhere")
     return Manifest(digests[""], arrays, hashlib.sha256(content).hexdigest(), texts)
 
 
@@ -152,9 +152,9 @@ def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     for name, array in manifest.arrays.items():
         digest, count = chunks_digest(root / name)
         if count != array.files:
-            yield name, f"{array.files} chunks were published, {count} files are there"
+            yield name, f"expected {array.files} chunks as published, found {count} files"
         elif digest != array.chunks:
-            yield name, f"its {count} chunks are not those that were published: swapped, exchanged or damaged"
+            yield name, f"its {count} chunks differ from the published ones: swapped, replaced or damaged"
 
 
 def kind_of(root: str | os.PathLike[str]) -> str | None:
@@ -174,7 +174,7 @@ def array_names(root: Path) -> list[str]:
     with os.scandir(root) as entries:
         for count, entry in enumerate(entries):
             if count > 2 * _MOST_ARRAYS:
-                raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
+                raise DataError(f"{root}: expected at most {_MOST_ARRAYS:,} arrays, found more than {count:,} entries")
             if entry.is_dir() and entry.name != MANIFEST and os.path.lexists(os.path.join(entry.path, METADATA)):
                 found.append(entry.name)
     return sorted(found)
@@ -191,13 +191,13 @@ def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
             content = file.read(limit_bytes + 1)
     except OSError as error:
         if os.path.islink(path):
-            raise DataError(f"{path}: a link; a group holds its own files") from error
+            raise DataError(f"{path}: expected a file, found a link") from error
         raise DataError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     if len(content) > limit_bytes:
-        raise DataError(f"{path}: has {os.path.getsize(path):,} bytes, at most {limit_bytes:,} are read")
+        raise DataError(f"{path}: expected at most {limit_bytes:,} bytes, found {os.path.getsize(path):,}")
     items = sum(map(content.count, (b",", b"[", b"{")))
     if items > _METADATA_ITEMS:
-        raise DataError(f"{path}: has {items:,} items, at most {_METADATA_ITEMS:,} are read")
+        raise DataError(f"{path}: expected at most {_METADATA_ITEMS:,} items, found {items:,}")
     return content
 
 
@@ -225,14 +225,14 @@ class ChunkDigests:
                 size, end = _size_and_end(base / key)
             except FileNotFoundError as error:
                 raise ChunkMissingError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: the chunk "
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: chunk "
                     f"{key} was removed after the store was opened; restore it from a copy"
                 ) from error
             place = index - self.first
             if size != self.sizes[place] or end != self.ends[place, : len(end)].tobytes():
                 raise ChunkCorruptError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are not those that were "
-                    f"opened: the chunk {key} was changed or exchanged since; a store must stay as it is while it is "
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} have changed: chunk "
+                    f"{key} was modified or replaced after the store was opened; do not modify a store while it is "
                     "read"
                 )
 
@@ -271,7 +271,7 @@ class Store:
     def array(self, name: str) -> zarr.Array:
         """Open the array `name`, of numbers, as the metadata say that the manifest vouches for."""
         if name not in self.manifest.arrays:
-            raise DataError(f"{self.root}: the array {name!r} is missing")
+            raise DataError(f"{self.root}: array {name!r} is missing")
         place = StorePath(LocalStore(self.root, read_only=True), name)
         try:
             array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
@@ -302,12 +302,11 @@ class Store:
     def _explain(self, array: zarr.Array) -> NoReturn:
         """Raise what is wrong with chunks that are not those of the manifest."""
         if read_manifest(self.root) != self.manifest:
-            raise DataError(f"{self.root}: another store lies here than the one that was opened; open it again")
+            raise DataError(f"{self.root}: the store was replaced after it was opened; open it again")
         for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
             read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
         raise DataError(
-            f"{directory_of(array)}: its chunks are not those that were published: swapped, exchanged or older; "
-            f"{RESTORE}"
+            f"{directory_of(array)}: chunks differ from the published ones: swapped, replaced or older; {RESTORE}"
         )
 
 
@@ -327,12 +326,12 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
         if found == kind:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
-        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
+        hint = "the path does not exist" if not root.exists() else "found no zarr v3 group"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
     elif (found := kind_of(root)) == kind:
         raise DataError(
-            f"{root}: a {kind} without a manifest: an earlier version wrote it, its writing was not completed, or its "
-            f"manifest was lost; {_REWRITE.get(kind, 'start a new run')}"
+            f"{root}: expected a {kind} with a manifest, found none: writing was interrupted, or the manifest was "
+            f"lost; {_REWRITE.get(kind, 'start a new run')}"
         )
     raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
 
@@ -347,7 +346,7 @@ def open_arrays(
     """
     store = open_store(path, kind)
     if digest not in ("", store.manifest.digest):
-        raise DataError(f"{store.root}: another store lies here than the one that was opened; open it again")
+        raise DataError(f"{store.root}: the store was replaced after it was opened; open it again")
     arrays = {name: store.array(name) for name in names}
     return {name: (array, store.digests(name, array)) for name, array in arrays.items()}
 
@@ -401,7 +400,7 @@ def _read_again(
 ) -> NDArray[Any]:
     """Read chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name."""
     if _is_transient(error):
-        _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+        _logger.warning("%s: reading rows %s:%s failed (%s): retrying", array.store_path, start, stop, error)
     values = np.empty((stop - start, *array.shape[1:]), array.dtype)
     for key, piece in _pieces(array, start, stop):
         rows = slice(piece[0].start - start, piece[0].stop - start)
@@ -438,18 +437,16 @@ def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...], digests: 
             read_once,
             times=settings().retries,
             passing=_is_transient,
-            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
+            failed=lambda error: _logger.warning("%s could not be read (%s): retrying", what, error),
             pause_seconds=_RETRY_SECONDS,
         )
     except BigKernelError:
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissingError(f"{what} are missing; restore the chunk {key} from a copy") from error
+            raise ChunkMissingError(f"{what} are missing; restore chunk {key} from a copy") from error
         if not _is_transient(error):
-            raise ChunkCorruptError(
-                f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy"
-            ) from error
+            raise ChunkCorruptError(f"{what} cannot be decoded ({error}); restore chunk {key} from a copy") from error
         raise
 
 
@@ -484,11 +481,11 @@ def read_group(
     store = open_store(path, kind)
     links = [str(entry) for entry in store.root.rglob("*") if entry.is_symlink()]
     if links:
-        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
+        raise DataError(f"{links[0]}: expected a file of the {kind}, found a link")
     arrays = {name: store.array(name) for name in sorted(store.manifest.arrays)}
     wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
     if wanted > limit_bytes:
-        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+        raise DataError(f"{path}: expected arrays of at most {limit_bytes:,} bytes, found {wanted:,}")
     digests = {name: store.digests(name, array) for name, array in arrays.items()}
     for name, array in arrays.items():
         _require_content(array, int(digests[name].sizes.sum()))
@@ -503,11 +500,11 @@ def _require_content(array: zarr.Array, stored_bytes: int) -> None:
     """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
     codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
     if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
-        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
+        raise DataError(f"{array.store_path}: expected codecs that end in crc32c, found {', '.join(codecs)}")
     claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
     if claimed > max(_SMALL_BYTES, stored_bytes * (_ZSTD_RATIO if "zstd" in codecs else 1)):
         raise DataError(
-            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes can hold"
+            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes hold"
         )
 
 
@@ -603,9 +600,9 @@ def publishing(
     """
     target = Path(os.path.abspath(path))
     if os.path.exists(target) and not overwrite:
-        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+        raise DataError(f"{target}: already exists; choose another path or set overwrite")
     if os.path.exists(target) and kind_of(target) != kind:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+        raise DataError(f"{target}: expected a {kind} to replace, found something else; choose another path")
     scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:

@@ -71,13 +71,13 @@ def executing(
         if directory is not None and wanted.monitor:
             write_journal(scope, directory)
         if left_by:
-            emit(Note(f"{directory}: {left_by} died and left its lock, which is taken"))
+            emit(Note(f"{directory}: taking over the lock of {left_by}, which died"))
         if directory is not None:
             emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
             if begun.threads != before.threads:
-                slower = f", which takes longer on {processors()}" if begun.threads > processors() else ""
-                taken = f"solves with {begun.threads} BLAS threads as the run began{slower}"
-                emit(Note(f"{taken}; this process had {before.threads}"))
+                slower = f", slower on {processors()}" if begun.threads > processors() else ""
+                taken = f"solving with {begun.threads} BLAS threads, as at the start of the run{slower}"
+                emit(Note(f"{taken} (this process had {before.threads})"))
         place = None if directory is None else JobDirectory(directory, resume=resume)
         token = execution.set(Execution(client, place))
         stack.callback(execution.reset, token)

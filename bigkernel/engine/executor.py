@@ -86,7 +86,7 @@ class Schedule:
     def name_of(self, node: str) -> str:
         """Name a node in words, for people."""
         if node not in self.covers:
-            return "the job itself"
+            return "the job"
         first, last = self.covers[node]
         rows = f"rows {self.plan.segments[first].start}:{self.plan.segments[last - 1].stop}"
         return rows if node.startswith("0-") else f"the merge of {rows}"
@@ -125,7 +125,7 @@ class RunningSweep:
         """Take the receipts of segments that the run holds, and tell of what it holds that is damaged."""
         for node, wrong in damaged.items():
             name = self.schedule.name_of(node)
-            self.note("damage", f"{name}: what the run holds is damaged and is computed again ({wrong})")
+            self.note("damage", f"{name}: partial result of the run is damaged and will be recomputed ({wrong})")
         for segment in self.schedule.plan.segments:
             node, run = leaf(segment.index), self.task.run
             if run is not None and self.schedule.is_done(node):
@@ -135,9 +135,9 @@ class RunningSweep:
         """Collect the receipt of a finished segment, and tell of the attempts that failed before it."""
         self.receipts.append(receipt)
         for reason in () if receipt.resumed else receipt.retries:
-            self.note("retry", f"{self.schedule.name_of(receipt.node)}: tried again after {reason}")
+            self.note("retry", f"{self.schedule.name_of(receipt.node)}: retried after {reason}")
         if receipt.starts > 1 and not receipt.resumed:
-            self.note("repeat", f"{self.schedule.name_of(receipt.node)}: begun {receipt.starts} times")
+            self.note("repeat", f"{self.schedule.name_of(receipt.node)}: started {receipt.starts} times")
         emit(SegmentDone(receipt, len(self.receipts), len(self.schedule.plan.segments)))
 
     def finish_segment(self, partial: Partial) -> None:

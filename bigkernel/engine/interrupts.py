@@ -50,9 +50,9 @@ def tell_waiting(error: BaseException, segments: int, seconds: float) -> None:
 
     what = f"finishing {segments} segment{'s' * (segments > 1)}"
     if isinstance(error, Terminated):
-        emit(Note(f"{what}, for up to {seconds:g} s"))
+        emit(Note(f"{what} (at most {seconds:g} s)"))
     else:
-        emit(Note(f"{what}; Ctrl-C again to stop"))
+        emit(Note(f"{what}; press Ctrl-C again to stop now"))
 
 
 @contextmanager

@@ -59,7 +59,9 @@ class PredictionWriter:
         values = self.predictor.values(chunk)
         index, rest = divmod(chunk.start, self.chunk_rows)
         if rest:
-            raise DataError(f"{self.path}: row {chunk.start} does not begin a chunk of {self.chunk_rows} rows")
+            raise DataError(
+                f"{self.path}: expected the first row of a chunk of {self.chunk_rows} rows, found row {chunk.start}"
+            )
         rows = {"std": values[:, -1]} if self.std else {}
         values = values[:, :-1] if self.std else values
         rows["prediction"] = stored_form(self.predictor, values, flat=self.flat)
@@ -73,7 +75,7 @@ class PredictionWriter:
 def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
     """Write one whole chunk of every array in `rows` into the unpublished group at `path`."""
     if zarr_arrays.has_manifest(path):
-        raise DataError(f"{path}: is published; write its changed rows as a new store")
+        raise DataError(f"{path}: already published; write changed rows to a new store")
     group = zarr.open_group(path, mode="r+", zarr_format=3)
     for name, values in rows.items():
         array = group[name]
@@ -81,7 +83,7 @@ def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array])
         start = index * chunk_rows
         stop = min(start + chunk_rows, array.shape[0])
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
-            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
+            raise DataError(f"{path}/{name}: expected {stop - start} rows in chunk {index}, found {len(values)}")
         with writing(path):
             array.with_config({"write_empty_chunks": True})[start:stop] = values
 
@@ -140,7 +142,7 @@ def fill(rows: Rows, writer: PredictionWriter) -> None:
     if any(receipt.resumed for receipt in swept.receipts):
         damage = _first_damage(writer.path)
         if damage is not None:
-            emit(Incident("damage", f"{WHAT}: all rows are written again, for what was kept is damaged ({damage})"))
+            emit(Incident("damage", f"{WHAT}: kept rows are damaged ({damage}): writing all rows again"))
             forget(WHAT)
             sweep(rows, writer, what=WHAT)
     _require_chunks(writer.path)

@@ -75,10 +75,10 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> Wor
     if run is not None:
         try:
             if (Path(run) / f".preflight.{token}").read_text() != token:
-                raise OSError("another file of the same name is there")
+                raise OSError("a different file of the same name exists there")
             (Path(run) / f".preflight.{token}.{uuid.uuid4().hex}").write_text(token)
         except OSError as error:
-            wrong.append(f"the run directory {run} is not shared with it, or cannot be written: {error}")
+            wrong.append(f"the run directory {run} is not shared with it, or is not writable: {error}")
     return WorkerState(versions(), processor(), wrong, prints, resident())
 
 
@@ -115,20 +115,24 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
         for name, version in state.versions.items():
             if version != mine[name]:
                 raise ConfigError(
-                    f"worker {address} has {name} {version}, the driver {mine[name]}; install the same versions"
+                    f"worker {address}: found {name} {version}, expected {mine[name]} as on the driver; install the "
+                    "same versions"
                 )
         if state.wrong:
             raise DataError(f"worker {address}: {state.wrong[0]}")
         if state.processor != kind:
             warnings.warn(
-                f"worker {address} computes on {state.processor}, the driver on {kind}: the same job elsewhere may "
-                "differ in the last bits",
+                f"worker {address} runs on {state.processor}, the driver on {kind}: results may differ in the last "
+                "bits from those of another cluster",
                 RuntimeWarning,
                 stacklevel=2,
             )
     prints = {tuple(state.fingerprints) for state in states.values()}
     if len(prints | {tuple(source.fingerprint() for source in rows.stored)}) > 1:
-        raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
+        raise DataError(
+            f"{rows.name}: expected the same data on all workers and the driver, found different data; "
+            "copy or mount it again"
+        )
     client.register_plugin(OneBlasThread())
     held = {address: state.resident for address, state in states.items()}
     return _check_memory(client, steps, held, run, wanted.reserved_bytes)
@@ -167,7 +171,9 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
             found = f"{there} of {count} workers" if there else "no worker"
-            raise StalledError(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
+            raise StalledError(
+                f"{found} connected to {address} within {seconds:g} s; start workers or check their logs"
+            )
         time.sleep(0.1)
 
 
@@ -188,7 +194,7 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
         if run is not None and len(list(run.root.glob(f".preflight.{token}.*"))) < sum(
             isinstance(answer, WorkerState) and not answer.wrong for answer in answers.values()
         ):
-            raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
+            raise DataError(f"{run.path}: files written by workers are not visible to the driver; share the directory")
     except TimeoutError as error:
         raise StalledError(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
     except OSError as error:
@@ -214,4 +220,4 @@ def require_disk(run: Run, steps: Plan, workers: int) -> None:
     """Raise `PlanTooLargeError` where the disk of a run cannot hold the partial results that wait for one another."""
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
-    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "what is kept of partial results")
+    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "storage of partial results")

@@ -130,8 +130,8 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
         now = driver_blas()
         if now != begun:
             warnings.warn(
-                f"{run}: began with {begun} and goes on with {now}: coefficients may differ in their last bits; resume "
-                "where the run began, or start a new one",
+                f"{run}: started with {begun} and resumed with {now}: coefficients may differ in the last bits; "
+                "resume on the original machine, or start a new run",
                 DifferentBlasWarning,
                 stacklevel=4,
             )
@@ -147,8 +147,8 @@ def _recorded_blas(path: Path) -> DriverBlas | None:
         return DriverBlas(int(recorded["threads"]), str(recorded["libraries"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         warnings.warn(
-            f"{path} cannot be read ({error}): with how many BLAS threads the run began is not known, and coefficients "
-            "may differ in their last bits; those of this process are recorded",
+            f"{path} cannot be read ({error}): the number of BLAS threads at the start of the run is unknown, and "
+            "coefficients may differ in the last bits; recording the threads of this process",
             DifferentBlasWarning,
             stacklevel=5,
         )
@@ -189,7 +189,7 @@ class OneBlasThread(WorkerPlugin):
             self._limits = threadpool_limits(limits=1, user_api="blas")
         wrong = {path: threads for path, threads in blas_threads().items() if threads != 1}
         if wrong:
-            raise ConfigError(f"{worker.address}: BLAS keeps more than one thread: {wrong}; set OPENBLAS_NUM_THREADS=1")
+            raise ConfigError(f"{worker.address}: expected one BLAS thread, found {wrong}; set OPENBLAS_NUM_THREADS=1")
 
     def teardown(self, worker: Worker) -> None:
         """Give a process that is not ours its threads back."""

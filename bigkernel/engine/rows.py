@@ -344,7 +344,10 @@ def source_of(values: object, name: str) -> Source:
     values = unwrapped(values, name)
     if is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
-            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+            raise DataError(
+                f"{name}: expected known chunk sizes, found a Dask array with unknown ones; call "
+                "compute_chunk_sizes() first"
+            )
         if values.ndim == 2 and values.numblocks[1] > 1:
             values = values.rechunk({1: -1})
         source: Source = DaskSource(values)
@@ -356,7 +359,7 @@ def source_of(values: object, name: str) -> Source:
         masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if masked is not None and masked.any():
             row = int(np.argwhere(masked)[0, 0])
-            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+            raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
         source = NumpySource(np.asarray(values))
     if source.dtype.kind not in _NUMERIC:
         raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
@@ -392,8 +395,9 @@ def unwrapped(values: object, name: str) -> object:
         return values.data
     if xarray is not None and isinstance(values, xarray.Dataset):
         raise DataError(
-            f"{name}: an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; give one of its variables "
-            "with the dimensions (rows, features), or stack them with to_dataarray() and transpose()"
+            f"{name}: expected an array, found an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; "
+            "pass one of its variables with dimensions (rows, features), or stack them with to_dataarray() and "
+            "transpose()"
         )
     return values
 
@@ -430,8 +434,8 @@ def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
     if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
         kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
         raise DataError(
-            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop or "
-            'encode what is no number, and take astype("float64"), also of the nullable numbers of pandas and Arrow'
+            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop "
+            'or encode other columns, and call astype("float64"), also for nullable dtypes of pandas and Arrow'
         )
     return dtypes.pop()
 
@@ -441,8 +445,8 @@ def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str
     values = np.ascontiguousarray(part.to_numpy())
     if values.shape != shape or values.dtype != dtype:
         raise DataError(
-            f"{name}: {values.shape} values of {values.dtype}, where {shape} of {dtype} were found before; what the "
-            "frame is read from was changed meanwhile, or its schema is not that of its files"
+            f"{name}: expected {shape} values of {dtype} as before, found {values.shape} of {values.dtype}; the "
+            "source of the frame has changed, or its schema differs from that of its files"
         )
     return values
 
@@ -536,7 +540,7 @@ class Rows:
         array([2., 3., 4.])
         """
         if not 0 <= start < stop <= len(self):
-            raise DataError(f"{self.name}: rows {start:,} to {stop:,} were asked for, of {len(self):,}")
+            raise DataError(f"{self.name}: expected rows within 0 to {len(self):,}, found {start:,} to {stop:,}")
         name = f"{self.name}, rows {start:,} to {stop:,}"
         columns = {key: window(source, start, stop) for key, source in self.columns.items()}
         return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
@@ -560,8 +564,8 @@ class Rows:
             now = origin.state()
             if origin.__dict__.setdefault("first_state", now) != now:
                 raise DataError(
-                    f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
-                    "removed); what was summed up is of neither state: fit again when it is at rest"
+                    f"{self.name}: {name} was modified while it was read (a chunk or the file was written, replaced "
+                    "or removed): the sums mix two states; fit again when the data no longer change"
                 )
 
     def part(self, start: int, stop: int) -> Rows:
@@ -666,9 +670,7 @@ class Rows:
         lost = ~np.isfinite(mapped).all(axis=1)
         if lost.any():
             row = int(index[np.argmax(lost)])
-            raise DataError(
-                f"{self.name}: row {row} leaves the range of float64 when it is transformed; scale the rows"
-            )
+            raise DataError(f"{self.name}: row {row} exceeds the range of float64 after the transform; scale the rows")
         return mapped
 
     def sound(self, index: Array) -> Array:
@@ -730,5 +732,5 @@ def as_rows(
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")
         if not source.shape or source.shape[0] != len(rows) or matrix:
-            raise DataError(f"{name}: expected {len(rows)} values to go with the rows, found shape {source.shape}")
+            raise DataError(f"{name}: expected {len(rows)} values, one per row, found shape {source.shape}")
     return replace(rows, columns={**rows.columns, **columns})

@@ -142,8 +142,8 @@ def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Liter
         return "threads"
     if client.asynchronous:
         raise ConfigError(
-            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
-            "asynchronous=True, for instance Client(client.scheduler.address)"
+            "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
+            "Client(client.scheduler.address)"
         )
     return client
 

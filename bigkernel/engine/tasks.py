@@ -86,7 +86,7 @@ def run_segment(task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[
     A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
     cannot be used, or input or output failed more than `task.retries` times.
     """
-    what = f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,"
+    what = f"rows {segment.start}:{segment.stop}: reading the rows or writing their result failed"
     return _retried(task, what, lambda reasons: _accumulate(task, rows, segment, ancestors, reasons))
 
 

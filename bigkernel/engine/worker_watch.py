@@ -32,8 +32,8 @@ SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0
 ASK_SECONDS = 5.0  # how long workers may take to say how they are
 REPLACED_SECONDS = 20.0  # how long a nanny may take to start its worker again before it is not asked what was logged
-_REASONS = {"handle-worker-cleanup": "its process ended or its connection broke", "retire": "it was retired"}
-_FROZEN = "it said nothing for too long and was taken for frozen"
+_REASONS = {"handle-worker-cleanup": "the process ended or lost its connection", "retire": "retired"}
+_FROZEN = "did not respond for too long"
 
 
 class Watch:
@@ -81,7 +81,7 @@ class Watch:
         self.deaths.update({node for key in here for node in self._suspects(key)})
         why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
         why = _FROZEN if address in self._frozen else why
-        again = f"{len(here)} tasks under way and {len(gone)} results are done again"
+        again = f"recomputing {len(here)} running tasks and {len(gone)} results"
         self._lost.append(f"{address}: {why}")
         self._work.note("worker", f"worker {address} lost: {why}; {again}", address)
 
@@ -113,16 +113,18 @@ class Watch:
 
     def _stalled(self, what: str) -> StalledError:
         return StalledError(
-            f"{what} was not finished within {self._stall_seconds} s (bigkernel.stall-seconds); "
-            f"workers: {self.states()}{self._lost_meanwhile()}; finished segments of a run are kept: mend the cluster "
-            "and resume"
+            f"{what} did not finish within {self._stall_seconds} s (bigkernel.stall-seconds); workers: "
+            f"{self.states()}{self._lost_meanwhile()}; finished segments of a run are kept: restore the cluster and "
+            "resume"
         )
 
     def _lost_meanwhile(self) -> str:
         """Name the workers that were lost: one that is ended again and again may not be there to be asked."""
         self.drain()
         return (
-            f"; {len(self._lost)} lost since the sweep began, the last of them {self._lost[-1]}" if self._lost else ""
+            f"; {len(self._lost)} lost since the start of the sweep, most recently {self._lost[-1]}"
+            if self._lost
+            else ""
         )
 
     def _require_alive(self, what: str) -> None:
@@ -131,8 +133,8 @@ class Watch:
             self._work.require_lock()
         if self._client.status != "running":
             raise StalledError(
-                f"the cluster was lost while waiting for {what}: its scheduler is gone (the client is "
-                f"{self._client.status}); start it again and resume"
+                f"lost the connection to the cluster while waiting for {what}: the scheduler is gone (client status: "
+                f"{self._client.status}); restart it and resume"
             )
 
     def _fetch(self, future: Future, what: str) -> object:
@@ -146,7 +148,7 @@ class Watch:
                 self._require_alive(what)
                 if time.monotonic() > deadline:
                     raise StalledError(
-                        f"{what}: its result did not come within {self._stall_seconds} s; workers: "
+                        f"{what}: the result did not arrive within {self._stall_seconds} s; workers: "
                         f"{self.states()}{self._lost_meanwhile()}"
                     ) from error
                 seconds *= 1.5  # the next time it is fetched from the beginning
@@ -154,15 +156,15 @@ class Watch:
     def states(self) -> str:
         """Describe the workers in a line: status, memory, tasks, and when each was last heard of."""
         if self._client.status != "running":
-            return "none, the scheduler is gone"
+            return "none (the scheduler is gone)"
         texts = []
         for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
             metrics, limit = worker["metrics"], worker["memory_limit"]
             tasks = metrics.get("task_counts", {}).get("executing", 0)
             texts.append(
-                f"{address} {worker['status']}, {metrics.get('memory', 0) / 1e6:,.0f}"
-                f"{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {tasks} tasks, heard of "
-                f"{max(0.0, time.time() - worker['last_seen']):.0f} s ago"
+                f"{address} {worker['status']}, "
+                f"{metrics.get('memory', 0) / 1e6:,.0f}{f' of {limit / 1e6:,.0f}' if limit else ''} MB, {tasks} "
+                f"tasks, last seen {max(0.0, time.time() - worker['last_seen']):.0f} s ago"
             )
         return "; ".join(texts) or "none"
 
@@ -176,11 +178,13 @@ class Watch:
         except KilledWorker as error:
             raise self._abandoned(error, run) from error
         except NoWorkerError as error:
-            raise self._stalled(f"{what}, for which no worker was running,") from error
+            raise self._stalled(f"{what} (no worker available)") from error
         except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
-            raise StalledError(f"{what}: the cluster was lost ({error}); start it again and resume") from error
+            raise StalledError(
+                f"{what}: lost the connection to the cluster ({error}); restart it and resume"
+            ) from error
         except OSError as error:
-            raise DataError(f"{what}: a worker could not read or write: {error}") from error
+            raise DataError(f"{what}: a worker failed to read or write: {error}") from error
 
     def receipts(self, nodes: Mapping[Future, str]) -> dict[Future, tuple[Receipt, ...]]:
         """Fetch what `receipts_of` gave of these nodes in one message; or raise a named error."""
@@ -205,15 +209,15 @@ class Watch:
         with suppress(Exception):
             wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_log, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
-            log = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
+            log = next((f"; last log message: {text}" for text in said.values() if text), "")
         named = " or ".join(
             self._schedule.name_of(node)
             for node in sorted(suspects, key=lambda node: [int(n) for n in node.split("-") if n.isdigit()])
         )
         return TaskAbandonedError(
-            f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{log}; "
-            "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
-            "segments of a run are kept: resume does only the rest"
+            f"{named}: abandoned after {error.allowed_failures + 1} worker processes died on it{log}; check these "
+            "rows and the worker's log, and use more memory per worker or smaller chunks; finished segments of a run "
+            "are kept: resume to compute the rest"
         )
 
 

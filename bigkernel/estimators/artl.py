@@ -76,7 +76,7 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         except (TypeError, ValueError):
             first = last = np.nan
         if not (0 < first < np.inf and 0 < last < np.inf):
-            raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
+            raise ConfigError(f"sharpness: expected one or two numbers above 0, found {self.sharpness!r}")
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:

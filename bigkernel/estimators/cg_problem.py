@@ -234,7 +234,7 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
     n, core = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core
     factor = factor_core(core.copy(), min(problem.alphas), n, intercept=problem.with_intercept)
     normal = np.random.RandomState(_SEED).standard_normal((core.width, _PROJECTIONS)) / _PROJECTIONS**0.5
-    features, step = problem.basis.features(), f"drawn for {problem.label}"
+    features, step = problem.basis.features(), f"sampled for {problem.label}"
     return LeverageSample(
         features, problem.targets, factor.half_solve(normal), problem.sample_rows, step, problem.folds
     )

@@ -107,7 +107,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
     require_labels(residual)
     require_squares("y", residual.sums["sse"] + residual.sums["squares"], residual.values)
     if P is None:
-        emit(Note(f"factors of the core of {problem.basis.width:,} landmarks are made"))
+        emit(Note(f"factoring the kernel matrix of {problem.basis.width:,} landmarks"))
         with spent("preconditioner"):
             P = precondition_by_core(problem, float(np.maximum(residual.sums["n"], 1e-300).mean()))
     # of noise each direction that is lost to rounding takes 1/n of the objective
@@ -138,7 +138,7 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
     ids, weight, fold = statistic.sample(problem.sweep(statistic))
     require_some(problem.rows, skipped(problem.reports[-1]))
     require_labelled(len(ids), float(weight.sum()))
-    emit(Note(f"the normal matrix of {len(ids):,} rows is made"))
+    emit(Note(f"computing the normal matrix of {len(ids):,} rows"))
     with spent("preconditioner"):
         return precondition_by_sample(problem, ids, weight, fold)
 
@@ -170,8 +170,11 @@ def _iterate(
         state = step_cg(state, problem.product(state.direction, active, residual), P.solve)
         objective = objective - state.decrease
         history.append(float((state.excess / np.maximum(np.minimum(objective, null), 1e-300)).max()))
-        progress = f"step {len(history)} of at most {stopping.max_iter}: the objective is at most {history[-1]:.1g} of"
-        emit(Note(f"{progress} it above its least value; {stopping.tol:g} is enough"))
+        progress = (
+            f"step {len(history)} of at most {stopping.max_iter}: relative excess of the objective at most "
+            f"{history[-1]:.1g}"
+        )
+        emit(Note(f"{progress} (tol={stopping.tol:g})"))
 
 
 def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) -> tuple[IterativeFit, str]:
@@ -186,16 +189,16 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
     share, error, cancellation = (float(values[0, 0]) for values in errors)
     missed = ""
     if share > tol:
-        advice = "rounding allows no more; take" if result.rounded else "take a larger max_iter,"
+        advice = "rounding error allows no smaller one; use" if result.rounded else "increase max_iter, or use"
         missed = (
-            f"after {steps} steps of conjugate gradients the objective may be {share:.1g} of it above its least "
-            f"value, and tol={tol:g} was asked: {advice} a larger alpha, or solver='direct'"
+            f"conjugate gradients stopped after {steps} steps with a relative excess of the objective up to "
+            f"{share:.1g}, above tol={tol:g}: {advice} a larger alpha, or solver='direct'"
         )
     elif cancellation > max(PROMISE, error):
         warnings.warn(
-            f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: "
-            "landmarks are much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger "
-            "alpha, dtype='float64' or solver='direct'",
+            f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: the "
+            "landmarks are nearly dependent under the kernel, and their coefficients cancel; use fewer landmarks, a "
+            "larger alpha, dtype='float64' or solver='direct'",
             AccuracyWarning,
             stacklevel=3,
         )

@@ -463,7 +463,7 @@ class Fitted(Generic[V]):
         return cast(V, value)
 
     def __set__(self, estimator: object, value: V) -> None:
-        raise AttributeError(f"{self.name} of {type(estimator).__name__} is read from its fit and cannot be set")
+        raise AttributeError(f"{self.name} of {type(estimator).__name__} is a fitted attribute and cannot be set")
 
 
 def found_at(state: object, path: str) -> object | None:

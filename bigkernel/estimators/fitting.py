@@ -171,7 +171,9 @@ class Method(Generic[R, S]):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        raise ConfigError(f"{self.name}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV")
+        raise ConfigError(
+            f"{self.name}: its penalty is not supported by SweepSearchCV; use scikit-learn's GridSearchCV"
+        )
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
@@ -208,7 +210,8 @@ class Method(Generic[R, S]):
         width = self.landmark_count(before.basis)
         if columns.fourier:
             raise ConfigError(
-                f"with_landmarks: landmarks={columns.landmarks!r} are random features; fit with a smaller n_landmarks"
+                f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "
+                "smaller n_landmarks"
             )
         if not 1 <= count <= width:
             raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
@@ -274,11 +277,13 @@ class Trial(ABC):
         if errors is None or finer is None:
             return False
         off = (
-            f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
+            f"estimated {self.basis.dtype} error {errors.total:.1g} exceeds {ENOUGH:.1g}"
+            if errors.total > ENOUGH
+            else "some directions are lost in rounding error"
         )
-        what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
+        what = ("computing" if finer.dtype == "float64" else "accumulating") + " in float64"
         self.basis = finer
-        self.notes.append(f"{off}: swept again with {what}")
+        self.notes.append(f"{off}: {what}")
         return True
 
     @abstractmethod
@@ -347,8 +352,8 @@ class FitTrial(Trial, Generic[R, S]):
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
         """See `Trial`; with a warning."""
-        off, _, what = self.notes.pop().partition(": swept again with ")
-        note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"
+        off, _, what = self.notes.pop().partition(": ")
+        note = f"{off}, and {what} does not fit in memory: {error}"
         self.solved.diagnostics.notes.append(note)
 
     def factor_rows(self) -> None:
@@ -450,7 +455,7 @@ def report_solve(
     # "gcv" asks for what serves with the moments as they are
     if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
-        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; take {advice}a larger alpha")
+        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; use {advice}a larger alpha")
     diagnostics.warn()
     return {**diagnostics.report(), **basis.figures()}
 

@@ -49,8 +49,8 @@ class Graph:
         summed, wanted = fit.neighbors, self.neighbors_among(fit.basis.width)
         if None not in (summed, wanted) and summed != wanted:
             raise ConfigError(
-                f"n_neighbors={self.n_neighbors}: the rows that are summed meet in {summed} landmarks each, and one "
-                f"graph has one number; set n_neighbors={summed}, or fit again"
+                f"n_neighbors={self.n_neighbors}: expected {summed}, as in the fitted statistics; set "
+                f"n_neighbors={summed}, or fit again"
             )
 
     def laplacian(self, problem: Problem, whitening: Whitening) -> Array | None:
@@ -59,7 +59,7 @@ class Graph:
             return None
         total = problem.statistics
         if "anchors" not in total:
-            raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
+            raise ConfigError(f"manifold={self.manifold}: fitted without a graph (manifold=0); fit again")
         # about one point both, which a Laplacian does not see
         return whitening.rotate(laplacian(np.sum(total["G"], axis=0), total["anchors"], total["degrees"]))
 
@@ -71,6 +71,6 @@ def refuse_graph(landmarks: object, manifold: float, *, fourier: bool) -> None:
     """Raise `ConfigError` for a graph among random features."""
     if fourier and manifold > 0:
         raise ConfigError(
-            f"landmarks={landmarks!r}: random features have no landmarks for the graph to meet in; expected "
-            "manifold=0, or another choice of landmarks"
+            f"landmarks={landmarks!r}: random features have no landmarks for an anchor graph; set manifold=0, or use "
+            "another choice of landmarks"
         )

@@ -54,7 +54,9 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
         labels = labels and labels.reduced(whitening)
         values, W = components(aligned, labels, self.n_components, number(self.alpha), diagnostics=diagnostics)
         if not len(values):
-            raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
+            raise DataError(
+                "JDA: found no component, as the rows do not differ under the kernel; expected rows that vary"
+            )
         return AlignedComponents(
             coef=whitening.expand(W),
             intercept=-aligned.mean @ W,

@@ -40,7 +40,7 @@ Alpha = float | str | Array  # a number, one for each target, or "gcv"
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
-ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
+ADVICE = "similar landmarks and weak components; use fewer of either, a narrower kernel or a larger alpha"
 _STEP = 2.0**-30  # relative, by which points are moved to see how their rounding moves values
 _POINTS = 64
 
@@ -68,7 +68,7 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
     swept, probe = sweep(rows, statistic, what=what), statistic.probe
     if probe is None or probe.every == 1 or swept.total["probed_rows"].any() or not swept.total["rows"].any():
         return swept
-    emit(Note("no row was among those that the probe of the sums was to see: the rows are swept again"))
+    emit(Note("the sampled windows held no row of the rounding probe: repeating the sweep with all windows"))
     return sweep(rows, replace(statistic, probe=replace(probe, every=1)), what=what)
 
 
@@ -199,9 +199,9 @@ def rounding_note(problem: Problem | ExactProblem, solution: Solution, diagnosti
     values = "moments" if isinstance(problem, Problem) else "kernel values"
     condition = diagnostics.figures.get("core_condition")
     return (
-        f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{diagnostics.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
-        + ("" if condition is None else f"; the core has the condition {condition:.1e}")
+        f"{basis.kernel.name} kernel: the rounding error of the {values} in {basis.dtype} is up to "
+        f"{diagnostics.rounding:.2g}, more than alpha = {np.min(solution.alpha):.3g}"
+        + ("" if condition is None else f"; condition number of the kernel matrix of the landmarks {condition:.1e}")
     )
 
 
@@ -243,14 +243,18 @@ def factor_rows(
     features = basis.centred()
     assert before.errors is not None
     off, doubt = before.errors.total, before.errors.doubt
-    note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
+    note = (
+        f"estimated error {off:.1g} exceeds {ENOUGH:.1g}"
+        if not off <= ENOUGH
+        else (f"estimated error may reach {doubt:.1g}")
+    )
     try:
-        emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
+        emit(Note(f"{name}: {note}: computing a QR factorisation of the rows"))
         swept = sweep(data.rows, QRStatistic(features, data.labels), what="qr")
     except PlanTooLargeError as error:
-        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
+        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit in memory: {error}")
         return None
-    notes.append(f"{note}: swept again for a QR factorisation of the rows")
+    notes.append(f"{note}: used a QR factorisation of the rows")
     zero = np.zeros(features.width)
     centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)

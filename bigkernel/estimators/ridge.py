@@ -83,15 +83,15 @@ def why_not_cg(method: RidgeMethod, columns: BasisChoice) -> str:
     """Say why conjugate gradients cannot fit this, or nothing."""
     alpha, kernel = method.alpha, columns.kernel
     if method.probability:
-        return "probability=True needs the m×m sums of folds; take solver='direct'"
+        return "probability=True needs the m×m sums of folds; use solver='direct'"
     if columns.exact:
-        return "the exact form is solved directly; set n_landmarks"
+        return "an exact fit is solved directly; set n_landmarks"
     if np.ndim(alpha):
-        return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
+        return "all targets share one penalty; pass one number for alpha, or use solver='direct'"
     if isinstance(alpha, str):
-        return "alpha='gcv' chooses from m×m sums; give a number, or search a grid by SweepSearchCV with cv=0.2"
+        return "alpha='gcv' needs m×m sums; pass a number, or search a grid with SweepSearchCV and cv=0.2"
     if not alpha > 0:
-        return f"expected a number above 0 for alpha, found {alpha!r}"
+        return f"alpha: expected a number above 0, found {alpha!r}"
     return "" if kernel.positive else f"the {kernel.name} kernel is not positive definite"
 
 
@@ -110,7 +110,7 @@ def choose_solver(
         return None, ""
     m, auto, refusal = columns.width_for(rows), solver == "auto", why_not_cg(method, columns)
     if auto and m < AUTO_LEAST:
-        return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
+        return None, f"direct below {AUTO_LEAST:,} landmarks, which keeps the sums for partial_fit and refit"
     if refusal:
         return None, refusal
     choice = choose_preconditioner(*rows.shape, m, models * data.labels.width, method.by_cg.tol, trained)
@@ -118,7 +118,7 @@ def choose_solver(
         return choice, ""
     float64 = columns.dtype == "float64" or (columns.dtype == "auto" and rows.dtype == np.float64)
     direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
-    costs = f"{choice.flops / 1e12:.3g} TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve"
+    costs = f"{choice.flops / 1e12:.3g} TFLOP for cg, {direct / 1e12:.3g} for direct"
     return choice if choice.flops < direct else None, costs
 
 
@@ -142,7 +142,7 @@ def fit_by_cg(
     with solving(method):
         fit, missed = solve_by_cg(equations, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
-        emit(Note(f"{missed}: solved directly instead"))
+        emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
             return fit_moments(method, data, basis, choose=columns.dtype == "auto")
     if missed:

@@ -75,12 +75,9 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         landmarks, manifold = columns.landmarks, self.graph.manifold
         refuse_graph(landmarks, manifold, fourier=columns.fourier)
         if manifold > 0 and (columns.exact or self.of_landmarks):
-            raise ConfigError("manifold: rows meet in landmarks; expected n_landmarks and eigenfunctions of all rows")
+            raise ConfigError("manifold: the graph needs landmarks; set n_landmarks and eigenfunctions='all'")
         if columns.fourier and self.of_landmarks:
-            raise ConfigError(
-                f"landmarks={landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
-                "eigenfunctions='all'"
-            )
+            raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`; with the anchors of a graph, where there is one."""
@@ -96,7 +93,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
         """See `Method`; refused with a graph, which depends on all landmarks."""
         if self.graph.manifold > 0:
-            raise ConfigError(f"with_landmarks: manifold={self.graph.manifold}, a graph of all landmarks; fit again")
+            raise ConfigError(
+                f"with_landmarks: not supported with manifold={self.graph.manifold}, whose graph joins "
+                "all landmarks; fit again"
+            )
         return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
@@ -147,7 +147,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
 
     def penalty(self) -> Penalty:
         if self.graph.manifold > 0:
-            raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
+            raise ConfigError("manifold: graphs are not supported by SweepSearchCV; use scikit-learn's GridSearchCV")
         return Penalty(self.alpha, n_components=self.n_components)
 
     def coordinates(

@@ -55,7 +55,7 @@ class ViewChoice(BasisChoice):
         order = check_random_state(self.random_state).permutation(basis.width)
         order = order[: 2 * (len(order) // 2)]  # some choices find fewer than are asked
         if not len(order):
-            raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
+            raise DataError(f"landmarks={self.landmarks!r}: expected at least two landmarks for two views, found one")
         return replace(basis, landmarks=basis.landmarks[order])
 
     def count_for(self, rows: Rows) -> int:
@@ -63,11 +63,11 @@ class ViewChoice(BasisChoice):
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
             if not count or count % 2 or self.count not in (None, count // 2):
-                wanted = "an even number" if self.count is None else 2 * self.count
-                raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
+                wanted = "an even number of" if self.count is None else 2 * self.count
+                raise DataError(f"landmarks: expected {wanted} landmarks for two views, found {count}")
             return count
         if len(rows) < 2:
-            raise DataError(f"{rows.name}: two views need two rows at least, and n_samples = {len(rows)}")
+            raise DataError(f"{rows.name}: expected at least two rows for two views, found n_samples = {len(rows)}")
         return 2 * (min(LANDMARKS, max(1, len(rows) // 2)) if self.count is None else self.count)
 
 
@@ -83,7 +83,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def check_settings(self, columns: BasisChoice) -> None:
         if columns.fourier:
             raise ConfigError(
-                f"landmarks={columns.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
+                f"landmarks={columns.landmarks!r}: random features are not supported by XNV; use a choice of landmarks"
             )
 
     @property

@@ -101,7 +101,7 @@ class Board:
             self._sweeps[token] = job.id
             text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments"
             resumed = whole(message.get("resumed", 0))
-            job.note("start", f"{text}, {resumed:,} of which the run holds" if resumed else text, now)
+            job.note("start", f"{text}, {resumed:,} resumed from the run" if resumed else text, now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
@@ -144,7 +144,7 @@ class Board:
         """Note that a driver's connection has ended: its jobs that did not end are lost."""
         for job in list(self.jobs.values()):
             if job.driver == driver and job.state == "running":
-                self._end(job, "lost", now, "its driver ended or its connection broke")
+                self._end(job, "lost", now, "the driver ended or lost its connection")
 
     def _end(self, job: Job, state: str, now: float, error: str = "") -> None:
         job.end(state, now, error)

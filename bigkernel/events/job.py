@@ -296,4 +296,4 @@ def emit(event: Event) -> None:
 
 
 def _warn(error: Exception) -> None:
-    warnings.warn(f"an observer of the job failed and is dropped: {error!r}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"dropping an observer of the job that failed: {error!r}", RuntimeWarning, stacklevel=3)

@@ -47,7 +47,7 @@ class Monitor(SchedulerPlugin):
                 except Exception as error:
                     if not self._failed:  # once: what sends one strange message sends many
                         kind = type(error).__name__
-                        _log.warning("a message about a job is not understood: %s: %s", kind, error)
+                        _log.warning("ignoring an invalid message about a job: %s: %s", kind, error)
                     self._failed = True
         elif topic == "all" and action == "remove-worker":
             self._release(msg)

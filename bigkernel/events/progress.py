@@ -38,7 +38,7 @@ def whole(value: Any) -> int:
 def shallow(value: Any, depth: int = 20) -> Any:
     """Return nested figures of a message; a ValueError where they are nested too deeply."""
     if depth == 0:
-        raise ValueError("figures are nested too deeply")
+        raise ValueError("figures nested too deeply")
     for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         shallow(item, depth - 1)
     return value

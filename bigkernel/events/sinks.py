@@ -69,7 +69,7 @@ def install_monitor(client: Client, *, shown: bool = True) -> bool:
                 client.run_on_scheduler(show_scheduler)
             _installed[client] = True
         except Exception as error:
-            _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
+            _log.warning("no monitoring: the scheduler refused the plugin (%s: %s)", type(error).__name__, error)
             _installed[client] = False
     return _installed[client]
 
@@ -94,7 +94,7 @@ def _show(name: str, subject: object) -> None:
         try:
             view.load()(subject)
         except Exception as error:
-            _log.warning("%s: nothing is shown of %s (%s: %s)", view.value, subject, type(error).__name__, error)
+            _log.warning("%s: monitoring of %s failed (%s: %s)", view.value, subject, type(error).__name__, error)
 
 
 class Relay:

@@ -13,7 +13,7 @@ LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
 def require_image(height: int, width: int) -> None:
     """Raise `ConfigError` where images of such sides cannot be worked on."""
     if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
-        raise ConfigError(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
+        raise ConfigError(f"images: expected sides of 1 to {LONGEST_SIDE:,} pixels, found {height}×{width}")
 
 
 def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
@@ -29,9 +29,9 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
     if image_shape is None:
         side = math.isqrt(d)
         if side * side != d:
-            raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
+            raise DataError(f"rows of {d} features are not square images; set image_shape=(height, width)")
         return side, side
     height, width = (int(side) for side in image_shape)
     if height * width != d:
-        raise DataError(f"image_shape {height}×{width} is {height * width} pixels, but rows have {d}")
+        raise DataError(f"image_shape: {height}×{width} is {height * width} pixels, but rows have {d}")
     return height, width

@@ -58,7 +58,7 @@ class PatchGrid:
         if self.patch > min(self.height, self.columns):
             raise DataError(
                 f"patches of {self.patch}×{self.patch} pixels do not fit in images of {self.height}×{self.columns}; "
-                "take smaller patches, or fewer layers"
+                "use smaller patches, or fewer layers"
             )
 
     @property
@@ -235,14 +235,16 @@ class PatchFeatures:
         for before, after in pairwise(self.layers):
             grid = after.grid
             if (*before.grid.cells, len(before.landmarks)) != (grid.height, grid.columns, grid.channels):
-                raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
+                raise ConfigError(
+                    "layers: expected the image of each layer to match the cells and landmarks of the previous layer"
+                )
 
     def width(self, d: int) -> int:
         grid = self.layers[0].grid
         if d != grid.image_width:
             raise DataError(
                 f"{self.name}: expected rows of {grid.height}×{grid.columns} pixels of {grid.channels} channels = "
-                f"{grid.image_width} numbers, found {d} features; give image_shape=(height, width, channels)"
+                f"{grid.image_width} values, found {d} features; set image_shape=(height, width, channels)"
             )
         return self.layers[-1].width
 

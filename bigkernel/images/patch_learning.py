@@ -136,7 +136,7 @@ def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: 
     patches = total["patches"][np.argsort(total["order"])]
     if not len(patches):
         raise DataError(
-            f"{rows.name}: no patch of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows has any contrast, so "
-            "that there is nothing to learn; look at the images, or take larger patches"
+            f"{rows.name}: all patches of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows are constant; check "
+            "the images, or use larger patches"
         )
     return np.asarray(patches[np.sort(rng.permutation(len(patches))[:count])])

@@ -57,7 +57,7 @@ class _ImageMap:
         if d != self.height * self.columns:
             raise DataError(
                 f"{self.name}: expected rows of {self.height}×{self.columns} = {self.height * self.columns} pixels, "
-                f"found {d} features; give image_shape=(height, width)"
+                f"found {d} features; set image_shape=(height, width)"
             )
 
     @property

@@ -73,7 +73,9 @@ class Kernel:
         for key, value in params.items():
             name, _, rest = key.partition("__")
             if key not in self.get_params():
-                raise ConfigError(f"{self.name} kernel has no parameter {key!r}; it has {sorted(self.get_params())}")
+                raise ConfigError(
+                    f"{self.name} kernel: unknown parameter {key!r}; expected one of {sorted(self.get_params())}"
+                )
             if rest:
                 getattr(self, name).set_params(**{rest: value})
             else:
@@ -98,7 +100,10 @@ class Kernel:
         X = np.atleast_2d(np.asarray(X))
         other = X if Z is None else np.atleast_2d(np.asarray(Z))
         if X.shape[1] != other.shape[1]:
-            raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
+            raise DataError(
+                f"{self.name} kernel: expected the same number of features in X and Z, found "
+                f"{X.shape[1]} and {other.shape[1]}"
+            )
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
         bound = self.resolve(other).bind(other, dtype)
         if Z is not None:
@@ -116,7 +121,7 @@ class Kernel:
 
     def widths(self) -> tuple[float, Array | None]:
         """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
-        raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
+        raise TypeError(f"{self.name}: expected a kernel of the Euclidean distance")
 
     def finish(self, strip: Array) -> None:
         """Turn a strip of the argument into values, in place; here it holds values already."""
@@ -310,8 +315,8 @@ def require_range(kernel: str, dtype: DTypeLike, gamma: float) -> None:
     limits = np.finfo(np.dtype(dtype))
     if not _FAR * float(limits.tiny) < gamma < float(limits.max) / _FAR:
         raise DataError(
-            f"{kernel} kernel: gamma = {gamma:.1e} is at an end of the range of {limits.dtype}; expected "
-            f"{_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e}; use dtype='float64', or scale the rows"
+            f"{kernel} kernel: expected gamma from {_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e} "
+            f"in {limits.dtype}, found {gamma:.1e}; use dtype='float64', or scale the rows"
         )
 
 
@@ -319,8 +324,8 @@ def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
     """Raise `DataError` where rounding to `dtype` moves distances by a hundredth of a bandwidth or more."""
     if not blur < 0.01:
         raise DataError(
-            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
+            f"{kernel} kernel: rounding error of the distances between landmarks in {dtype} is {blur:.1e} bandwidths "
+            "(expected below 0.01); use dtype='float64', scale or shift the rows, or use a larger bandwidth"
         )
 
 
@@ -560,6 +565,6 @@ class OnColumns(_Made):
         whole = chosen.ndim == 1 and len(chosen) and chosen.dtype.kind in "iuf" and (chosen == np.round(chosen)).all()
         if not whole or len(np.unique(chosen)) < len(chosen) or not 0 <= chosen.min() <= chosen.max() < n_features:
             raise ConfigError(
-                f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"
+                f"columns kernel: expected distinct columns from 0 to {n_features - 1}, found {self.columns!r}"
             )
         return chosen.astype(np.int64)

@@ -83,7 +83,7 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     b, p = block.shape
     if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
         raise ValueError(
-            f"syrk: C-contiguous (b, p) and (p, p) of one dtype expected, found {block.shape}, {out.shape}"
+            f"syrk: expected C-contiguous (b, p) and (p, p) of one dtype, found {block.shape}, {out.shape}"
         )
     if not b or not p:
         if not accumulate:
@@ -191,7 +191,7 @@ def congruent(A: Array, lower: Array) -> Array:
     m, routine = len(A), _routine("dsygst")
     for given in (A, lower):
         if not (given.flags.f_contiguous and given.dtype == np.float64):
-            raise ValueError(f"float64 in column order expected, found {given.dtype} of strides {given.strides}")
+            raise ValueError(f"expected float64 in column order, found {given.dtype} of strides {given.strides}")
     if routine is None:
         return np.asarray(linalg.lapack.dsygst(A, lower, itype=1, lower=1, overwrite_a=1)[0])
     if m:

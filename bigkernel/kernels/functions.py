@@ -308,7 +308,7 @@ def as_kernel(
 
 def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
-        raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
+        raise ConfigError(f"kernel: expected a kernel object or a name, found class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
         raise ConfigError(f"gamma: expected a number above 0, 'scale' or 'auto', found {gamma!r}")
     if callable(kernel) or kernel in PAIRWISE:
@@ -319,7 +319,7 @@ def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float)
         raise ConfigError(f"kernel: expected a kernel object or a name, found {type(kernel).__name__}")
     name = {"rbf": "gaussian", "poly": "polynomial"}.get(kernel, kernel)
     if name not in KERNELS:
-        raise ConfigError(f"kernel: {kernel!r} is none of {', '.join(sorted(KERNELS))} (or rbf, poly)")
+        raise ConfigError(f"kernel: {kernel!r} is not one of {', '.join(sorted(KERNELS))} (or rbf, poly)")
     length = gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5
     params: Mapping[str, object] = {
         "gaussian": {"sigma": length},

@@ -59,12 +59,12 @@ class Precomputed(_Given):
         if K.shape[0] != K.shape[1]:
             raise ConfigError(
                 f"kernel='precomputed': expected the values (n, n) of all n rows of the fit, found {K.shape}; "
-                "landmarks, and rows that are left out, ask for a kernel that can be computed"
+                "landmarks and held-out rows need a kernel function"
             )
         far = np.abs(K - K.T).max(initial=0.0)
         if not far <= _SYMMETRIC * np.abs(K).max(initial=0.0):
             raise DataError(
-                f"kernel='precomputed': the matrix is not symmetric; k(x, z) and k(z, x) differ by {far:.3g}"
+                f"kernel='precomputed': expected a symmetric matrix, found k(x, z) and k(z, x) that differ by {far:.3g}"
             )
         return self
 
@@ -73,9 +73,7 @@ class Precomputed(_Given):
 
     def diag(self, X: Array) -> Array:
         if np.shape(X)[0] != np.shape(X)[1]:
-            raise ConfigError(
-                "kernel='precomputed': k(x, x) of other rows than those of the fit is not known; take another kernel"
-            )
+            raise ConfigError("kernel='precomputed': k(x, x) is unknown for rows outside the fit; use another kernel")
         return np.asarray(np.diagonal(X), np.float64)
 
 
@@ -114,7 +112,7 @@ class Pairwise(_Given):
         elif not callable(self.metric) or isinstance(self.metric, Kernel):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         elif self.gamma is not None:
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}")
+            raise ConfigError(f"pairwise kernel: gamma is only used with chi2, found {self.gamma!r}")
         return self
 
     def _check_named(self) -> None:
@@ -122,7 +120,7 @@ class Pairwise(_Given):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         number = isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < np.inf
         if self.gamma is not None and not (self.metric == "chi2" and number):
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
+            raise ConfigError(f"pairwise kernel: expected gamma above 0 for chi2, found {self.gamma!r}")
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         return super().bind(_of_length_one(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
@@ -158,7 +156,7 @@ class Pairwise(_Given):
         if found.shape != (len(x), len(points)):
             raise DataError(f"{self.formula()} kernel: expected values {len(x), len(points)}, found {found.shape}")
         if not np.isfinite(found).all():
-            raise DataError(f"{self.formula()} kernel: it gives NaN or infinity for finite rows")
+            raise DataError(f"{self.formula()} kernel: returned NaN or infinity for finite rows")
         return found
 
     def formula(self) -> str:
@@ -197,7 +195,7 @@ def _by_pairs(function: Callable[..., ArrayLike], X: Array, Z: Array) -> Array:
             out[i, j] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
+                f"{_called(function)} kernel: expected a number for a pair of rows, found {type(value).__name__}"
             ) from error
     return out
 

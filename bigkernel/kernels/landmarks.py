@@ -58,7 +58,7 @@ def _replace_bad(drawn: Ids, n_rows: int, rng: np.random.RandomState, sound: Cal
     while len(kept) < wanted:
         left = n_rows - len(tried)
         if not left and not len(kept):
-            raise DataError(f"n_landmarks={wanted}: only 0 of {n_rows} rows are without NaN or infinity")
+            raise DataError(f"n_landmarks={wanted}: expected rows without NaN or infinity, found none among {n_rows}")
         if not left:
             break
         # more each time: the number of draws grows with the logarithm of the rows, whatever share of them is bad
@@ -86,9 +86,7 @@ def _draw(n_rows: int, n_landmarks: int, rng: np.random.RandomState) -> Ids:
 def require_count(n_rows: int, n_landmarks: int) -> None:
     """Raise `DataError` unless 1 ≤ n_landmarks ≤ n_rows."""
     if not 1 <= n_landmarks <= n_rows:
-        raise DataError(
-            f"n_landmarks={n_landmarks}: expected from 1 to the number of rows to draw from, n_samples = {n_rows}"
-        )
+        raise DataError(f"n_landmarks={n_landmarks}: expected from 1 to the number of rows (n_samples = {n_rows})")
 
 
 def as_landmarks(landmarks: ArrayLike, n_features: int) -> Array:

@@ -84,8 +84,8 @@ def check_positive_definite(
         raise DataError(f"X: expected rows (n, d), n at least 1, found an array of shape {X.shape}")
     if 8 * len(X) ** 2 > LIMIT_BYTES:
         raise PlanTooLargeError(
-            f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; give a sample of some "
-            "thousands of rows"
+            f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; pass a sample of a few "
+            "thousand rows"
         )
     if not np.isfinite(X).all():
         raise DataError(f"X: row {int(np.argmin(np.isfinite(X).all(axis=1)))} contains NaN or infinity")
@@ -97,7 +97,7 @@ def check_positive_definite(
         raise DataError(f"kernel: expected a matrix of shape ({len(X)}, {len(X)}), found {K.shape}")
     if not np.isfinite(K).all():
         row = int(np.argmin(np.isfinite(K).all(axis=1)))
-        raise DataError(f"kernel: the row {row} of its Gram matrix is not finite")
+        raise DataError(f"kernel: row {row} of its Gram matrix is not finite")
     largest = float(np.abs(K).max())
     asymmetry = float(np.abs(K - K.T).max()) / (largest or 1.0)
     values = linalg.eigvalsh((K + K.T) / 2)[::-1]
@@ -132,6 +132,6 @@ def negative_note(values: Array, kernel: str, *, tolerance: float | None = None)
         return ""
     kept = int(np.sum(values > tolerance * np.abs(values).max()))
     return (
-        f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
-        f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept"
+        f"{kernel} kernel: the kernel matrix is not positive semi-definite; dropping its negative eigenvalues "
+        f"({mass:.1%} of the sum of absolute values), keeping {kept} of {len(values)} directions"
     )

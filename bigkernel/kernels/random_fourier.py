@@ -87,13 +87,13 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
         return Spectrum(kernel.name, scales, degrees, seed, n_features, orthogonal)
     if not isinstance(kernel, Laplacian):
         raise ConfigError(
-            f"{kernel.name} kernel: random Fourier features are of kernels of x − z; expected a gaussian, matern or "
+            f"{kernel.name} kernel: random Fourier features need a kernel of x − z; expected a gaussian, matern or "
             "laplacian kernel"
         )
     if orthogonal:
         raise ConfigError(
-            "laplacian kernel: its spectrum changes when it is rotated, so that orthogonal frequencies would be those "
-            "of another kernel; expected orthogonal=False, or a gaussian or matern kernel"
+            "laplacian kernel: orthogonal frequencies need a rotation-invariant kernel; set orthogonal=False, or use "
+            "a gaussian or matern kernel"
         )
     return Spectrum(kernel.name, (float(kernel.gamma),), 0, seed, n_features)
 

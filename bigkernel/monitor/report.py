@@ -30,7 +30,7 @@ from bigkernel.monitor.page import render
 State = dict[str, Any]
 
 NAME = "report.html"
-_DIED = "its driver died"
+_DIED = "the driver died"
 _LATEST = 1e11  # seconds since 1970, about the year 5100
 _MOST_DETAILED = 40  # sweeps whose segments are shown, the longest
 _DETAILS = ("stops", "states", "fractions", "running_on", "ran_on", "attempts", "rate_history")
@@ -164,14 +164,14 @@ class RunReader:
             try:
                 found = survey(self.path)
             except DataError:
-                gaps.append("No sweep has begun.")
+                gaps.append("No sweep has started.")
         other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
         known = bool(jobs) and not other
         if not known:
             self._died = ""
-            gaps.append("The last attempt left no journal: what it did is known from its receipts only.")
+            gaps.append("The last attempt left no journal; its progress is known from receipts only.")
         if self._damaged:
-            gaps.append(f"{self._damaged:,} lines of the journal are damaged and left out.")
+            gaps.append(f"{self._damaged:,} damaged lines of the journal are left out.")
         state, command = _state(jobs if known else [], holder, found), command_of(self.path)
         if command and state in ("interrupted", "failed") and "--resume" not in command:
             command.append("--resume")
@@ -198,7 +198,7 @@ class RunReader:
             job = read_sealed(Path(found.path) / "manifest.json").get("job")
             settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
         except (OSError, ValueError):
-            gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
+            gaps.append(f"{name}/manifest.json is damaged: the settings are unknown.")
         counts = ("state", "segments", "segments_done", "rows", "rows_done")
         return {"name": name, **{key: getattr(found, key) for key in counts}, "settings": settings}
 

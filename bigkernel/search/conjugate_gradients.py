@@ -93,7 +93,7 @@ class CGSweep(Sweep):
         """See `Sweep`; in this process too."""
         room = settings().memory_limit_bytes
         if any(self.state_bytes(data.targets, part) > room for part in parts):
-            raise PlanTooLargeError(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
+            raise PlanTooLargeError(f"a step of conjugate gradients does not fit into {room / 1e6:,.0f} MB")
         super().require_room(data, parts, scoring)
 
     def halves(self) -> list[Sweep]:
@@ -111,7 +111,7 @@ class CGSweep(Sweep):
             one, part = pair
             assert isinstance(one, CGSweep)
             if heavy(one):
-                raise PlanTooLargeError("the preconditioners of the penalties do not fit")
+                raise PlanTooLargeError("the preconditioners of the penalties do not fit into memory")
             if part.folds.count > 1 or len(one.candidates) > 1:
                 one.require_room(data, [part], scoring)
 
@@ -130,7 +130,7 @@ class CGSweep(Sweep):
         targets, rows, choice = data.targets, partition.attach(data.rows), self.choice
         steps, number = plan_sweep(rows, self.products(targets, partition)), choice.sweeps
         held = driver_bytes(int(self.lead.basis.width), choice, self.factors) + self.state_bytes(targets, partition)
-        what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(choice.rows)}, "
+        what += f"about {number} sweeps of conjugate gradients with the {describe_preconditioner(choice.rows)}, "
         what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
         sampled = [plan_sweep(rows, statistic).task_bytes for statistic in self.samples(targets)]
         yield PlanLine(what, steps.flops, max(steps.task_bytes, *sampled, 0), number, held)
@@ -140,8 +140,8 @@ class CGSweep(Sweep):
         solved, steps = self._solve_folds(data, partition)
         emit(
             Note(
-                f"conjugate gradients: {len(self.candidates)} penalties and {len(partition.splits)} folds of a kernel "
-                f"took {steps} steps, side by side"
+                f"conjugate gradients: {steps} steps for {len(self.candidates)} penalties and "
+                f"{len(partition.splits)} folds of a kernel"
             )
         )
         c, width = data.targets.width, int(self.lead.basis.width)

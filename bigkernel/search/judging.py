@@ -26,7 +26,7 @@ from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
-from bigkernel.solvers.residuals import PROMISE, Errors
+from bigkernel.solvers.residuals import Errors
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
 
@@ -167,9 +167,9 @@ class Work:
 
 
 def _say_again(trials: list[KernelTrial], count: int) -> None:
-    what = trials[0].notes[-1].rpartition("swept again with ")[2]
-    off = f"some predictions would be off by more than {PROMISE:g}, or rounding hides directions"
-    emit(Note(f"{len(trials)} of {count} kernels are swept again with {what}: {off}"))
+    what = trials[0].notes[-1].rpartition(": ")[2]
+    off = "estimated error too large, or some directions lost in rounding error"
+    emit(Note(f"{len(trials)} of {count} kernels: {off}; {what}"))
 
 
 # -- scores that need predictions --------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
             raise PlanTooLargeError(
-                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values, and {room / 1e6:,.0f} MB are allowed"
+                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values exceed the limit of {room / 1e6:,.0f} MB"
             )
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
@@ -204,9 +204,9 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         return split_to_fit(Sweep(one.members), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
-            f"scoring: {', '.join(scoring.scorers)} need the values of a candidate at all held-out rows at once, "
-            f"which memory does not hold ({error}); take a score that sums over rows (accuracy, r2, ...), or hold "
-            "fewer rows out (cv=0.1)"
+            f"scoring: {', '.join(scoring.scorers)} need the predictions for all held-out rows at once, which do not "
+            f"fit into memory ({error}); use a score that sums over rows (accuracy, r2, ...), or hold out fewer rows "
+            "(cv=0.1)"
         ) from error
 
 

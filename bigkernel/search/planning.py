@@ -82,17 +82,19 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         last = model[-1] if isinstance(model, Pipeline) else model
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
-                f"estimator: {type(last).__name__} predicts nothing that folds could be judged by; search a Pipeline "
-                "of it and a classifier, for which it is fitted once to all rows, or ARTLClassifier"
+                f"estimator: {type(last).__name__} has no predictions to score; search a Pipeline of it and a "
+                "classifier, for which it is fitted once to all rows, or ARTLClassifier"
             )
         if not isinstance(last, RowsEstimator):
-            raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
+            raise ConfigError(
+                f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
+            )
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:
             raise ConfigError(
-                "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
-                "scikit-learn's GridSearchCV"
+                "estimator: exact fits (n_landmarks=None) share no sweep; set n_landmarks, or use scikit-learn's "
+                "GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
         penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
@@ -175,7 +177,7 @@ def _require_folds(parts: Sequence[Partition], scoring: Scoring) -> None:
     """Refuse scores of held-out rows where no row is held out."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
     if held and not parts[0].folds.count:
-        raise ConfigError(f"cv=0 holds no rows out, which {held[0]} needs; take scoring='neg_gcv', or folds")
+        raise ConfigError(f"cv=0: {held[0]} needs held-out rows; use scoring='neg_gcv', or folds")
 
 
 def _with_own_weights(rows: Rows) -> Rows:
@@ -192,8 +194,8 @@ def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
     kinds = {candidate.penalty.weighting for candidate in everyone}
     if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
         raise ConfigError(
-            f"class_weight: {found[0]} is read from the sums of a fit, whose rows have the weights of its classes, and "
-            f"candidates have {len(kinds)} such weighings; take accuracy, balanced_accuracy or neg_log_loss"
+            f"class_weight: {found[0]} needs the same class weights for all candidates, found {len(kinds)} different "
+            "ones; use accuracy, balanced_accuracy or neg_log_loss"
         )
     return len(kinds) > 1
 
@@ -202,12 +204,12 @@ def _require_gcv(members: list[Candidate]) -> None:
     """Refuse generalised cross-validation of what has several penalties, or no moments."""
     if any(member.penalty.by_direction for member in members):
         raise ConfigError(
-            f"scoring: neg_gcv is of one penalty for all directions, and {type(members[0].last).__name__} has one for "
-            "each; take another score"
+            f"scoring: neg_gcv needs one penalty for all directions, but {type(members[0].last).__name__} has one "
+            "for each; use another score"
         )
     if any(member.choice for member in members):
         raise ConfigError(
-            "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, or "
+            "scoring: neg_gcv needs moments, which conjugate gradients do not compute; use another score, or "
             "solver='direct'"
         )
 
@@ -393,7 +395,7 @@ def planned(
     `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
     """
     splits = sum(len(part.splits) for part in work[0][1].partitions)
-    lines = [PlanLine(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    lines = [PlanLine(f"transforms: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
     for _, one in work:
         for sweep in one.sweeps:
             for whole in one.partitions:
@@ -415,7 +417,9 @@ def planned(
 def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
     """The sweeps of the scores that need values of f."""
     for some, plan in value_sweeps(one, partition, data, scoring) if scoring.scorers else []:
-        yield PlanLine(f"  values of {len(some.candidates)} candidates at held-out rows", plan.flops, plan.task_bytes)
+        yield PlanLine(
+            f"  predictions of {len(some.candidates)} candidates for held-out rows", plan.flops, plan.task_bytes
+        )
 
 
 def _of_best(work: Work) -> Iterator[PlanLine]:
@@ -428,11 +432,11 @@ def _of_best(work: Work) -> Iterator[PlanLine]:
         rows = part.attach(data.rows)
         plans = [plan_sweep(rows, one.statistic(data.targets, part, len(rows))) for one in direct]
         largest = max(plans, key=lambda plan: plan.flops)
-        yield PlanLine("the best on all rows: moments", largest.flops, largest.task_bytes)
+        yield PlanLine("refit on all rows: moments", largest.flops, largest.task_bytes)
         if calibrated:
-            yield PlanLine("the best on all rows: values to calibrate on", largest.flops, largest.task_bytes)
+            yield PlanLine("refit on all rows: values for calibration", largest.flops, largest.task_bytes)
     adapting = [one for one in direct if isinstance(one, AdaptingSweep) and one.rounds]
     if adapting:
         part = work.partitions[0]
-        lines = [one.round_line("of the best on all rows", data, part, best=True) for one in adapting]
+        lines = [one.round_line("of the refit on all rows", data, part, best=True) for one in adapting]
         yield max(lines, key=lambda line: line.count * line.flops)

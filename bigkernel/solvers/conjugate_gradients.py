@@ -239,7 +239,7 @@ class Preconditioner:
 
 def describe_preconditioner(rows: int) -> str:
     """Describe the preconditioner of so many rows, or with 0 of the landmarks alone."""
-    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the kernel matrix of landmarks"
 
 
 def factor_sample(A: Array, rows: int) -> SampleFactor:
@@ -265,7 +265,9 @@ def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) ->
     # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
     if blas.cholesky(K, lower=True):
-        raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
+        raise DataError(
+            f"the kernel matrix of {len(K):,} landmarks cannot be factored in {K.dtype}: some landmarks repeat others"
+        )
     return FalkonFactor(K, diagonal, ratio, jitter)
 
 
@@ -287,7 +289,7 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
         if not blas.cholesky(A, lower=lower):
             return jitter
         if jitter > 1 or not scale > 0:
-            raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
+            raise DataError(f"the kernel matrix of {len(A):,} landmarks is not positive definite, even with jitter")
         mirror(A if lower else A.T)
         jitter *= 10
 

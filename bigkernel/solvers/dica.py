@@ -73,7 +73,7 @@ def one_hot_labels(sums: Array, weights: Array) -> Labels:
     """Labels from Σ w φ (p, k) and Σ w (k,) of the labelled rows of each class."""
     n = float(weights.sum())
     if not n > 0:
-        raise DataError("y: no labelled row with a weight above zero")
+        raise DataError("y: expected a labelled row with a positive weight, found none")
     C = sums - np.outer(sums.sum(axis=1) / n, weights)
     return Labels(n, C, np.diag(weights) - np.outer(weights, weights) / n)
 

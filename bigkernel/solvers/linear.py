@@ -34,7 +34,7 @@ from bigkernel.statistics.qr import FactoredRows
 
 FLAT = 100.0  # times the rounding of its sums, that the spread of a column must exceed
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
-ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"
+ADVICE = "nearly collinear columns; remove some, or use Ridge with a larger alpha"
 _SAME = 1e-12  # of ‖predictions‖², by which they may differ
 _STANDS_OUT = 30.0  # times the rounding of a sum: at most 8 as measured, of columns that do depend on others
 _ROUNDING = 2.0 * EPS  # of an entry of the moments of scaled columns, as measured

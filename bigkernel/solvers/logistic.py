@@ -129,7 +129,7 @@ def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
     """
     n, c = values.shape
     if not n:
-        raise DataError("probability=True: no held-out row to calibrate on")
+        raise DataError("probability=True: expected held-out rows to calibrate on, found none")
     truth, weight = truth.astype(np.int64), weight / weight.max()
     w = weight * (weight.sum() / (weight @ weight))
     largest = max(float(np.abs(values).max()), 1e-300)  # what has no square may still be calibrated

@@ -130,7 +130,7 @@ def candidates(
     """
     if len({penalty.weighting for penalty in penalties}) > 1:
         raise ConfigError(
-            "class_weight: candidates of one search share the weights of their rows; search once for each"
+            "class_weight: expected the same weights in all candidates of a search; run one search for each"
         )
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
@@ -167,7 +167,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
         spectra[key] = spectra.get(key) or _spectral(train, penalty)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
         if np.ndim(alpha):
-            raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
+            raise ConfigError("scoring: neg_gcv needs one penalty for all targets; use another score")
         scores.append(spectra[key].gcv(float(alpha)) / train.C.shape[1])
     return scores
 

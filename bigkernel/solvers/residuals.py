@@ -229,9 +229,7 @@ class Errors:
     sums: float
     solve: float
     blocks: float
-    advice: str = (
-        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
-    )
+    advice: str = "similar landmarks with a small penalty; use a larger alpha, a narrower kernel or fewer landmarks"
     widest: bool = False
     doubt: float = 0.0
 
@@ -252,11 +250,11 @@ class Errors:
             return ""
         causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
         worst = max(causes, key=lambda name: causes[name])
-        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
-        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
+        far = f"{self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        further = ", or scale the values towards zero" if self.widest else ", or dtype='float64'"
         return (
-            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
+            f"predictions may differ from least squares in float64 by {far} (expected at most {PROMISE:g}): rounding "
+            f"error of {worst}, from {self.advice}{further if worst == 'kernel values' else ''}"
         )
 
 
@@ -286,8 +284,9 @@ class SolveDiagnostics:
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
             self.notes.append(
-                f"the residuals of the solve exceed rounding ({', '.join(high)}; expected at most {LIMIT:.0f}): do not "
-                "trust this fit; take a larger alpha, fewer landmarks or dtype='float64', and check the BLAS library"
+                f"the residuals of the solve exceed rounding error ({', '.join(high)}; expected at most "
+                f"{LIMIT:.0f}): the fit is unreliable; use a larger alpha, fewer landmarks or dtype='float64', and "
+                "check the BLAS library"
             )
         for note in self.notes:
             warnings.warn(note, RankDeficiencyWarning, 4)

@@ -96,7 +96,7 @@ def by_penalty(
         return solve(float(alpha), ALL, diagnostics)
     alphas = np.asarray(alpha, np.float64)
     if alphas.shape != (count,):
-        raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} of them")
+        raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} numbers")
     joined: list[Array] = []
     for value in np.unique(alphas):
         columns, own = np.flatnonzero(alphas == value), SolveDiagnostics()

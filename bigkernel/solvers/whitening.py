@@ -116,7 +116,9 @@ def whiten(
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:
         residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, diagnostics
+            f"{kernel} kernel: the kernel matrix of {m} landmarks is zero, and so are the predictions",
+            warn,
+            diagnostics,
         )
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     tolerance, norm = m * eps * scale, residuals.frobenius(core)
@@ -134,8 +136,8 @@ def whiten(
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
             return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
         residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
-            f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
+            f"{kernel} kernel: the kernel matrix of {m} landmarks has numerical rank {rank}; dropping {m - rank} "
+            f"landmarks that repeat others (the first is {int(lost.min())})",
             warn,
             diagnostics,
         )

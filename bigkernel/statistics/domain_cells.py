@@ -45,8 +45,8 @@ class Cells:
     def __post_init__(self) -> None:
         if self.width > MOST_CELLS:
             raise DataError(
-                f"domain: {self.n_domains:,} domains of {self.n_classes:,} classes and rows without a label make "
-                f"{self.width:,} cells, more than {MOST_CELLS:,}; join domains"
+                f"domain: {self.n_domains:,} domains of {self.n_classes:,} classes and unlabelled rows give "
+                f"{self.width:,} cells, more than {MOST_CELLS:,}; merge domains"
             )
 
     @property
@@ -86,7 +86,7 @@ class Cells:
             label = self.label(chunk, block) if label is None else label
             return np.asarray(label == self.n_classes, np.int64)
         if chunk.domain is None:
-            raise DataError("domain: the domains of the rows are needed and the input has no such column")
+            raise DataError("domain: expected a column of domains, found none")
         found = chunk.domain[block]
         place = np.minimum(np.searchsorted(self.domains, found), self.n_domains - 1)
         self._require(self.domains[place] == found, chunk, block, "domain", "domain", found, "domains")
@@ -98,7 +98,7 @@ class Cells:
         if not known.all():
             first = int(np.argmin(known))
             row = chunk.start + int(np.arange(len(chunk))[block][first])
-            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is none of the {of}")
+            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is not one of the {of}")
 
 
 @dataclass(frozen=True, eq=False)

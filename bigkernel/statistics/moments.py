@@ -158,7 +158,7 @@ class Targets:
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():
             row = int(np.argmax(strange))
-            raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
+            raise DataError(f"y: row {start + row} has the label {y[row]}, which is not one of the classes")
         return known
 
     def one_hot(self, chunk: Chunk, block: Index) -> Array:
@@ -175,7 +175,7 @@ class Targets:
             # subtracted in float64: a narrow block would lose what varies about a large mean
             out[...] = values if self.shift is None else values - self.shift
             if np.isinf(out).any():
-                raise DataError(f"y: a target is beyond the range of {out.dtype}; scale the targets")
+                raise DataError(f"y: a target exceeds the range of {out.dtype}; scale the targets")
             return
         out[...] = 0
         column = np.searchsorted(self.classes, y)
@@ -185,7 +185,7 @@ class Targets:
 def require_labels(chunk: Chunk) -> Array:
     """The column `y` of a chunk; `DataError` where there is none."""
     if chunk.y is None:
-        raise DataError("y: labels are needed and the input has none")
+        raise DataError("y: expected labels, found none")
     return chunk.y
 
 
@@ -203,7 +203,7 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
     if not sound.all():
         first = int(np.argmin(sound))
         row = start + (first if rows is None else int(rows[first]))
-        raise DataError(f"weight: row {row} has the weight {w[first]}; expected a finite number of at least 0")
+        raise DataError(f"weight: expected a finite non-negative number, found {w[first]} in row {row}")
     return w
 
 

@@ -203,7 +203,7 @@ class Chunk:
         first = np.flatnonzero(bad)
         raise DataError(
             f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
-            f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
+            f"{(self.start + first[:5]).tolist()}; {advice}, or skip them (Rows.skip_bad_rows)"
         )
 
 

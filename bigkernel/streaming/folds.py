@@ -39,7 +39,7 @@ class HashFolds:
         if self.by == "row":
             ids = np.arange(chunk.start, chunk.start + len(chunk))
         elif chunk.group is None:
-            raise DataError("group: the folds keep groups together, and the input has no column of groups")
+            raise DataError("group: folds by group need a column of groups, and the input has none")
         else:
             ids = np.asarray(chunk.group, np.int64)
         return (mixed(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
@@ -68,7 +68,7 @@ class DomainFolds:
 
     def of(self, chunk: Chunk) -> Array:
         if chunk.domain is None:
-            raise DataError("domain: the folds are domains, and the input has no column of domains")
+            raise DataError("domain: folds by domain need a column of domains, and the input has none")
         place: Array = np.minimum(np.searchsorted(self.domains, chunk.domain), self.count - 1)
         return np.where(self.domains[place] == chunk.domain, place, -1)
 

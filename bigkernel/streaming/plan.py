@@ -263,18 +263,17 @@ class Plan:
         rows = sharing.tasks * self.rows_bytes(sharing)
         room = (limit_bytes - base_bytes) * 9 // 10  # a process holds a little more after each job
         if room <= 0:
-            advice = "give the workers more memory"
+            advice = "use more memory per worker"
         elif fitting := self._fitting_rows(room, sharing):
-            advice = f"chunks of at most {fitting:,} rows would fit (now {self.chunk_rows:,})"
+            advice = f"use chunks of at most {fitting:,} rows (now {self.chunk_rows:,})"
         elif share := self._fitting_landmarks(room, sharing):
-            advice = f"about {share}% of the landmarks would fit"
+            advice = f"use at most about {share}% of the landmarks"
         else:
-            advice = "give the workers more memory"
+            advice = "use more memory per worker"
         raise PlanTooLargeError(
-            f"a worker would need {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, "
-            f"{rows / 1e6:,.0f} for rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for "
-            f"partial results of {self.partial_bytes / 1e6:,.0f} MB), its limit is {limit_bytes / 1e6:,.0f} MB: "
-            f"{advice}"
+            f"a worker needs {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, {rows / 1e6:,.0f} for "
+            f"rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for partial results of "
+            f"{self.partial_bytes / 1e6:,.0f} MB), more than its limit of {limit_bytes / 1e6:,.0f} MB: {advice}"
         )
 
     def _fitting_rows(self, room: int, sharing: Sharing) -> int:
@@ -341,7 +340,7 @@ def plan(
     column_bytes : of the columns (targets, weights) of a row, as stored
     """
     if not bounds or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)):
-        raise ValueError(f"bounds: expected row ids that begin with 0 and never fall, found {tuple(bounds)[:8]}…")
+        raise ValueError(f"bounds: expected non-decreasing row ids from 0, found {tuple(bounds)[:8]}…")
     n_rows = bounds[-1]
     n_chunks = len(bounds) - 1
     chunk_rows = max((bounds[i + 1] - bounds[i] for i in range(n_chunks)), default=0)

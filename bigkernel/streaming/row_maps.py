@@ -45,7 +45,7 @@ def mapped_rows(x: Array, row_map: RowMap, dtype: DType) -> Array:
         mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
     elif not np.isfinite(mapped).all():
         row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
-        raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
+        raise DataError(f"X: row {row} exceeds the range of {dtype} after the transform; scale the rows")
     return mapped
 
 

@@ -123,7 +123,7 @@ def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():
         model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=0).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
     (said,) = (str(one.message) for one in caught if issubclass(one.category, AccuracyWarning))
-    assert "rounding of kernel values" in said
+    assert "rounding error of kernel values" in said
     assert "float64'" not in said
 
 
@@ -143,11 +143,11 @@ def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
     done = CliRunner().invoke(main, [*map(str, words), "--run", str(tmp_path / "run"), "--json"])
     assert done.exit_code == 0, done.output
     (again,) = json.loads(done.stdout)["swept_again"]
-    assert "swept again for a QR factorisation of the rows" in again
+    assert "used a QR factorisation of the rows" in again
     page = (tmp_path / "run" / "report.html").read_text()
     assert again in page
     assert '"sums":"qr"' in page.replace(": ", ":")
-    assert "the rows are swept again, for a QR factorisation" in (tmp_path / "run" / "journal.jsonl").read_text()
+    assert "computing a QR factorisation of the rows" in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
 @pytest.mark.parametrize("count", [1, 5, ROWS])

@@ -232,9 +232,9 @@ def test_images_of_another_size_are_refused_by_name():
         MomentNormalise(4, 5).width(25)
     with pytest.raises(DataError, match=r"orientations: expected rows of 4×5 = 20 pixels"):
         Orientations(4, 5).width(25)
-    with pytest.raises(ConfigError, match=r"images of 0×8 pixels: expected sides of 1 to 1,024"):
+    with pytest.raises(ConfigError, match=r"images: expected sides of 1 to 1,024 pixels, found 0×8"):
         Orientations(0, 8)
-    with pytest.raises(DataError, match=r"rows of 50 features are no square images; give image_shape"):
+    with pytest.raises(DataError, match=r"rows of 50 features are not square images; set image_shape"):
         image_shape_of(None, None, 50)
     assert image_shape_of(None, None, 784) == (28, 28)
 

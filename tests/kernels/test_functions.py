@@ -190,7 +190,7 @@ def test_a_gamma_at_an_end_of_float32_is_refused_there_and_right_in_float64(kern
     X = rng.normal(size=(15, 3)).astype(np.float32)
     for power in (-120, 120):
         far = np.ldexp(X, power)
-        with pytest.raises(DataError, match=r"gamma = .* is at an end of the range of float32"):
+        with pytest.raises(DataError, match=r"expected gamma from .* in float32"):
             kernel(far, far[:5])
         assert_allclose(kernel(far.astype(np.float64)), kernel(X.astype(np.float64)), rtol=1e-12)
 
@@ -298,7 +298,7 @@ def test_a_wrong_parameter_is_refused_by_name(kind, params):
 
 
 def test_features_must_agree():
-    with pytest.raises(DataError, match="X has 3 features, Z has 2"):
+    with pytest.raises(DataError, match="features in X and Z, found 3 and 2"):
         Gaussian()(np.ones((4, 3)), np.ones((4, 2)))
 
 
@@ -340,5 +340,5 @@ def test_nested_parameters_are_set_on_the_clone_alone():
     assert (original.kernel.sigma, copy.kernel.sigma) == (1.0, 3.0)
     assert copy.get_params()["kernel__sigma"] == 3.0
     assert copy.set_params(kernel=Matern(), kernel__nu=0.5).kernel == Matern("scale", 0.5)
-    with pytest.raises(ConfigError, match=r"gaussian kernel has no parameter 'gamma'.*sigma"):
+    with pytest.raises(ConfigError, match=r"gaussian kernel: unknown parameter 'gamma'.*sigma"):
         original.set_params(kernel__gamma=1)

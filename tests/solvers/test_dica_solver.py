@@ -189,7 +189,7 @@ def test_domains_without_weight_are_left_out():
 
 
 def test_labels_without_weight_are_no_labels():
-    with pytest.raises(DataError, match="no labelled row with a weight above zero"):
+    with pytest.raises(DataError, match="expected a labelled row with a positive weight"):
         one_hot_labels(np.zeros((3, 2)), np.zeros(2))
 
 

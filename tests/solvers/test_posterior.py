@@ -182,7 +182,7 @@ def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept)
 
 
 def test_a_core_of_zeros_leaves_the_prior():
-    with pytest.warns(RankDeficiencyWarning, match="core of 4 landmarks is zero"):
+    with pytest.warns(RankDeficiencyWarning, match="kernel matrix of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)

@@ -96,5 +96,5 @@ def test_only_labelled_rows_that_a_fold_is_trained_on_are_drawn():
 
 
 def test_rows_without_any_targets_are_refused():
-    with pytest.raises(DataError, match="labels are needed"):
+    with pytest.raises(DataError, match="expected labels"):
         sweep(as_rows(X), STATISTIC, client="serial")

@@ -102,7 +102,7 @@ def test_any_executor_gives_the_same_bits(small_steps):
 
 
 def test_rows_without_any_targets_are_refused():
-    with pytest.raises(DataError, match="labels are needed"):
+    with pytest.raises(DataError, match="expected labels"):
         products(as_rows(X))
 
 

@@ -34,7 +34,7 @@ def messages(segments=2000, workers=100, *, job="simulated", finished=False, see
         else:
             yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin
             if index % 50 == 0:
-                text = f"worker {worker} lost: its process ended; 1 tasks under way and 0 results are done again"
+                text = f"worker {worker} lost: the process ended; recomputing 1 running tasks and 0 results"
                 yield {"kind": "incident", **about, "incident": "worker", "text": text, "worker": worker}, begin
                 yield {"kind": "released", **about, "node": leaf(index)}, begin
                 yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin

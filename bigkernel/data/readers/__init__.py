@@ -140,7 +140,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     name = os.fspath(path)
     found = _detect(name) if format == "auto" else format
     if found not in _READERS:
-        raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
+        raise DataError(f"{stores.shown(name)}: unknown format {found!r}; expected one of {', '.join(FORMATS)}")
     reader = _READERS[found]
     _require_kind(name, found, reader)
     unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # which any format may be given
@@ -150,7 +150,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     foreign = sorted(set(given) - set(reader.options))
     if foreign:
         takes = ", ".join(reader.options) or "no options"
-        raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
+        raise ConfigError(f"{foreign[0]}: unknown option of format {found!r}, which has {takes}")
     source = reader.read(name, **given)
     return source if dtype is None else _stored_as(source, dtype)
 
@@ -159,7 +159,9 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
     """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
     if stores.is_url(path):
         if name != "zarr":
-            raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
+            raise DataError(
+                f"{stores.shown(path)}: format {name!r} can only be read from files; URLs are supported for zarr"
+            )
     elif reader.files and not (os.path.isdir(path) and reader.recognises_folder):
         require_file(path)
     elif not os.path.isdir(path):
@@ -181,7 +183,7 @@ def _detect(path: str) -> str:
         known = [
             name for name, reader in _READERS.items() if reader.recognises_folder and reader.recognises_folder(names)
         ]
-        advice = "expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
+        advice = "expected a file, or a folder of PNG images, Parquet files or zarr; found another folder"
     else:
         require_file(path)
         with open_stream(path) as stream:
@@ -190,8 +192,8 @@ def _detect(path: str) -> str:
         known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
         known += [name for name, reader in _READERS.items() if plain.endswith(reader.endings)]
         advice = (
-            f"unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
-            f"the formats are {', '.join(FORMATS)}; give format=NAME"
+            f"unknown format (first bytes {head[:8].hex(' ') or 'none'}); set format=NAME to one of "
+            f"{', '.join(FORMATS)}"
         )
     if not known:
         raise DataError(f"{path}: {advice}")
@@ -212,7 +214,9 @@ def _stored_as(source: Source, dtype: Any) -> Source:
             rows, lost = zarr_arrays.cast_values(x, wanted)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
-                raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
+                raise DataError(
+                    f"{source.path}: row {start + row}, column {column}: expected {wanted}, found {x[row, column]}"
+                )
             yield rows, *columns
             start += len(x)
 

@@ -97,7 +97,7 @@ class _Array:
         except _ZIP_ERRORS as error:
             raise DataError(f"{self.name}: cannot be read: {error}; {AGAIN}") from error
         if (found.shape, found.dtype) != (self.shape, self.dtype):
-            raise DataError(f"{self.name}: has shape {found.shape} of {found.dtype} now; it was changed meanwhile")
+            raise DataError(f"{self.name}: changed while it was read: found shape {found.shape} of {found.dtype}")
         return np.asarray(found)
 
 
@@ -116,7 +116,7 @@ def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except _ZIP_ERRORS as error:
-        raise DataError(f"{path}: not a whole .npz archive ({error}); {AGAIN}") from error
+        raise DataError(f"{path}: expected a complete .npz archive ({error}); {AGAIN}") from error
     rows, labels = _choose(path, {name: _npy_header(path, name) for name in names}, x, y)
     return source_of_arrays("npz", path, rows, labels, files=(path,))
 
@@ -152,7 +152,7 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
         found = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
     rows = _single(path, arrays, found, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
     if x is None and len(rows.shape) == 2 and rows.shape[0] == 1 < rows.shape[1]:
-        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; give x=NAME to take it for one row")
+        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; pass x=NAME to read it as one row")
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
     vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
@@ -167,7 +167,7 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
 def _single(path: str, arrays: Mapping[str, A], found: Sequence[A], what: str, way_out: str) -> A:
     if len(found) != 1:
         holds = ", ".join(f"{name} ({'×'.join(map(str, array.shape))})" for name, array in arrays.items())
-        raise DataError(f"{path}: {len(found) or 'no'} {what}; it holds {holds or 'nothing'}; give {way_out}")
+        raise DataError(f"{path}: found {len(found) or 'no'} {what} among {holds or 'nothing'}; pass {way_out}")
     return found[0]
 
 
@@ -198,7 +198,7 @@ def _npy_header(path: str, member: str = "") -> _Array:
     if dtype.hasobject:  # is never read, nor chosen
         return array
     if min(shape, default=0) < 0:
-        raise DataError(f"{array.name}: impossible shape {shape}; {AGAIN}")
+        raise DataError(f"{array.name}: invalid shape {shape}; {AGAIN}")
     claim = f"shape {shape} of {dtype}"
     if not member:
         require_size(path, array.size_bytes, claim)
@@ -207,7 +207,7 @@ def _npy_header(path: str, member: str = "") -> _Array:
         held = archive.getinfo(member + ".npy")
     if held.file_size != array.size_bytes or held.file_size > DEFLATE_RATIO * held.compress_size:
         raise DataError(
-            f"{array.name}: its header claims {claim}, {array.size_bytes} bytes, but the archive says {held.file_size} "
+            f"{array.name}: header claims {claim}, {array.size_bytes} bytes, but the archive holds {held.file_size} "
             f"in {held.compress_size} compressed; {AGAIN}"
         )
     return array
@@ -276,10 +276,10 @@ class _Variable:
         find = lambda: scipy.io.loadmat(self.path, variable_names=[self.label])[self.label]  # noqa: E731
         values = _parsed(self.path, find)
         if values.dtype.kind not in "biuf" or values.size != math.prod(self.shape):
-            raise DataError(f"{self.name} is stored as {values.dtype} of shape {values.shape}; save real numbers")
+            raise DataError(f"{self.name}: expected real numbers, found {values.dtype} of shape {values.shape}")
         found = values.astype(self.dtype, copy=False)
         if self.dtype.kind != "f" and (found != values).any():
-            raise DataError(f"{self.name} holds other values than its class can; {AGAIN}")
+            raise DataError(f"{self.name}: values do not match the class of the variable; {AGAIN}")
         found = found.reshape(self.shape)
         for start in range(0, self.shape[0], step):
             yield np.ascontiguousarray(found[start : start + step])
@@ -307,7 +307,9 @@ def _parsed(path: str, parse: Callable[[], Any]) -> Any:
     except NotImplementedError:
         raise _hdf5(path) from None
     except Exception as error:
-        raise DataError(f"{path}: damaged or not a MATLAB file: {error} ({type(error).__name__}); {AGAIN}") from error
+        raise DataError(
+            f"{path}: expected a MATLAB file, found a damaged or other file: {error} ({type(error).__name__}); {AGAIN}"
+        ) from error
 
 
 def _variables(path: str) -> dict[str, _Variable]:
@@ -324,14 +326,12 @@ def _variables(path: str) -> dict[str, _Variable]:
     for variable in found.values():
         claimed = np.prod(variable.shape, dtype=object) * np.dtype(_DTYPES.get(variable.kind, "u1")).itemsize
         if min(variable.shape, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
-            raise DataError(f"{variable.name} claims more than the file can hold; {AGAIN}")
+            raise DataError(f"{variable.name}: claims more bytes than the file holds; {AGAIN}")
     if len(found) < len(listed):
-        raise DataError(f"{path}: two variables have one name; {AGAIN}")
+        raise DataError(f"{path}: two variables have the same name; {AGAIN}")
     return {name: variable for name, variable in found.items() if not name.startswith("__")}  # MATLAB's own
 
 
 def _hdf5(path: str) -> DataError:
     """Return the refusal of MATLAB 7.3: `scipy.io` says NotImplementedError of it."""
-    return DataError(
-        f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
-    )
+    return DataError(f"{path}: MATLAB 7.3 (HDF5) is not supported; save it in MATLAB with save(file, '-v7')")

@@ -42,14 +42,14 @@ def _parse(rows: list[str], first: int, n_features: int) -> Block:
 
     text = "\n".join(rows)
     if _LENIENT.search(text):
-        raise ValueError("an underscore, a sign of an index, or a qid, which are not read")
+        raise ValueError("underscores, signed indices and qid are not supported")
     pairs, y = load_svmlight_file(io.BytesIO(text.encode()), n_features=n_features, zero_based=first == 0)
     if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
         raise ValueError("a number is not finite")
     with np.errstate(over="ignore"):
         x = pairs.astype(np.float32)
     if not np.isfinite(x.data).all():
-        raise ValueError("a value that float32 cannot hold")
+        raise ValueError("a value exceeds the range of float32")
     return x.toarray(), y
 
 
@@ -77,9 +77,9 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
     if features is None:
         n_rows, largest = _measured(path, first)
         if n_rows == 0:
-            raise DataError(f"{path}: no rows: the file has no line with a label")
+            raise DataError(f"{path}: expected at least one row, found no line with a label")
         if largest < first:
-            raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
+            raise DataError(f"{path}: found no index:value pair in {n_rows} lines; set the number of features")
         features = largest - first + 1
     d = features
 
@@ -103,8 +103,8 @@ def _measured(path: str, first: int) -> tuple[int, int]:
                 continue
             if len(index[0]) > 15 or int(index[0]) - first >= MOST_FEATURES:
                 raise DataError(
-                    f"{path}: line {number}: index {index[0][:20]}, but rows have at most {MOST_FEATURES:,} "
-                    "features; number the features anew"
+                    f"{path}: line {number}: expected an index up to {MOST_FEATURES:,}, found {index[0][:20]}; "
+                    "renumber the features"
                 )
             largest = max(largest, int(index[0]))
     return n_rows, largest

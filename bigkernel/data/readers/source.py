@@ -88,10 +88,10 @@ def source_of_arrays(
         raise DataError(f"{x.name}: expected numbers (n, d) or (n, height, width), found {dtype} of shape {shape}")
     n_rows, n_features = shape[0], int(np.prod(shape[1:], dtype=object))
     if not n_rows:
-        raise DataError(f"{x.name}: no rows: its shape is {shape}")
+        raise DataError(f"{x.name}: expected at least one row, found shape {shape}")
     require_features(x.name, n_features)
     if y is not None and (y.shape not in ((n_rows,), (n_rows, 1)) or y.dtype.kind not in "biufU"):
-        raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found {y.dtype} of shape {y.shape}")
+        raise DataError(f"{y.name}: expected {n_rows} labels to match {x.name}, found {y.dtype} of shape {y.shape}")
     image_shape = found.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
     found.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
     rows_at_once = step or block_rows(n_features * dtype.itemsize)
@@ -134,7 +134,7 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise DataError(f"{name}: truncated: the compressed data stop before their end; {AGAIN}") from None
+        raise DataError(f"{name}: truncated: the compressed data end early; {AGAIN}") from None
     except _BROKEN as error:
         raise DataError(f"{name}: cannot be read: {error}; {AGAIN}") from error
 
@@ -166,7 +166,7 @@ class Stream:
             data = self.read_exactly((stop - start) * row_bytes, f"rows {start}:{stop} of {n_rows}")
             yield in_native_order(np.frombuffer(data, dtype).reshape(stop - start, *shape[1:]))
         if self.read(1):
-            raise DataError(f"{self.name}: trailing bytes after its {n_rows} rows; {AGAIN}")
+            raise DataError(f"{self.name}: trailing bytes after {n_rows} rows; {AGAIN}")
 
 
 @contextlib.contextmanager
@@ -199,10 +199,10 @@ def require_size(path: str, wanted_bytes: int, claim: str) -> None:
     size = os.path.getsize(path)
     if is_gzip(path):
         if wanted_bytes > size * DEFLATE_RATIO:
-            raise DataError(f"{path}: its header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
+            raise DataError(f"{path}: header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
     elif size != wanted_bytes:
         what = "truncated" if size < wanted_bytes else "trailing bytes"
-        raise DataError(f"{path}: {what}: its header claims {claim}, {wanted_bytes} bytes; it has {size}; {AGAIN}")
+        raise DataError(f"{path}: {what}: header claims {claim}, {wanted_bytes} bytes, found {size}; {AGAIN}")
 
 
 def number_in(text: str) -> float | None:
@@ -225,15 +225,17 @@ def lines_of(path: str, *, closed: bool = False) -> Iterator[tuple[int, list[str
             if not end:
                 rest += piece
                 if len(rest) > _MOST_LINE_BYTES:
-                    raise DataError(f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; is this text?")
+                    raise DataError(
+                        f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; check that this is a text file"
+                    )
                 continue
             lines = _decoded(path, number, rest + whole)
             yield number, lines
             number, rest = number + len(lines), after
     if rest and closed:
         raise DataError(
-            f"{path}: line {number}: the file ends within this line, at {rest[-20:]!r}: it may have been cut; copy it "
-            "again, or end the line if it is whole"
+            f"{path}: line {number}: the file ends within this line, at {rest[-20:]!r}, and may be truncated; copy "
+            "it again, or add the newline if it is complete"
         )
     if rest:
         yield number, _decoded(path, number, rest)
@@ -247,7 +249,7 @@ def _decoded(path: str, number: int, raw: bytes) -> list[str]:
         raise DataError(f"{path}: line {line}: not UTF-8 text; convert the file to UTF-8") from None
     if "\0" in text:
         line = number + text.count("\n", 0, text.index("\0"))
-        raise DataError(f"{path}: line {line}: a NUL character; this is not text in UTF-8")
+        raise DataError(f"{path}: line {line}: found a NUL character; expected text in UTF-8")
     return text.replace("\r", "").split("\n")
 
 

@@ -40,11 +40,11 @@ class _Strict(WrapperStore[Any]):
         """As of any store."""
         value = await super().get(key, prototype, byte_range)
         if value is not None and len(value) > 2 * MOST_CHUNK_BYTES:
-            raise DataError(f"{key} takes {len(value):,} bytes, at most {2 * MOST_CHUNK_BYTES:,} are read")
+            raise DataError(f"{key}: expected at most {2 * MOST_CHUNK_BYTES:,} bytes, found {len(value):,}")
         if value is None and key.rpartition("/")[2] not in _METADATA:
             raise ChunkMissingError(
-                f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
-                "alone; copy the store again, or write it with write_empty_chunks=True"
+                f"chunk {key} is missing: it was lost, or holds only the fill value; copy the store again, or write "
+                "it with write_empty_chunks=True"
             )
         return value
 
@@ -110,18 +110,18 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
         node = zarr.open(store=_Strict(_store(path)), mode="r")
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
-            raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
+            raise DataError(f"{name}: found a single array; leave out x and y")
         return _source(name, _Array(name, node), None)
     rows = _pick(node, name, x, X_NAMES)
     if rows is None:
-        raise DataError(f"{name}: no array {x or ' or '.join(X_NAMES)} in this group; name the matrix by x=NAME")
+        raise DataError(f"{name}: found no array {x or ' or '.join(X_NAMES)} in this group; pass x=NAME")
     labels = None if y == "none" else _pick(node, name, y, Y_NAMES)
     if labels is None and y not in (None, "none"):
-        raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
+        raise DataError(f"{name}: found no array {y} in this group; pass y=NAME, or y='none'")
     if x is None and "bigkernel" in node.attrs.asdict():
         raise DataError(
-            f"{name}: a corpus, whose other columns and attributes would be lost; copy it by write_corpus, or name the "
-            "matrix (x='x', --x x) to take rows and labels alone"
+            f"{name}: is a corpus, and its other columns and attributes would be lost; copy it with write_corpus, or "
+            "name the matrix (x='x', --x x) to read rows and labels only"
         )
     return _source(name, rows, labels)
 
@@ -131,7 +131,7 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
         held = min(array.step, array.shape[0]) * array.row_bytes if array.shape else 0
         if held > MOST_CHUNK_BYTES:
             raise DataError(
-                f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
+                f"{array.name}: expected rows of a chunk of at most {MOST_CHUNK_BYTES:,} bytes, found {held:,}; "
                 "write the array in smaller chunks"
             )
     if len(rows.shape) < 2:
@@ -146,7 +146,7 @@ def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> 
         if isinstance(found, zarr.Array):
             return _Array(f"{name}/{key}", found)
         if found is not None:
-            raise DataError(f"{name}/{key}: a group, expected an array")
+            raise DataError(f"{name}/{key}: expected an array, found a group")
     return None
 
 
@@ -155,9 +155,9 @@ def _store(path: str) -> Any:
         return LocalStore(path, read_only=True)
     protocol = path.partition("://")[0].lower()
     if protocol not in PROTOCOLS or "::" in path:
-        raise ConfigError(f"{shown(path)}: the addresses that are read begin with {', '.join(PROTOCOLS)}, without ::")
+        raise ConfigError(f"{shown(path)}: expected an address that begins with {', '.join(PROTOCOLS)}, without ::")
     if urlsplit(path).query:
-        raise DataError(f"{shown(path)}: a URL with a query (?…), to which no chunk's name can be added; leave it out")
+        raise DataError(f"{shown(path)}: expected a URL without a query (?…), as names of chunks are appended")
     options: dict[str, Any] = {}
     try:
         importlib.import_module("fsspec")
@@ -185,9 +185,9 @@ def _naming(name: str, what: str) -> Iterator[None]:
     except BigKernelError as error:
         raise type(error)(f"{name}: {error}") from None
     except FileNotFoundError:
-        raise DataError(f"{name}: no zarr array or group there, looking for {what}") from None
+        raise DataError(f"{name}: expected a zarr array or group, found none ({what} is missing)") from None
     except Exception as error:  # messages of the network carry whole URLs, with what is in them
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
         if isinstance(error, TimeoutError) or "Connect" in type(error).__name__:  # of aiohttp and botocore too
-            reason = f"the server cannot be reached, or did not answer in time; is its name right? ({reason})"
+            reason = f"the server cannot be reached or did not answer in time; check its name ({reason})"
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

@@ -47,12 +47,12 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _WHOLE_FLOATS = 2**53  # whole numbers up to here are float64s
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_ADVICE = "leave out or convert a column of text (is row 1 a header?), or copy a damaged file again"
+_ADVICE = "remove or convert columns of text (is row 1 a header?), or copy a damaged file again"
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 def _arrow(module: str = "pyarrow") -> Any:
-    return load_library(module, "tables are read by pyarrow")
+    return load_library(module, "tables need pyarrow")
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,16 @@ def choose(path: str, names: Sequence[str], target: str | int | None, group: str
     group : name or position, or None
     """
     if len(names) > MOST_COLUMNS:
-        raise DataError(f"{path}: {len(names):,} columns, at most {MOST_COLUMNS:,} are read; save the rows by NumPy")
+        raise DataError(
+            f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save the rows with NumPy"
+        )
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
-        raise DataError(f"{path}: two columns are named {twice!r}; rename one, or leave it out")
+        raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
     label = None if target == "none" else _find(path, names, -1 if target is None else target, "the target")
     grouped = None if group is None else _find(path, names, group, "the groups")
     if grouped is not None and grouped == label:
-        raise DataError(f"{path}: {names[grouped]!r} is the target and the group; name another target")
+        raise DataError(f"{path}: {names[grouped]!r} is both target and group; name another target")
     features = tuple(place for place in range(len(names)) if place not in (label, grouped))
     require_features(path, len(features))
     return Columns(tuple(names), features, label, grouped)
@@ -100,9 +102,9 @@ def _find(path: str, names: Sequence[str], wanted: str | int, role: str) -> int:
         position = int(wanted)
     except ValueError:
         there = ", ".join(map(repr, names[:20]))
-        raise DataError(f"{path}: no column {wanted!r} for {role}; its columns are {there}") from None
+        raise DataError(f"{path}: found no column {wanted!r} for {role}; the columns are {there}") from None
     if not -len(names) <= position < len(names):
-        raise DataError(f"{path}: no column {position} for {role}; its columns are 0 to {len(names) - 1}")
+        raise DataError(f"{path}: found no column {position} for {role}; the columns are 0 to {len(names) - 1}")
     return position % len(names)
 
 
@@ -112,7 +114,7 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
     for place, column in zip(columns.read, batch.columns, strict=True):
         if column.null_count:
             row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: no value; leave out the row")
+            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: missing value; remove the row")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
@@ -122,8 +124,8 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
             if beyond.any():
                 row, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
                 raise DataError(
-                    f"{path}: row {start + row}, column {name!r}: {values[row]} is no {dtype}, the common dtype of the "
-                    "columns; leave the column out, or name it as the group or the target"
+                    f"{path}: row {start + row}, column {name!r}: expected {dtype}, the common dtype of the columns, "
+                    f"found {values[row]}; remove the column, or name it as group or target"
                 )
     y = None if columns.target is None else _labels(batch.column(d))
     if columns.group is None:
@@ -203,7 +205,7 @@ def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[A
         if not text or (number_in(text) is not None and text != "-1"):
             row = start + compute.index(texts, text).as_py()
             raise DataError(
-                f"{path}: row {row}: the label {text!r} among names; write all labels as numbers or all as names"
+                f"{path}: row {row}: found the label {text!r} among names; write all labels as numbers or all as names"
             )
     return texts, True
 
@@ -247,7 +249,7 @@ def read_csv(
     first = _cells(lines[0], separator)
     headed = all(number_in(cell) is None for cell in first) if header == "auto" else bool(header)
     if len(first) == 1 and target is None:
-        raise DataError(f"{path}: line 1: a single column, which cannot be row and target; say target='none'")
+        raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
     columns = choose(path, names, target, group)
     return _text_source("csv", path, columns, separator, headed, np.float64)
@@ -276,7 +278,7 @@ def _first_lines(path: str) -> list[str]:
     for _, lines in lines_of(path):
         if filled := [line for line in lines if line.strip()]:
             return filled[:50]
-    raise DataError(f"{path}: no rows: the file is empty")
+    raise DataError(f"{path}: expected at least one row, found an empty file")
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -315,7 +317,9 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
         with _opened(part) as file:
             schema = schema or file.schema_arrow
             if not file.schema_arrow.equals(schema):
-                raise DataError(f"{part}: its columns are not those of {parts[0]}; write all parts alike")
+                raise DataError(
+                    f"{part}: expected the columns of {parts[0]}, found others; write all files with the same columns"
+                )
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
@@ -333,7 +337,9 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
                     yield _block_of(part, start, batch.select(order), columns, dtype)
                     start += batch.num_rows
                 if start != file.metadata.num_rows:
-                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
+                    raise DataError(
+                        f"{part}: expected {file.metadata.num_rows} rows as in the footer, found {start}; {AGAIN}"
+                    )
 
     labelled, grouped = columns.target is not None, columns.group is not None
     files = () if os.path.isdir(path) else parts
@@ -343,16 +349,18 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
 def _parts(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
         if is_gzip(path):
-            raise DataError(f"{path}: Parquet within gzip, which cannot be read in parts; decompress it (gunzip)")
+            raise DataError(f"{path}: expected Parquet without gzip, as it is read in pieces; decompress it (gunzip)")
         return (path,)
     names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
     for name in names:
         if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(
             os.path.join(path, name)
         ):  # a pipe would block
-            raise DataError(f"{path}: {name!r} is no Parquet file ({', '.join(PARQUET_ENDINGS)}); move it elsewhere")
+            raise DataError(
+                f"{path}: expected only Parquet files ({', '.join(PARQUET_ENDINGS)}), found {name!r}; move it elsewhere"
+            )
     if not names:
-        raise DataError(f"{path}: the folder holds no Parquet file")
+        raise DataError(f"{path}: expected a Parquet file in the folder, found none")
     return tuple(os.path.join(path, name) for name in names)
 
 
@@ -376,6 +384,6 @@ def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
         return found
     raise DataError(
-        f"{path}: column {field.name!r} holds {field.type}, expected numbers; name it as the target or the group, "
-        "leave it out, or write it as numbers"
+        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target or group, remove "
+        "it, or convert it to numbers"
     )

@@ -31,24 +31,24 @@ _log = log_of(__name__)
 _STATES = ("finished", "failed", "interrupted", "lost")
 # key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
 _COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
-    ("jobs", "bigkernel_jobs", "state", "Jobs that have ended, by how", _STATES),
-    ("sweeps", "bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", _STATES[:2]),
-    ("segments", "bigkernel_finished_segments", "how", "Segments that were finished", ("computed", "resumed")),
-    ("rows", "bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
+    ("jobs", "bigkernel_jobs", "state", "Ended jobs, by outcome", _STATES),
+    ("sweeps", "bigkernel_sweeps", "state", "Ended sweeps over all rows, by outcome", _STATES[:2]),
+    ("segments", "bigkernel_finished_segments", "how", "Finished segments", ("computed", "resumed")),
+    ("rows", "bigkernel_computed_rows", "", "Rows computed, not resumed", ("computed",)),
     ("flops", "bigkernel_computed_flops", "", "Floating-point operations, as planned for these rows", ("computed",)),
     ("stage_seconds", "bigkernel_stage_seconds", "stage", "Time in each stage, summed over workers and driver", ()),
-    ("incidents", "bigkernel_incidents", "kind", "Faults that a job survived", ("retry", "worker", "repeat", "damage")),
+    ("incidents", "bigkernel_incidents", "kind", "Faults survived by a job", ("retry", "worker", "repeat", "damage")),
 )
 _OF_SWEEP = ("job_id", "sweep")  # not `job`, which is Prometheus' own
 # of a running sweep: key of its snapshot, name, help
 _GAUGES = (
     ("rows", "bigkernel_sweep_rows", "Rows of a running sweep"),
     ("rows_done", "bigkernel_sweep_done_rows", "Rows of finished segments, resumed ones included"),
-    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
-    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows that were found in its run"),
+    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows done in unfinished segments"),
+    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows resumed from the run"),
     ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
     ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
-    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak memory of a worker process"),
 )
 
 
@@ -74,12 +74,12 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
         yield counter
 
     running = [job for job in jobs if job["state"] == "running"]
-    yield GaugeMetricFamily("bigkernel_running_jobs", "Jobs that are running", value=len(running))
+    yield GaugeMetricFamily("bigkernel_running_jobs", "Running jobs", value=len(running))
     info = InfoMetricFamily("bigkernel_job", "Title, host and run directory of a running job", labels=["job_id"])
     started = GaugeMetricFamily("bigkernel_job_start_time_seconds", "When a running job began", labels=["job_id"])
     pieces = ("job_id", "step")
-    step_done = GaugeMetricFamily("bigkernel_step_done", "Pieces done of what a driver does now", labels=pieces)
-    step_all = GaugeMetricFamily("bigkernel_step_pieces", "Pieces of what a driver does now, in all", labels=pieces)
+    step_done = GaugeMetricFamily("bigkernel_step_done", "Pieces done of the current step of the driver", labels=pieces)
+    step_all = GaugeMetricFamily("bigkernel_step_pieces", "Pieces in the current step of the driver", labels=pieces)
     for job in running:
         info.add_metric([job["id"]], {key: str(job[key]) for key in ("title", "host", "run")})
         started.add_metric([job["id"]], job["started"])
@@ -102,11 +102,11 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
-    bounds = "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)"
+    bounds = "Remaining time of a running sweep: expected, and limits of about 95 % (low, high)"
     left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
-    peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
-    highest_of = f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep"
+    peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak memory of a worker process", labels=_OF_SWEEP)
+    highest_of = f"Peak memory of a worker process, for the {MOST_WORKERS} highest of a sweep"
     peaks = GaugeMetricFamily("bigkernel_worker_peak_bytes", highest_of, labels=[*_OF_SWEEP, "worker"])
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
@@ -160,7 +160,7 @@ class Collector:
             return found
         except Exception as error:
             if not self._failed:
-                _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
+                _log.warning("no job metrics: %s: %s", type(error).__name__, error)
             self._failed = True
             return []
 
@@ -178,7 +178,7 @@ def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) 
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        _log.info("prometheus_client is not installed: /metrics says nothing of jobs (pip install bigkernel[metrics])")
+        _log.info("prometheus_client is not installed: /metrics has no job metrics (pip install bigkernel[metrics])")
         return False
     with _registering:
         if _collector is None:

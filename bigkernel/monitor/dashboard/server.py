@@ -61,7 +61,7 @@ def install(scheduler: Scheduler) -> None:
     """Add the routes of a scheduler's jobs to its HTTP server."""
     application: Any = getattr(scheduler, "http_application", None)
     if application is None:
-        _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
+        _log.warning("no page and no JSON of jobs: the scheduler has no HTTP server")
         return
     dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
     if dashboard is not None:
@@ -117,8 +117,8 @@ class Refused(RequestHandler):
         self.set_status(403)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(
-            "This page does not answer under this host name. Take the address of the scheduler, or put the name into "
-            "bigkernel.page-hosts in the configuration of Dask where the scheduler runs.\n"
+            "This page is not served under this host name. Use the address of the scheduler, or add the name to "
+            "bigkernel.page-hosts in the Dask configuration of the scheduler.\n"
         )
 
 
@@ -146,12 +146,12 @@ class State(Page):
             state = state_of(self.server)
             pages = any(hasattr(found, "app_paths") for found in self.application.applications)
             text = "" if state is None else to_json({**state, "pages": pages})
-            fault = "this scheduler keeps no books of jobs"
+            fault = "this scheduler keeps no record of jobs"
         except Exception as error:
             if self.application not in _failed:
                 _failed.add(self.application)
-                _log.warning("/%s cannot be told (%s)", STATE, type(error).__name__, exc_info=True)
-            text, fault = "", "the state cannot be told, see the scheduler's log"
+                _log.warning("/%s is not available (%s)", STATE, type(error).__name__, exc_info=True)
+            text, fault = "", "the state is not available, see the scheduler's log"
         if not text:
             self.set_status(503)
         self.finish(text or to_json({"error": fault}))

@@ -260,7 +260,7 @@ function sweeps(job, sweep) {
 }
 
 function empty() {
-  if (!live) return [text("h2", "No job has begun here yet")];
+  if (!live) return [text("h2", "No job has started here yet")];
   return [text("h2", "No job yet"), text("p", "A job that is started on this scheduler appears here by itself:"),
     text("pre", `bigkernel fit train.corpus digits.model --sigma 0.5 --cluster ${state.address}\n\n`
       + `with bigkernel.connect("${state.address}"):\n`
@@ -297,14 +297,14 @@ function map(sweep) {
       + Math.floor(((event.clientX - box.left) / box.width) * across);
     if (i >= n) return;
     const worker = sweep.running_on[i] ?? sweep.ran_on[i] ?? "";
-    const tries = sweep.attempts[i] ? `, begun ${sweep.attempts[i]} times` : "";
+    const tries = sweep.attempts[i] ? `, started ${sweep.attempts[i]} times` : "";
     const rows = `rows ${count(sweep.stops[i - 1] ?? 0)} to ${count(sweep.stops[i])}`;
     words.textContent = `${rows}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
   };
   const counts = Object.entries(sweep.segments)
     .filter(([name, number]) => number || !["retried", "failed"].includes(name));
   const keys = counts.map(([name, number]) => key(name, `${name} ${count(number)}`, { state: name, count: number }));
-  if (found.size) keys.push(text("span", `${count(found.size)} found in the run (dot)`));
+  if (found.size) keys.push(text("span", `${count(found.size)} resumed from the run (dot)`));
   keys.push(text("span", merges(sweep), "soft"));
   return [div("line", text("h2", "Rows"), text("span",
     `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),

@@ -117,7 +117,7 @@ class _Display:
                 return ""
         except Exception as error:
             self._failed = True
-            _log.warning("the bar is not shown any more: %s: %s", type(error).__name__, error)
+            _log.warning("progress bar disabled: %s: %s", type(error).__name__, error)
             return ""
 
     def close(self) -> None:

@@ -99,27 +99,27 @@ def ended_job(job: Data) -> Text:
 
 def run_lines(run: Data) -> Iterator[str]:
     """Describe what a run directory holds beyond its journal, and how to go on."""
-    kept = "nothing is kept yet"
+    kept = "no segment is kept yet"
     if run["segments"]:
         kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
     if run["holder"]:
         if not run["known"]:
-            yield f"{visible(run['holder'])} is at work, without a journal; {kept}"
+            yield f"{visible(run['holder'])} is running, without a journal; {kept}"
         return
     if run["died"]:
         yield f"the driver ({visible(run['died'])}) died {duration(run['silent_seconds'])} ago; {kept}"
     elif run["state"] != "finished":
-        yield f"no driver is at work in {visible(run['path'])}; {kept}"
+        yield f"no driver is running in {visible(run['path'])}; {kept}"
     elif not run["known"]:
-        yield f"{visible(run['path'])} is finished; its last driver kept no journal, which would tell more"
+        yield f"{visible(run['path'])} is finished; details are missing, as its last driver kept no journal"
     if run["state"] != "finished" and run["command"]:
-        yield f"to go on: {visible(run['command'])}"
+        yield f"to resume: {visible(run['command'])}"
 
 
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun."""
     place = visible(state.get("address", ""))
-    return "no job has begun here yet" + (f"; start one with --cluster {place}" if place else "")
+    return "no job has started here yet" + (f"; start one with --cluster {place}" if place else "")
 
 
 def bar(what: str, share: float, parts: Sequence[str], width: int) -> RenderableType:
@@ -158,7 +158,7 @@ def segment_map(states: str, width: int) -> Iterator[Text]:
     for start in range(0, len(marks), width):
         yield Text.assemble(*marks[start : start + width])
     there = [Text.assemble(_MARKS[letter], f" {name}  ") for letter, name in _NAMES.items() if letter in states]
-    yield Text.assemble(*there, f"{each} segments a letter" if each > 1 else "")
+    yield Text.assemble(*there, f"{each} segments per letter" if each > 1 else "")
 
 
 def workers_table(sweep: Data, workers: Data) -> Table:
@@ -191,7 +191,7 @@ def workers_table(sweep: Data, workers: Data) -> Table:
 def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    found = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
+    found = f", {len(sweep['resumed']):,} segments resumed from the run" if sweep["resumed"] else ""
     yield Text(f"{rows:,} of {sweep['rows']:,} rows{found}")
     yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
