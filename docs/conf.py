@@ -38,6 +38,7 @@ suppress_warnings = ["myst.header"]  # an included README begins at a level of i
 autosummary_generate = True
 autodoc_typehints = "none"  # types and shapes stand in the text
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False  # the class template lists methods
 numpydoc_attributes_as_param_list = True
 numpydoc_validation_checks = {"GL06", "GL07", "GL09", "PR05"}  # unknown sections, their order, deprecations, types
