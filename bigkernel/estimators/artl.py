@@ -45,7 +45,7 @@ from bigkernel.estimators.self_training import (
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adapted, slope
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -111,8 +111,8 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         steepness = slope(aligned, solution.whitened, self.sharpness_of(number))
         return Decision(solution.coef, solution.intercept), steepness
 
-    def penalty(self) -> Penalty:
-        return Penalty(number(self.alpha), by_direction=True)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(number(self.alpha), by_direction=True)
 
 
 class ARTLClassifier(Classifier, LandmarkEstimator):

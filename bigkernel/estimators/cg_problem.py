@@ -91,17 +91,17 @@ class Core:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """The residual at coefficients α, and what the same sweep says of the rows that each column is trained on.
+    """The residual at coefficients v, and sums of the same sweep over the training rows of each column.
 
     Attributes
     ----------
-    values : C − Aα, (m, columns), from the rows: better rounded than from sums
+    values : C − Av, (m, columns), from the rows: more accurate than from sums
     sums : of `ProductStatistic`; `rows`, `n`, `s`, `t`, `q` over the training rows of a fold, (F, …), and with folds
         `held_rows`, `held_n`, `held_t`, `held_q` over those that it tests
     count, weight : number and weight of the training rows, (columns,)
     intercept : (columns,), 0 without one
     squared_error : Σ w (y − f)², (columns,)
-    objective, null_objective : with α αᵀKα, and that of α = 0, (columns,)
+    objective, null_objective : Σ w (y − f)² + α vᵀKv, and its value at v = 0, (columns,)
     """
 
     values: Array
@@ -115,7 +115,7 @@ class Residual:
 
     @property
     def least_objective(self) -> Array:
-        """What is known of the least objective, (columns,): it is neither above the objective nor above that of 0."""
+        """Upper bound on the least objective, (columns,)."""
         return np.minimum(self.objective, self.null_objective)
 
 
@@ -166,25 +166,25 @@ class CGProblem:
         """Repeat the active penalties: α of each column."""
         return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
 
-    def residual(self, alpha: Array) -> Residual:
-        """Sweep for the residual of all columns at α (m, columns)."""
-        sums = self._products(alpha, residual=True)
+    def residual(self, coef: Array) -> Residual:
+        """Sweep for the residual of all columns at v (m, columns)."""
+        sums = self._products(coef, residual=True)
         if self.folds:
             groups = {name: sums[name] for name in ("rows", "n", "s", "t", "q")}
             sums = {**sums, **{f"held_{name}": values[:-1] for name, values in groups.items()}}
             sums |= {name: _others(values) for name, values in groups.items()}
-        each, K_alpha = self.shape[1] * self.shape[2], self.core.times(alpha)
+        each, K_coef = self.shape[1] * self.shape[2], self.core.times(coef)
         n = np.maximum(sums["n"], 1e-300)
         count, weight = np.repeat(sums["rows"], each), np.repeat(n, each)
         e, sse, null = sums["e"], sums["sse"], sums["q"]
-        values: Array = sums["U"] - self.penalties() * K_alpha
+        values: Array = sums["U"] - self.penalties() * K_coef
         intercept = np.zeros_like(e)
         if self.with_intercept:  # b = Σ w (y − f)/n
             intercept = e / weight
             values -= self._times_sums(sums["s"], intercept)
             sse = sse - e**2 / weight
             null = np.maximum(null - sums["t"] ** 2 / n[:, None], 0)
-        objective = sse + self.penalties() * (alpha * K_alpha).sum(axis=0)
+        objective = sse + self.penalties() * (coef * K_coef).sum(axis=0)
         null = np.repeat(null, self.shape[1], axis=0).ravel()
         return Residual(values, sums, count, weight, intercept, sse, objective, null)
 

@@ -61,7 +61,7 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
     assert isinstance(fit.solution, RidgeSolution)
-    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).glance()
+    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
     if estimate is None or seen is None:
         return None
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())

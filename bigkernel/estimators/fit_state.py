@@ -139,7 +139,7 @@ class Columns(Protocol):
     def noise(self) -> Array | None:
         """Return what blocks of some points differ by from those in float64, (k, p); None where it is not known."""
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where they tell nothing."""
 
     def figures(self) -> dict[str, int]:
@@ -173,7 +173,7 @@ class RowBasis:
         """None: they are rows as they are."""
         return None
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """None: moments tell all."""
         return None
 

@@ -139,7 +139,7 @@ class LandmarkBasis:
         """That of K_mm, (m,)."""
         return np.asarray(self.kernel.diag(self.landmarks))
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
         points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
@@ -225,7 +225,7 @@ class FourierBasis:
         """Not known: features are of order one, and white."""
         return None
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Not needed: their moments are as white as they are."""
         return None
 

@@ -29,7 +29,7 @@ from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.logistic import Bound, Point, descend
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
@@ -108,7 +108,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         """False: the moments are a bound, and gradients are summed in float64."""
         return False
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         """Refused.
 
         Raises

@@ -136,8 +136,8 @@ def perturbed_errors(
     """
     if whitening is None or not is_probed(problem):
         return None
-    glance = basis.glance()
-    points = None if glance is None else glance[0][:, : len(moments.s)]
+    sampled = basis.sample_block()
+    points = None if sampled is None else sampled[0][:, : len(moments.s)]
 
     def changed(total: Accumulator) -> Array:
         try:
@@ -171,18 +171,18 @@ def whitened(
     return basis, found, diagnostics
 
 
-def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
+def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
     Parameters
     ----------
     choose : the dtype of blocks may be chosen
-    hidden : rounding hides directions that float64 might show
+    unresolved : rounding leaves directions unresolved that float64 might resolve
     """
-    hidden = hidden and choose
-    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+    unresolved = unresolved and choose
+    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not unresolved):
         return None
-    if hidden or (choose and not errors.blocks <= ENOUGH):
+    if unresolved or (choose and not errors.blocks <= ENOUGH):
         return _float64(basis)
     if basis.sums is None and not errors.sums <= ENOUGH:
         return replace(of_kernel(basis), sums="float64")
@@ -228,7 +228,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
     return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
 
 
-def factor_rows(
+def refit_by_qr(
     name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.

@@ -38,7 +38,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, sssl_coordinates
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
@@ -145,10 +145,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             eigenvalues=values,
         )
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         if self.graph.manifold > 0:
             raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
-        return Penalty(self.alpha, n_components=self.n_components)
+        return SolveSettings(self.alpha, n_components=self.n_components)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None

@@ -136,7 +136,7 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Arra
     left, rows = float(error.sum()), max(float(known.moments.rows), 1.0)
     missed = [_missed(scaled, factor, known, stored) for stored in (known.stored, 0 * known.stored)]
     # along a direction of noise least squares fits as much of the residual as chance has it
-    lost = left if missed[0] or known.flat.any() else left / rows * (factor.hidden + missed[1])
+    lost = left if missed[0] or known.flat.any() else left / rows * (factor.unresolved + missed[1])
     if not predicted > (FLAT * EPS) ** 2 * targets:  # targets are a constant, but for the rounding of their values
         hides = lost > (FLAT * EPS) ** 2 * targets
         return Errors(0.0, np.inf if hides else 0.0, 0.0, ADVICE)
@@ -151,10 +151,10 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Arra
 
 
 def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int:
-    """Along how many directions that were dropped as null targets vary: then they are none, and rounding hides them.
+    """Along how many directions that were dropped as null targets vary: then they are not null.
 
     Of columns that depend on each other C is rounding along such directions: of the sums, and of the values, `stored`
-    (d,). A hidden direction may hold all that is left of the targets.
+    (d,). An unresolved direction may hold all that is left of the targets.
     """
     if factor.dropped is None:
         return 0

@@ -114,7 +114,7 @@ class Factor(ABC):
 
     condition: float = 1.0  # about that of H, of what is kept
     rounding: float = 0.0  # how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
-    hidden: int = 0  # in how many directions rounding hides the eigenvalue, so that another was taken or none
+    unresolved: int = 0  # in how many directions rounding hides the eigenvalue, so that another was taken or none
     dropped: Array | None = None  # (r, r − k) the directions left out as null
     basis: Array | None = None  # Q (r, r) of which these are the coordinates
 
@@ -255,7 +255,7 @@ def factorize(
         dropped=vectors[:, ~keep],
         condition=float(values[-1] / values[keep][0]) if keep.any() else 1.0,
         rounding=rounding,
-        hidden=int((plain < rounding).sum()) if rounding > alpha else 0,
+        unresolved=int((plain < rounding).sum()) if rounding > alpha else 0,
     )
 
 
@@ -392,8 +392,8 @@ def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Arra
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
     if not w.any() or predicted == 0:
         # columns that do not vary although they are rounded may hide all that there is to fit
-        hidden = d is not None and bool(d.any()) and squares > 0
-        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
+        unresolved = d is not None and bool(d.any()) and squares > 0
+        return Errors(0.0, 0.0, np.inf if unresolved else 0.0, widest=known.widest)
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
     # all at once: a solve and a product with G are dear
@@ -415,9 +415,9 @@ def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Arra
     if d is not None:
         seen, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
         blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
+    # in directions that are unresolved, least squares would fit as much of the residual as chance would
     chance = squares / max(known.rows, 1.0)
-    lost, doubt = solver.hidden * chance, 0.0
+    lost, doubt = solver.unresolved * chance, 0.0
     if (V := solver.dropped) is not None:
         # and along those that were dropped although sums resolve them, what it would have
         values = (V * (G @ V)).sum(axis=0)

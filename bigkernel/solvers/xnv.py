@@ -19,7 +19,7 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, Fits, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
@@ -58,11 +58,11 @@ class CanonicalCoordinates(Coordinates):
         return np.asarray(b - offset @ w)
 
     @property
-    def hidden(self) -> bool:
+    def unresolved(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
-        found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
+    def fit(self, train: Moments, grid: Sequence[SolveSettings], known: RoundingEstimate | None = None) -> Fits:
+        found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
         return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
 
 
