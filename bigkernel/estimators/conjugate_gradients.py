@@ -146,9 +146,9 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
 def _iterate(
     problem: CGProblem, residual: Residual, state: CGState, P: Preconditioner, enough: Array, history: list[float]
 ) -> tuple[Array, Array]:
-    """Step until every column is near enough, or stalled; a penalty whose columns all are takes part in no further sweep.
+    """Step until every column has converged or stalled; penalties whose columns all have are left out of later sweeps.
 
-    Return v (m, columns) and the smallest Ritz values (columns,), and appends the bound after each step to `history`.
+    Return v (m, columns) and the smallest Ritz values (columns,), and append the bound after each step to `history`.
     """
     (F, A, c), stopping = problem.shape, problem.stopping
     coef, ritz = state.coef.copy(), state.ritz.copy()

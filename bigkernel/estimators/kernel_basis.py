@@ -386,7 +386,7 @@ def choose(
     draws.require_count(len(rows), possible)
     ids, note = None, None
     if method == "uniform":
-        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if rows.bad_rows == "skip" else None)
+        ids = draws.uniform(len(rows), possible, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
         landmarks = rows.take(ids)
     elif method in ("balanced", "balanced-k-means"):
         landmarks, ids, note = _by_domain(rows, method, possible, rng)
@@ -407,7 +407,7 @@ def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) 
     domains = _domains(rows, count)
     if method == "balanced":
         skip = rows.bad_rows == "skip"
-        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
+        drawn = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
         ids = np.sort(np.concatenate(drawn))
         return rows.take(ids), ids, None
     state, found = rng.get_state(), []
@@ -430,7 +430,7 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
     if rows.bad_rows == "skip":
         places = places[rows.sound(places)]
         if len(places) < least:
-            places = draws.uniform(len(rows), least, rng, sound=rows.sound)
+            places = draws.uniform(len(rows), least, rng, usable=rows.sound)
     return places
 
 

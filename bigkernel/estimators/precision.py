@@ -30,7 +30,14 @@ from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostic
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import qr
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, RoundingProbe, selected, windows_to_skip
+from bigkernel.statistics.moments import (
+    GRAM_ROWS,
+    Moments,
+    MomentStatistic,
+    RoundingProbe,
+    probe_interval,
+    select_columns,
+)
 from bigkernel.statistics.qr import MOST_COLUMNS, QRStatistic
 from bigkernel.streaming.plan import Accumulator
 
@@ -54,7 +61,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     for place, whitening in enumerate(whitenings):
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
-    every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
+    every = probe_interval(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, probe=RoundingProbe(vectors, every))
 
 
@@ -212,9 +219,9 @@ def of_columns(problem: P, columns: Array) -> P:
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
-        statistics=selected(problem.statistics, columns),
+        statistics=select_columns(problem.statistics, columns),
         centre=None if centre is None else centre[columns],
-        r_factor=None if R is None else qr.selected(R, columns, basis.width),
+        r_factor=None if R is None else qr.select_columns(R, columns, basis.width),
     )
 
 
@@ -254,14 +261,14 @@ def refit_by_qr(
     zero = np.zeros(features.width)
     centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
-    return replace(problem, r_factor=qr.shifted(swept.total["R"], further)), swept.report()
+    return replace(problem, r_factor=qr.shift_columns(swept.total["R"], further)), swept.report()
 
 
 def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
     shift, R = problem.inputs.shift, problem.r_factor
     assert R is not None
-    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shifted(R, None, shift))
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shift_columns(R, None, shift))
 
 
 def solve_r_factor(

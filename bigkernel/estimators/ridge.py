@@ -62,7 +62,7 @@ from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshift_targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
 
@@ -191,7 +191,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         # targets were summed about a point near their mean where the fit had an intercept
         moments = problem.moments
         if not flag:
-            moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
+            moments = Moments.of(unshift_targets(problem.statistics, shift), shift=problem.centre)
         alpha = penalty_of(self.alpha)
         if problem.r_factor is not None:
             coef, intercept, error, alpha = solve_r_factor(problem, whitening, alpha, diagnostics, fit_intercept=flag)

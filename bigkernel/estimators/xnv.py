@@ -32,7 +32,7 @@ from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
-from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshift_targets
 
 LANDMARKS = 200  # of a view, where nothing says how many
 _CONSTRAINTS: dict[str, list[object]] = {
@@ -111,7 +111,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
-        labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
+        labelled = first_view(Moments.of(total if flag else unshift_targets(total, shift), 1), m)
         alpha = number(self.alpha)
         coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, diagnostics=diagnostics)
         if problem.centre is not None:  # what the sums are about

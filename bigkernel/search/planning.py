@@ -29,7 +29,7 @@ from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.feature_maps import gather
+from bigkernel.kernels.feature_maps import group_by_argument
 from bigkernel.search.adapting import AdaptingSweep, with_sides
 from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
 from bigkernel.search.judging import Work, value_sweeps
@@ -250,7 +250,7 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
             if adapts:  # a kernel at a time: a graph is of one
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
-            for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
+            for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 

@@ -39,10 +39,10 @@ from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     SolveSettings,
+    add_moments,
     gcv_scores,
     resolve_gcv,
     squared_errors,
-    summed,
     total_spread,
 )
 from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
@@ -358,7 +358,7 @@ def _about(statistic: MomentStatistic, place: int) -> Array | None:
     features = statistic.features
     if isinstance(features, IdentityMap):
         return None
-    return features.about(place)
+    return features.shift_of(place)
 
 
 def _require_folds(problem: Problem, partition: Partition, statistic: MomentStatistic) -> None:
@@ -417,7 +417,7 @@ class _Folds:
         """Of the sums of a kernel, whose labelled rows begin with the group `first`."""
         groups = range(len(problem.statistics["n"]))
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
-        most, everything = max(one.solve_settings.n_components or 0 for one in some), summed(raw)
+        most, everything = max(one.solve_settings.n_components or 0 for one in some), add_moments(raw)
         coordinates = some[0].method.coordinates(some[0].basis, everything, most, whitening)
         # mostly every row is in a fold, and what is in none need not be rotated
         folded = raw[first:] if raw[-1].rows else raw[first:-1]
@@ -425,7 +425,7 @@ class _Folds:
 
     def train(self, fold: int) -> Moments:
         """All labelled rows but those of a fold."""
-        return summed([part for number, part in enumerate(self.parts) if number != fold or not self.count])
+        return add_moments([part for number, part in enumerate(self.parts) if number != fold or not self.count])
 
     def test(self, fold: int, weights: Array, intercepts: Array) -> list[Tested]:
         """Candidates, weights (k, r, c) and intercepts (k, c), on the rows of a fold."""
@@ -468,7 +468,7 @@ def solve_folds(
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if estimate is not None and whitening is not None and not by_draw:
-            rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
+            rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
         grids = [
             _resolved_grid(folds, some, fold) if by_draw else [one.solve_settings for one in some]

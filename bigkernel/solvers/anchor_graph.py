@@ -107,7 +107,7 @@ class SourceTargetStatistic(MomentStatistic):
             parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
         return [None if len(part) == len(chunk) else part for part in parts]
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+    def _add_block(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         if not self.neighbours:
             return
         places, weights = self._nearest(chunk, block)

@@ -103,7 +103,7 @@ def sweep_flops(n: float, d: int, m: int, c: int) -> float:
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
-    """Count the flops of a direct fit, with float64 sums where many landmarks require them; `float64`: rows are float64.
+    """Count the flops of a direct fit; its sums are float64 where many landmarks require it or the rows are `float64`.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).

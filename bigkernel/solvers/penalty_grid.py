@@ -2,8 +2,9 @@
 
 Moments are first transformed to coordinates in which a method is plain ridge (`Coordinates`): whitened ones for KRR,
 the leading eigenfunctions for SSSL, the rows themselves for ridge regression. Moments add in any coordinates, so each
-fold is rotated once, and a candidate (s, α) costs one s×s solve. Only moments are read, no rows. Shapes: p columns of the map, r coordinates, c targets,
-k candidates.
+fold is rotated once, and a candidate (s, α) costs one s×s solve. Only moments are read, no rows.
+
+Shapes: p columns of the map, r coordinates, c targets, k candidates.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Coordinates:
         return w if self.whitening is None else self.whitening.expand(w)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        """Return the intercepts over the columns of the map, (c,), of weights w (r, c) and intercepts b (c,) in these."""
+        """Return the intercepts over the columns of the map, (c,), of weights w (r, c) and intercepts b (c,)."""
         return b
 
     @property
@@ -191,6 +192,6 @@ def total_spread(tested: Moments) -> Array:
     return np.where(spread <= 1e-12 * tested.q, 0, spread)
 
 
-def summed(groups: Sequence[Moments]) -> Moments:
+def add_moments(groups: Sequence[Moments]) -> Moments:
     """Add up the moments of several groups, all about the same point."""
     return Moments(**{name: sum(getattr(group, name) for group in groups) for name in SUMS}, shift=groups[0].shift)

@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     SolveSettings,
+    add_moments,
     candidates,
     squared_errors,
     sssl_coordinates,
-    summed,
     total_spread,
 )
 from bigkernel.solvers.ridge import RoundingEstimate
@@ -149,7 +149,7 @@ def test_reducing_moments_is_reducing_rows(coordinates, rows):
 def test_reduced_parts_add_up():
     coordinates = Coordinates(whiten(CORE))
     parts = [moments_of(B[part], Y[part]) for part in np.array_split(np.arange(N), 4)]
-    whole, together = coordinates.reduce(moments_of(B, Y)), summed([coordinates.reduce(part) for part in parts])
+    whole, together = coordinates.reduce(moments_of(B, Y)), add_moments([coordinates.reduce(part) for part in parts])
     for name in ("rows", "n", "G", "C", "s", "t", "q"):
         assert_allclose(getattr(together, name), getattr(whole, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
