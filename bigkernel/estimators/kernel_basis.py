@@ -50,7 +50,7 @@ from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.whitening import Whitening, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, reduce_moments, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
@@ -160,7 +160,7 @@ class LandmarkBasis:
         whitening = self.whitening(warn=False)
         if self.kernel.of_distance:
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
-            known, total = float(np.trace(reduced(moments, whitening).G)), float(moments.n)
+            known, total = float(np.trace(reduce_moments(moments, whitening).G)), float(moments.n)
         elif self.sample is not None:
             known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
             total = float(self.kernel.diag(self.sample).sum())

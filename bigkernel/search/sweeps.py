@@ -47,7 +47,7 @@ from bigkernel.solvers.penalty_grid import (
 )
 from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, reduced
+from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
 from bigkernel.streaming.plan import Plan
@@ -110,7 +110,7 @@ class SearchData:
         if not partition.whole or held + total["G"][0].nbytes * (1 + unlabelled) > room:
             return
         if sides is not None:
-            joined = sides.part(total, sides.folds.count)
+            joined = sides.split_sums(total, sides.folds.count)
         else:
             joined = {name: values[unlabelled:].sum(axis=0, keepdims=True) for name, values in total.items()}
             if unlabelled:
@@ -516,7 +516,7 @@ def _fit_fold(
     coordinates, train = folds.coordinates, folds.train(fold)
     weights, intercepts, errors = coordinates.fit(train, grid, known)
     if coordinates.origin is not None and not grid[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
+        train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, grid) if scoring.gcv else [None] * len(grid)
     totals = [float("nan") if error is None else error.total for error in errors]
     found = [

@@ -21,7 +21,7 @@ from bigkernel.solvers import gcv
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
-from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduce_moments, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Fits = tuple[
@@ -49,7 +49,7 @@ class Coordinates:
     def reduce(self, moments: Moments) -> Moments:
         """Transform moments to these coordinates."""
         if self.whitening is not None:
-            moments = reduced(moments, self.whitening)
+            moments = reduce_moments(moments, self.whitening)
         if self.basis is not None:
             B = self.basis
             G = B.T @ moments.G @ B
@@ -87,7 +87,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
         return Coordinates(Whitening(len(core), len(core)), V)
-    values, W = positive_part(*top_eigen(reduced(everything, whitening).G, n_components))
+    values, W = positive_part(*top_eigen(reduce_moments(everything, whitening).G, n_components))
     return Coordinates(whitening, W * np.sqrt(values))
 
 

@@ -2,9 +2,9 @@
 
     √W [1, Φ − a, Y − b] = QR,   RᵀR = Σ w (1, φ − a, y − b)ᵀ(1, φ − a, y − b),
 R (q, q) is upper triangular with a non-negative diagonal, q = 1 + p + c. Two triangles merge by factoring one stacked
-on the other, so that R adds up as moments do, with the rounding of the columns (Golub & Van Loan 2013, §5.2). The column
-of ones comes first: without its first row and column, R is that of centred columns. Multiples of the first row change
-the points a (p,) and b (c,).
+on the other, so that R adds up as moments do, with the rounding of the columns (Golub & Van Loan 2013, §5.2). The
+column of ones comes first: without its first row and column, R is that of centred columns. Multiples of the first row
+change the points a (p,) and b (c,).
 
 Shapes: p columns of the map, c targets.
 """

@@ -96,7 +96,7 @@ class Standardize(SameWidth):
         return x
 
 
-# Every product has the same number of rows, so that with one BLAS thread the bits of a row do not depend on where it is.
+# Every product has the same number of rows, so that with one BLAS thread the bits of a row never depend on its place.
 # OpenBLAS' float32 kernel for AVX2 sums the first and the last eight rows of a call in another order than those between
 # them, which hold ours. A product with one column would call another routine.
 _TILE, _MARGIN, _LEAST_COLUMNS = 312, 8, 2
