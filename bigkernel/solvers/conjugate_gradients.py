@@ -19,8 +19,8 @@ of P⁻¹A. The steps themselves estimate λ: their lengths η and the β of the
 matrix T of P⁻¹A, whose least eigenvalue θ, the smallest Ritz value, comes near λ from above (Meurant & Tichý, Numerical
 Algorithms 2013).
     T_ii = 1/η_i + β_{i−1}/η_{i−1},   T_{i,i+1} = √β_i/η_i
-Before T has found λ, what is known of the preconditioner stands for it: θ is never above its `least`. β is that of
-Polak and Ribière, which tolerates a P that rounding makes a little different in each step.
+Until T resolves λ, the preconditioner provides an estimate: θ is never above its `least`. β is that of Polak and
+Ribière, which tolerates small changes of P by rounding from step to step.
 Shapes: n rows, d features, m landmarks, c targets, k steps.
 """
 

@@ -107,10 +107,10 @@ class _Sums:
     of_mean: Array | None = None
 
 
-def scale_of(squares: Array, about_zero: Array, alpha: float) -> Array:
+def scale_of(squares: Array, raw_lengths: Array, alpha: float) -> Array:
     """Return the factors that scale columns, of `squares` (d,) about the mean, and their penalty to length one."""
     lengths = np.sqrt(squares + alpha)
-    lengths = np.where(lengths > 0, lengths, about_zero)
+    lengths = np.where(lengths > 0, lengths, raw_lengths)
     return 1 / np.where(lengths > 0, lengths, 1)
 
 

@@ -83,7 +83,7 @@ class Whitening:
         return out
 
     def weights(self, B: Array) -> Array:
-        """Compute w (r, c) with Tw = B (p, c), coefficients over landmarks of which none was left out."""
+        """Compute w (r, c) with Tw = B (p, c), coefficients over the landmarks, none of them left out."""
         assert self.factor is not None
         return times_triangle(self.factor, B[self.pivots], lower=True, transposed=True)
 
