@@ -356,7 +356,7 @@ class PointsBound(Bound):
 
 
 @dataclass
-class _JoinedBound(Bound):
+class _CompositeBound(Bound):
     """Landmarks prepared for a composite kernel: `multiply` writes kernel values, and `value` keeps them."""
 
     # prepared landmarks of each term, and the columns (k,) of the rows that it uses; None: all
@@ -388,7 +388,7 @@ class _JoinedBound(Bound):
                 out[strip] *= self.dtype.type(self.factor)
 
 
-class _Made(Kernel):
+class _Composite(Kernel):
     """A kernel made of others, which provide the block path and the "scale" parameters."""
 
     of_distance: ClassVar[bool] = False
@@ -430,7 +430,7 @@ class _Made(Kernel):
         own = Z if chosen is None else Z[:, chosen]
         terms = tuple((term.bind(own, dtype, touching=touching), chosen) for term in self.terms)
         none, factor = np.empty((Z.shape[1], 0), dtype), float(getattr(self, "factor", 1.0))
-        return _JoinedBound(self.finish, none, Z.shape[1], terms=terms, join=self._join, factor=factor)
+        return _CompositeBound(self.finish, none, Z.shape[1], terms=terms, join=self._join, factor=factor)
 
     def _columns(self, n_features: int) -> Array | None:
         """Return the columns that the terms use; None: all."""
@@ -443,7 +443,7 @@ class _Made(Kernel):
 
 
 @dataclass
-class _Pair(_Made):
+class _Pair(_Composite):
     k1: Kernel
     k2: Kernel
     _sign: ClassVar[str]
@@ -495,7 +495,7 @@ class Product(_Pair):
 
 
 @dataclass
-class Scaled(_Made):
+class Scaled(_Composite):
     """factor · k(x, z), also written `factor * k`.
 
     Parameters
@@ -523,7 +523,7 @@ class Scaled(_Made):
 
 
 @dataclass
-class OnColumns(_Made):
+class OnColumns(_Composite):
     """k(x, z) on some columns of the rows: one kernel for pixels, say, and another for other measurements.
 
     Parameters

@@ -26,7 +26,7 @@ _NAMES = ", ".join(PAIRWISE)
 _SYMMETRIC = 1e-6  # largest difference of k(x, z) and k(z, x), relative to the largest value
 
 
-class _Given(Kernel, ABC):
+class _External(Kernel, ABC):
     of_distance: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # whether values are computed from the landmarks
 
@@ -44,7 +44,7 @@ class _Given(Kernel, ABC):
 
 
 @dataclass
-class Precomputed(_Given):
+class Precomputed(_External):
     """Kernel values k(x, ·) with all n rows of the fit as rows, like scikit-learn's `kernel="precomputed"`.
 
     For exact fits only: `fit(K)` takes the matrix (n, n) of the fit, `predict` one (t, n).
@@ -80,7 +80,7 @@ class Precomputed(_Given):
 
 
 @dataclass
-class Pairwise(_Given):
+class Pairwise(_External):
     """A function as a kernel, or one of scikit-learn's pairwise kernels by name.
 
     Parameters

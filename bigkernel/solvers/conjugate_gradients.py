@@ -47,7 +47,7 @@ PACE = 0.75  # a step divides the excess by about this times that number, as mea
 MOST_OF_ROWS = 0.5  # largest share of the rows in a sub-sample; beyond, a direct fit costs no more
 SAMPLE_BYTES = 2**30  # limit of the rows of the sub-sample
 FALKON_PACE = 1.7  # the same with factors of the core
-_KERNEL = 20.0  # operations of a kernel value beside the product
+_KERNEL = 20.0  # operations of a kernel value besides the product
 _WIDE = 2.0  # cost of a float64 operation against a float32 one
 _SOLVE = 3.5  # m³ of whitening, solving and estimating errors, as measured
 _NARROW = 5000  # landmarks beyond which float32 sums seldom reach the promised accuracy, so that they are float64
@@ -92,7 +92,7 @@ def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) 
     if choice is None:
         # sums while they are merged, a factor of the core, and moments rotated, centred and factored
         return 8 * 8 * m * m
-    # beside the factors, the sums of a block or a float64 factor of the core that counts directions lost to rounding
+    # besides the factors, the sums of a block or a float64 factor of the core that counts directions lost to rounding
     made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
@@ -124,7 +124,7 @@ def choose_preconditioner(
 
     `trained`: rows of each training set where one preconditioner serves several, which differ as random samples do.
     """
-    # rows of the sub-sample (0: factors of the core), pace, sweeps beside the steps, and flops to build it
+    # rows of the sub-sample (0: factors of the core), pace, sweeps besides the steps, and flops to build it
     core = _WIDE * (float(m) ** 2 * (2 * d + _KERNEL) + float(m) ** 3)
     options = [(0, FALKON_PACE, 2, core)]
     for share in SHARES:
