@@ -701,7 +701,7 @@ class LandmarkEstimator(RowsEstimator):
         basis = of_kernel(fit.basis)
         report = self._report(
             fit,
-            kernel=basis.kernel.described(),
+            kernel=basis.kernel.describe(),
             landmarks=basis.width,
             landmark_choice=self.landmarks if isinstance(self.landmarks, str) else "given",
             rank=int(fit.solution.rank),

@@ -18,7 +18,7 @@ from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_post
 from bigkernel.solvers.qr_ridge import qr_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, centred
+from bigkernel.solvers.whitening import Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
 _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
@@ -61,12 +61,12 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
     assert isinstance(fit.solution, RidgeSolution)
-    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).glance()
+    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
     if estimate is None or seen is None:
         return None
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
-    raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
+    raw, rotated, _ = reduce_and_centre(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))

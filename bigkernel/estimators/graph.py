@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
-from bigkernel.solvers.anchor_graph import anchored, laplacian
+from bigkernel.solvers.anchor_graph import add_anchors, laplacian
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
@@ -32,10 +32,10 @@ class Graph:
         """Return how many of so many landmarks a row meets others in; None: there is no graph."""
         return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
 
-    def anchored(self, statistic: MomentStatistic) -> MomentStatistic:
+    def add_anchors(self, statistic: MomentStatistic) -> MomentStatistic:
         """Return the statistic with the anchors of all its rows, where there is a graph."""
         neighbors = self.neighbors_among(statistic.features.width)
-        return statistic if neighbors is None else anchored(statistic, neighbors)
+        return statistic if neighbors is None else add_anchors(statistic, neighbors)
 
     def noted(self, problem: Problem) -> Problem:
         """Return the problem with the anchors of a row, which its sums do not tell; without sums of another's graph."""

@@ -50,7 +50,7 @@ from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.whitening import Whitening, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, reduce_moments, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
@@ -139,7 +139,7 @@ class LandmarkBasis:
         """That of K_mm, (m,)."""
         return np.asarray(self.kernel.diag(self.landmarks))
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
         points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
@@ -160,7 +160,7 @@ class LandmarkBasis:
         whitening = self.whitening(warn=False)
         if self.kernel.of_distance:
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
-            known, total = float(np.trace(reduced(moments, whitening).G)), float(moments.n)
+            known, total = float(np.trace(reduce_moments(moments, whitening).G)), float(moments.n)
         elif self.sample is not None:
             known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
             total = float(self.kernel.diag(self.sample).sum())
@@ -225,7 +225,7 @@ class FourierBasis:
         """Not known: features are of order one, and white."""
         return None
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Not needed: their moments are as white as they are."""
         return None
 
@@ -386,7 +386,7 @@ def choose(
     draws.require_count(len(rows), possible)
     ids, note = None, None
     if method == "uniform":
-        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if rows.bad_rows == "skip" else None)
+        ids = draws.uniform(len(rows), possible, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
         landmarks = rows.take(ids)
     elif method in ("balanced", "balanced-k-means"):
         landmarks, ids, note = _by_domain(rows, method, possible, rng)
@@ -407,7 +407,7 @@ def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) 
     domains = _domains(rows, count)
     if method == "balanced":
         skip = rows.bad_rows == "skip"
-        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
+        drawn = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
         ids = np.sort(np.concatenate(drawn))
         return rows.take(ids), ids, None
     state, found = rng.get_state(), []
@@ -430,7 +430,7 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
     if rows.bad_rows == "skip":
         places = places[rows.sound(places)]
         if len(places) < least:
-            places = draws.uniform(len(rows), least, rng, sound=rows.sound)
+            places = draws.uniform(len(rows), least, rng, usable=rows.sound)
     return places
 
 

@@ -29,9 +29,9 @@ from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.logistic import Bound, Point, descend
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
-from bigkernel.solvers.whitening import Reduced, Whitening, centred
+from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
@@ -108,7 +108,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         """False: the moments are a bound, and gradients are summed in float64."""
         return False
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         """Refused.
 
         Raises
@@ -126,7 +126,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         diagnostics.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()
-        *_, small = centred(problem.moments, whitening, fit_intercept=True)
+        *_, small = reduce_and_centre(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
         # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)

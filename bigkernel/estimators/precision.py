@@ -30,7 +30,14 @@ from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostic
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import qr
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, RoundingProbe, selected, windows_to_skip
+from bigkernel.statistics.moments import (
+    GRAM_ROWS,
+    Moments,
+    MomentStatistic,
+    RoundingProbe,
+    probe_interval,
+    select_columns,
+)
 from bigkernel.statistics.qr import MOST_COLUMNS, QRStatistic
 from bigkernel.streaming.plan import Accumulator
 
@@ -54,7 +61,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     for place, whitening in enumerate(whitenings):
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
-    every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
+    every = probe_interval(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, probe=RoundingProbe(vectors, every))
 
 
@@ -136,8 +143,8 @@ def perturbed_errors(
     """
     if whitening is None or not is_probed(problem):
         return None
-    glance = basis.glance()
-    points = None if glance is None else glance[0][:, : len(moments.s)]
+    sampled = basis.sample_block()
+    points = None if sampled is None else sampled[0][:, : len(moments.s)]
 
     def changed(total: Accumulator) -> Array:
         try:
@@ -171,18 +178,18 @@ def whitened(
     return basis, found, diagnostics
 
 
-def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
+def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
     Parameters
     ----------
     choose : the dtype of blocks may be chosen
-    hidden : rounding hides directions that float64 might show
+    unresolved : rounding leaves directions unresolved that float64 might resolve
     """
-    hidden = hidden and choose
-    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+    unresolved = unresolved and choose
+    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not unresolved):
         return None
-    if hidden or (choose and not errors.blocks <= ENOUGH):
+    if unresolved or (choose and not errors.blocks <= ENOUGH):
         return _float64(basis)
     if basis.sums is None and not errors.sums <= ENOUGH:
         return replace(of_kernel(basis), sums="float64")
@@ -212,9 +219,9 @@ def of_columns(problem: P, columns: Array) -> P:
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
-        statistics=selected(problem.statistics, columns),
+        statistics=select_columns(problem.statistics, columns),
         centre=None if centre is None else centre[columns],
-        r_factor=None if R is None else qr.selected(R, columns, basis.width),
+        r_factor=None if R is None else qr.select_columns(R, columns, basis.width),
     )
 
 
@@ -228,7 +235,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
     return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
 
 
-def factor_rows(
+def refit_by_qr(
     name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
@@ -258,14 +265,14 @@ def factor_rows(
     zero = np.zeros(features.width)
     centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
-    return replace(problem, r_factor=qr.shifted(swept.total["R"], further)), swept.report()
+    return replace(problem, r_factor=qr.shift_columns(swept.total["R"], further)), swept.report()
 
 
 def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
     shift, R = problem.inputs.shift, problem.r_factor
     assert R is not None
-    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shifted(R, None, shift))
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shift_columns(R, None, shift))
 
 
 def solve_r_factor(

@@ -32,7 +32,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.eigenfunctions import principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -70,17 +70,17 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Map the rows: to an array (NumPy, Dask; of sparse rows a dense one), or to Rows that are mapped when read."""
         check_is_fitted(self)
         if is_sound(X, self):
-            return mapped_rows(X, self._row_map(), float_of(X.dtype))
+            return map_rows(X, self._row_map(), float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
         if is_dask_array(X):
             dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
             whole = X.rechunk({1: -1})
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
-            return whole.map_blocks(mapped_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
+            return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        return mapped_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
+        return map_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -28,11 +28,11 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
-from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshift_targets
 
 LANDMARKS = 200  # of a view, where nothing says how many
 _CONSTRAINTS: dict[str, list[object]] = {
@@ -104,14 +104,14 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         """Return the canonical directions."""
         return canonical_views(problem.moments, problem.basis.width // 2)
 
-    def hides(self, solution: ViewSolution) -> bool:
+    def leaves_unresolved(self, solution: ViewSolution) -> bool:
         """Return whether a view has fewer directions above rounding than landmarks."""
         return min(solution.view_ranks) < len(solution.coef)
 
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
-        labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
+        labelled = first_view(Moments.of(total if flag else unshift_targets(total, shift), 1), m)
         alpha = number(self.alpha)
         coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, diagnostics=diagnostics)
         if problem.centre is not None:  # what the sums are about
@@ -143,8 +143,8 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         assert isinstance(fit.solution, ViewSolution)
         return {"view_ranks": list(fit.solution.view_ranks)}
 
-    def penalty(self) -> Penalty:
-        return Penalty(self.alpha, self.fit_intercept, by_direction=True)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(self.alpha, self.fit_intercept, by_direction=True)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None

@@ -1,4 +1,4 @@
-"""Values of a file as JSON: numbers, words, lists and tables of them, and kernels by names from a closed table."""
+"""Values of model files as JSON: numbers, strings, lists and tables of them, and kernels by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEEPEST = 32  # kernels inside one another
 
 
 def encode(value: object, where: str) -> object:
-    """A parameter or a fitted value as JSON; `ConfigError` where it cannot be."""
+    """Encode a parameter or fitted value as JSON; raise `ConfigError` if that is impossible."""
     if isinstance(value, Kernel):
         params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
         return {"kernel": value.name, "params": params}
@@ -34,9 +34,9 @@ def encode(value: object, where: str) -> object:
 
 
 def decode(value: object, depth: int = 0) -> object:
-    """The value of `encode`; `ModelRejectedError` where it is none. `depth`: kernels that it is inside of."""
+    """Decode a result of `encode`, at nesting `depth` of kernels; raise `ModelRejectedError` for anything else."""
     if isinstance(value, dict) and set(value) == {"keys", "values"}:
-        if not all(isinstance(part, list) for part in value.values()):
+        if not all(isinstance(one, list) for one in value.values()):
             raise ModelRejectedError("expected a table of lists")
         keys, items = decode(value["keys"]), decode(value["values"])
         assert isinstance(keys, tuple)

@@ -18,14 +18,14 @@ from bigkernel import images
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, slice_map
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
@@ -148,12 +148,12 @@ class Predictor:
     @cached_property
     def _sliced(self) -> Expansion:
         """With landmarks in slices where there are many, as the model has them."""
-        return replace(self.expansion, features=in_slices(self.expansion.features))
+        return replace(self.expansion, features=slice_map(self.expansion.features))
 
     def _values(self, X: Any) -> Array:
         x = self._rows(X)
         for row_map in self.row_maps:
-            x = mapped_rows(x, row_map, float_of(x.dtype))
+            x = map_rows(x, row_map, float_of(x.dtype))
         return self._sliced.values(Chunk(x))
 
     def _rows(self, X: Any) -> Array:
@@ -246,7 +246,7 @@ def _needs_more(what: str) -> ConfigError:
 def _require_numpy(kernel: Kernel) -> None:
     """Raise `ConfigError` where a part of the kernel needs another library, or is a function."""
     if isinstance(kernel, _MADE):
-        for part in kernel.parts:
+        for part in kernel.terms:
             _require_numpy(part)
     elif type(kernel) not in KERNELS.values() and not (type(kernel) is Pairwise and kernel.metric == "cosine"):
         raise _needs_more(f"the {kernel.formula()} kernel")

@@ -80,9 +80,9 @@ class SplitFits:
         split: int,
     ) -> SplitFits:
         """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
-        problem = replace(swept, statistics=splits.part(swept.statistics, split))
+        problem = replace(swept, statistics=splits.split_sums(swept.statistics, split))
         shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
-        tested = Moments.of(splits.tests(swept.statistics, split), shift=swept.centre)
+        tested = Moments.of(splits.test_sums(swept.statistics, split), shift=swept.centre)
         courses = [
             SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
             for one in methods
@@ -202,7 +202,7 @@ class AdaptingSweep(Sweep):
         assert sides is not None
         assert whitening is not None
         for fold, split in enumerate(partition.splits):
-            tests, part = sides.tests(problem.statistics, fold), sides.part(problem.statistics, fold)
+            tests, part = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
             require_fold(split, float(tests["n"].sum()), float(part["n"][1]), part["t"][1])
             if not part["n"][0] > 0:
                 raise DataError(f"cv: split {split} expects a row of the target with a positive weight, found none")
@@ -259,11 +259,11 @@ def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudo
     """A round's sweep, or several of fewer decisions where one would not fit the memory of a worker."""
 
     def plan(one: JointPseudoLabels) -> Plan:
-        return checked_plan(rows, one) if len(one.asked) > 1 else plan_sweep(rows, one)
+        return checked_plan(rows, one) if len(one.queries) > 1 else plan_sweep(rows, one)
 
     def halves(one: JointPseudoLabels) -> list[JointPseudoLabels]:
-        middle = len(one.asked) // 2
-        return [replace(one, asked=half) for half in (one.asked[:middle], one.asked[middle:])]
+        middle = len(one.queries) // 2
+        return [replace(one, queries=half) for half in (one.queries[:middle], one.queries[middle:])]
 
     return split_to_fit(statistic, plan, halves)
 

@@ -63,7 +63,7 @@ class CGSweep(Sweep):
     @property
     def alphas(self) -> tuple[float, ...]:
         """Their penalties."""
-        return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
+        return tuple(float(candidate.solve_settings.alpha) for candidate in self.candidates)
 
     @property
     def factors(self) -> int:
@@ -155,7 +155,7 @@ class CGSweep(Sweep):
 
     def _solve_folds(self, data: SearchData, partition: Partition) -> tuple[list[FoldSolutions], int]:
         """Solve for all candidates on all folds: by fold; and how many steps that took."""
-        method, intercept = by_ridge(self.lead)[0], self.lead.penalty.fit_intercept
+        method, intercept = by_ridge(self.lead)[0], self.lead.solve_settings.fit_intercept
         targets, inputs, basis = data.targets, data.inputs, of_kernel(self.lead.basis)
         if not intercept:  # as a fit of its own would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
@@ -171,7 +171,7 @@ class CGSweep(Sweep):
 
         with solving(method):
             result = solve_cg(problem, require_labels)
-        by_fold = result.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
+        by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
         solved = [
             FoldSolutions(tested, [None] * len(tested), weights, intercept)

@@ -19,7 +19,7 @@ from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.fitting import Trial, sweep_until_precise
-from bigkernel.estimators.ridge import fit_by_cg
+from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
@@ -75,7 +75,7 @@ class KernelTrial(Trial):
         if probed:
             known = [error for fold in solved for error in fold.errors if error is not None]
         self.errors: Errors | None = max(known, key=lambda error: error.total, default=None)
-        self.hidden = any(fold.hidden for fold in solved)
+        self.unresolved = any(fold.unresolved for fold in solved)
 
 
 @dataclass(eq=False)
@@ -154,14 +154,18 @@ class Work:
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         targets, inputs = self.data.targets, self.data.inputs
         problem = None if found is None else self.data.moments.get(id(found))
-        if not candidate.penalty.fit_intercept:  # as its own fit would have the targets
+        if not candidate.solve_settings.fit_intercept:  # as its own fit would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
             problem = None if problem is None else problem.of_targets()
         data = Training(self.data.rows, targets, inputs)
         if candidate.choice:
             ends, folds = self.data.ends.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            restore(candidate.last, inputs, fit_by_cg(*by_ridge(candidate), data, candidate.basis, start=start))
+            restore(
+                candidate.last,
+                inputs,
+                fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start),
+            )
         else:
             candidate.last.adopt(data, candidate.basis, problem)
 
@@ -248,7 +252,7 @@ def coefficients(
         here, there = slice(number * c, (number + 1) * c), slice(column * c, (column + 1) * c)
         for fold, out in enumerate(solved[kernel]):
             weights[place, fold, :, here], intercepts[place, fold, here] = out.weights[:, there], out.intercepts[there]
-            if shift is not None and candidate.penalty.fit_intercept:
+            if shift is not None and candidate.solve_settings.fit_intercept:
                 intercepts[place, fold, here] += shift
     return weights, intercepts
 

@@ -29,7 +29,7 @@ from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.feature_maps import gather
+from bigkernel.kernels.feature_maps import group_by_argument
 from bigkernel.search.adapting import AdaptingSweep, with_sides
 from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
 from bigkernel.search.judging import Work, value_sweeps
@@ -97,8 +97,8 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 "GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
-        penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
-        found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
+        solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
+        found.append(Candidate(index, dict(params), model, last, method, columns, solve_settings))
     return found
 
 
@@ -120,7 +120,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
         inner, learned = _through(steps, given)
         proto = clone(members[0].last)
-        if any(member.penalty.fit_intercept for member in members):
+        if any(member.solve_settings.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
         data = proto.read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
@@ -149,7 +149,7 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays whole, and every digit of them
             transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
-        key = type(candidate.last).__name__, candidate.penalty.weighting, transforms
+        key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
 
@@ -191,7 +191,7 @@ def _with_own_weights(rows: Rows) -> Rows:
 
 def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
     """Whether candidates weigh classes in several ways; scores of sums, which hold these weights, are refused then."""
-    kinds = {candidate.penalty.weighting for candidate in everyone}
+    kinds = {candidate.solve_settings.weighting for candidate in everyone}
     if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
         raise ConfigError(
             f"class_weight: {found[0]} needs the same class weights for all candidates, found {len(kinds)} different "
@@ -202,7 +202,7 @@ def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
 
 def _require_gcv(members: list[Candidate]) -> None:
     """Refuse generalised cross-validation of what has several penalties, or no moments."""
-    if any(member.penalty.by_direction for member in members):
+    if any(member.solve_settings.by_direction for member in members):
         raise ConfigError(
             f"scoring: neg_gcv needs one penalty for all directions, but {type(members[0].last).__name__} has one "
             "for each; use another score"
@@ -252,7 +252,7 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
             if adapts:  # a kernel at a time: a graph is of one
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
-            for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
+            for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 
@@ -275,7 +275,7 @@ def _choose_solvers(members: list[Candidate], data: SearchData, parts: list[Part
 
 def _alike(candidate: Candidate) -> object:
     """Equal for candidates of the same landmarks whose conjugate gradients may share sweeps."""
-    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, by_ridge(candidate)[0].by_cg
+    return _columns_of(candidate.columns), candidate.solve_settings.fit_intercept, by_ridge(candidate)[0].by_cg
 
 
 def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
@@ -283,7 +283,7 @@ def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
         groups.setdefault((_alike(candidate), candidate.choice), []).append(candidate)
-    return [CGSweep([sorted(group, key=lambda one: float(one.penalty.alpha))]) for group in groups.values()]
+    return [CGSweep([sorted(group, key=lambda one: float(one.solve_settings.alpha))]) for group in groups.values()]
 
 
 def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
@@ -301,7 +301,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         groups.setdefault((draw, kernel), []).append(candidate)
     for group in groups.values():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
-        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
+        group.sort(key=lambda candidate: not candidate.solve_settings.fit_intercept)
         lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[object, Columns] = {}
         direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]

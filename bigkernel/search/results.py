@@ -124,7 +124,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     width = params.get("sigma", params.get("length_scale", 0.0))
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
-    alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
+    alpha, components = candidate.solve_settings.alpha, float(candidate.solve_settings.n_components or 0)
     return 0.0 if isinstance(alpha, str) else float(np.mean(alpha)), -components, float(np.mean(width))
 
 

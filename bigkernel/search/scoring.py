@@ -73,14 +73,14 @@ class FoldSolutions:
     tested : what their test says
     errors : of their predictions, or None where they are not known
     weights, intercepts : coefficients (p, k·c), and (k·c,)
-    hidden : whether rounding hides directions that float64 might show
+    unresolved : whether rounding leaves directions unresolved that float64 might resolve
     """
 
     tested: list[Tested]
     errors: list[Errors | None]
     weights: Array
     intercepts: Array
-    hidden: bool = False
+    unresolved: bool = False
 
     @classmethod
     def of(cls, count: int, width: int, c: int) -> FoldSolutions:

@@ -20,7 +20,7 @@ from sklearn.semi_supervised import LabelSpreading
 from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.arrays import Array
 from bigkernel.solvers.anchor_graph import laplacian
-from bigkernel.solvers.eigenfunctions import leading, rough
+from bigkernel.solvers.eigenfunctions import graph_penalty, leading
 from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import whiten
 from pipelines.labels.data import Digits
@@ -180,7 +180,7 @@ def eigenfunctions(
     L = whitening.rotate(laplacian(G, sums["anchors"], sums["degrees"]))
     G, found = whitening.rotate(G), {}
     for manifold, count in counts.items():
-        values, W = leading(G, count, penalty=rough(L, manifold) if manifold else None)
+        values, W = leading(G, count, penalty=graph_penalty(L, manifold) if manifold else None)
         found[manifold] = _at(digits.X, kernel, Z, whitening.expand(W * np.sqrt(values)))
         after()
     return found

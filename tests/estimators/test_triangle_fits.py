@@ -21,7 +21,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.qr_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.qr import QRStatistic, selected, shifted
+from bigkernel.statistics.qr import QRStatistic, select_columns, shift_columns
 
 rng = np.random.default_rng(77)
 ROWS = 700
@@ -167,8 +167,8 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     assert (np.diagonal(R) >= 0).all()
     assert_allclose(R.T @ R, about.T @ about, atol=1e-12 * np.abs(about.T @ about).max())
     for found, wanted in (
-        (shifted(R, shift, np.array([1.0])), A),
-        (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
+        (shift_columns(R, shift, np.array([1.0])), A),
+        (select_columns(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
         (add_rows(R, R, triangular=True), np.vstack([about, about])),
     ):
         assert_allclose(found.T @ found, wanted.T @ wanted, atol=1e-12 * np.abs(wanted.T @ wanted).max())

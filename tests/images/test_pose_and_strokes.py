@@ -30,7 +30,7 @@ def patches(height: int, width: int) -> PatchFeatures:
     for patch, apart, m in ((5, 2, 24), (2, 2, 7)):
         grid = PatchGrid(*image, patch=patch, subsampling=apart, centred=not layers)
         Z = rng.normal(size=(m, grid.width))
-        grid.directions(Z)
+        grid.normalise(Z)
         layers.append(PatchLayer(grid, 0.5, Z, np.eye(m)))
         image = (*grid.cells, m)
     return PatchFeatures(tuple(layers))

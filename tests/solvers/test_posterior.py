@@ -255,14 +255,14 @@ def test_a_factor_halves_and_solves_the_same_matrix(rank, alpha):
     assert_allclose(factor.solve(C), inverse @ C, rtol=1e-7, atol=1e-9)
     # what is not seen is what the range of G does not hold
     lost = C - G @ np.linalg.pinv(G, hermitian=True) @ C if alpha < 1e-20 else np.zeros_like(C)
-    assert_allclose((factor.unseen(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
-    assert half.shape[0] + factor.unseen(C).shape[0] == 9
+    assert_allclose((factor.null_coordinates(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
+    assert half.shape[0] + factor.null_coordinates(C).shape[0] == 9
 
 
 def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
     C = np.random.default_rng(0).normal(size=(4, 2))
     factor = factorize(np.zeros((4, 4)), 0.0)
-    assert_allclose(factor.unseen(C).T @ factor.unseen(C), C.T @ C, rtol=1e-12)
+    assert_allclose(factor.null_coordinates(C).T @ factor.null_coordinates(C), C.T @ C, rtol=1e-12)
     assert_array_equal(factor.solve(C), 0)
     assert_allclose(factorize(np.zeros((4, 4)), 0.5).solve(C), 2 * C, rtol=1e-15)
 
@@ -279,7 +279,7 @@ def test_a_factor_leaves_its_matrix_as_it_was():
 def test_the_factor_of_nothing_gives_nothing():
     factor = factorize(np.zeros((0, 0)), 1.0)
     C = np.zeros((0, 3))
-    assert factor.solve(C).shape == factor.half(C).shape == factor.unseen(C).shape == (0, 3)
+    assert factor.solve(C).shape == factor.half(C).shape == factor.null_coordinates(C).shape == (0, 3)
 
 
 # ---------------------------------------------------------------- rows of a chunk

@@ -14,7 +14,7 @@ from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
-from bigkernel.solvers.whitening import Whitening, centre, reduced, top_eigen, whiten
+from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -224,7 +224,7 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduced(moments, Whitening(M, M)), fit_intercept=fit_intercept)
+    small = centre(reduce_moments(moments, Whitening(M, M)), fit_intercept=fit_intercept)
     b = (small.target_mean - small.mean @ w) if fit_intercept else 0
     assert_allclose(
         squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),

@@ -12,7 +12,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums, means
-from bigkernel.statistics.moments import uncentred
+from bigkernel.statistics.moments import uncentre
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(11)
@@ -53,7 +53,7 @@ def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
 def test_sums_about_a_shift_are_taken_back():
     shift = centre_of(Gaussian(1.1), Z, np.float64)
     shifted = CellMomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift), CELLS)
-    found = CellSums.of(uncentred(accumulate(shifted), shift), CELLS)
+    found = CellSums.of(uncentre(accumulate(shifted), shift), CELLS)
     assert_allclose(found.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
 
 
