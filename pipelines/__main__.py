@@ -1,4 +1,4 @@
-"""`python -m pipelines`: one table of pipelines, each a module that is imported when it is asked for."""
+"""`python -m pipelines`: a table of pipelines, whose modules are imported on demand."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
 
 
 class _Table(click.Group):
-    """A group whose commands are those of `PIPELINES`; a `BigKernelError` is one line and its exit code."""
+    """Group of the commands in `PIPELINES`; a `BigKernelError` is shown as one line and sets the exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PIPELINES)
@@ -51,7 +51,7 @@ class _Table(click.Group):
             click.echo("interrupted", err=True)
             leave(INTERRUPTED)
         except Exception as error:
-            # not imported here: `--help` need not wait for it
+            # imported late, to keep `--help` fast
             ours = sys.modules.get("bigkernel.errors")
             if ours is None or not isinstance(error, ours.BigKernelError):
                 raise
@@ -61,9 +61,9 @@ class _Table(click.Group):
 
 @click.group(cls=_Table, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Whole jobs with bigkernel, from data to a report page.
+    """Run whole jobs with bigkernel, from data to a report page.
 
-    `python -m pipelines NAME --help` teaches what a pipeline does, takes and writes.
+    `python -m pipelines NAME --help` describes what a pipeline does, reads and writes.
     """
 
 

@@ -1,4 +1,4 @@
-"""`python -m pipelines deform`: a corpus of deformed copies of the images of another."""
+"""`python -m pipelines deform`: a corpus of images with deformed copies of them."""
 
 from pathlib import Path
 

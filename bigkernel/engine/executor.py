@@ -167,7 +167,7 @@ def most_partials(segments: int, threads: int) -> int:
     return min(segments, threads + (max(1, segments) - 1).bit_length())
 
 
-def announce_locally(spec: SweepSpec) -> int:
+def local_peak_bytes(spec: SweepSpec) -> int:
     """Return the announced peak of this process in bytes."""
     segments = len(spec.plan.segments)
     tasks, partials = min(spec.threads, max(1, segments)), most_partials(segments, spec.threads)

@@ -32,7 +32,7 @@ from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import run_on_cluster
-from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, announce_locally, run_locally, schedule
+from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_peak_bytes, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
@@ -59,7 +59,7 @@ class Swept:
     executor: str  # "serial", "threads" or "dask"
     incidents: tuple[Incident, ...] = ()  # what went wrong meanwhile
     merge_seconds: float = 0.0  # of all merges together
-    announced_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
+    planned_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
     blas_threads: int = 0  # of the driver, which solves from the total
 
     def report(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ class Swept:
             "seconds": self.seconds,
             "gflops_per_second": flops / max(self.seconds, 1e-9) / 1e9,
             "peak_bytes": max((receipt.peak_bytes for receipt in self.receipts), default=0),
-            "announced_bytes": self.announced_bytes,
+            "planned_bytes": self.planned_bytes,
             "blas_threads_of_the_driver": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
@@ -207,7 +207,7 @@ def run_sweep(spec: SweepSpec) -> Swept:
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
         announced = (
-            announce_locally(spec)
+            local_peak_bytes(spec)
             if spec.client is None
             else check_cluster(spec.client, spec.rows, spec.plan, spec.wanted, task.run)
         )

@@ -56,7 +56,7 @@ class SweepStarted:
     plan: Plan
     token: str = ""  # names it among all sweeps
     run: str = ""  # its run directory, or ""
-    announced_bytes: int = 0  # planned peak of a worker process
+    planned_bytes: int = 0  # planned peak of a worker process
     resumed: int = 0  # segments that its run holds already
 
 

@@ -57,15 +57,15 @@ class Share:
 class Progress:
     """One sweep. Times are seconds since 1970, of whoever keeps the books.
 
-    `stops` are the row ids where segments end, `announced_bytes` is the peak of a worker process, as planned.
+    `stops` are the row ids where segments end, `planned_bytes` is the peak of a worker process, as planned.
     """
 
     def __init__(
         self, token: str, what: str, executor: str, started: float, plan: dict[str, Any], stops: list[int],
-        announced_bytes: int = 0, run: str = "",
+        planned_bytes: int = 0, run: str = "",
     ) -> None:  # fmt: skip
         self.token, self.what, self.executor, self.run = token, what, executor, run
-        self.plan, self.stops, self.announced_bytes = plan, stops, announced_bytes
+        self.plan, self.stops, self.planned_bytes = plan, stops, planned_bytes
         self.started, self.error = started, ""
         self.ended: float | None = None
         self.seconds: float | None = None  # as the driver measured it
@@ -96,7 +96,7 @@ class Progress:
             raise ValueError("expected segments in the order of their rows")
         plan |= {name: finite(plan.get(name, 0)) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
         token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
-        return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
+        return cls(token, what, executor, now, plan, stops, whole(message["planned_bytes"]), str(message["run"]))
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
         """Take one message about this sweep."""
@@ -273,7 +273,7 @@ class Progress:
         segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds` (`expected`,
+        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `left_seconds` (`expected`,
         `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
@@ -307,7 +307,7 @@ class Progress:
             "flops_per_second": self.flops_of(self.rows_computed) / max(self.elapsed(now), 1e-9),
             "rate_history": history,
             "stage_seconds": dict(stages),
-            "announced_bytes": self.announced_bytes,
+            "planned_bytes": self.planned_bytes,
             "left_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
             "incidents": dict(self.incidents),
             "workers": {name: {**vars(one), "running": running.get(name, [])} for name, one in self.workers.items()},

@@ -1,4 +1,4 @@
-"""`python -m pipelines bench …`: figures of this machine, ratios in one run.
+"""`python -m pipelines bench …`: benchmarks on this machine, as ratios measured in one run.
 
 Rows are digits or random pixels (`shared.timed_sweeps`).
 """
@@ -23,7 +23,7 @@ from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, table
 
 
 def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--data, --out, --json."""
+    """Add --data, --out and --json."""
     several = (
         data_option("Directory with MNIST's idx files."),
         out_option("bench", "Directory for the corpora."),
@@ -58,11 +58,12 @@ def bench() -> None:
 def gram(
     data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool
 ) -> None:
-    """Rate of the sweep, from zarr on a local cluster, over what the machine gives to its two products.
+    """Measure the rate of a sweep relative to its two matrix products.
 
-    2·n·m·d + n·m² flops over the time from the first task to the merged total. The limit: the block's product and the
-    Gram's update alone, float32, on all workers at the same time. Beside it a GEMM of 4096³ on one core, times the
-    cores. "processor": sweep to limit in processor time, which other work on the machine hardly changes.
+    The sweep reads from zarr on a local cluster; its rate is 2·n·m·d + n·m² flops over the time from the first task to
+    the merged total. The limit is the block's product and the Gram's update alone, in float32, on all workers at the
+    same time. A GEMM of 4096³ on one core, times the number of cores, is shown beside it. "processor" is the ratio of
+    sweep to limit in processor time, which other work on the machine hardly changes.
     """
     from pipelines.bench import gram as bench_gram
 
@@ -85,17 +86,17 @@ def gram(
 def memory(
     data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int, **of_sizes: Any
 ) -> None:
-    """Peak resident memory of a process, against what was announced for it before its first task.
+    """Compare the peak resident memory of a process with its planned peak.
 
-    The first table: a worker for few and for many rows. The second: workers, and the threads of one process, for few
-    and many landmarks; workers may take 4 GiB there, and m = 8,000 takes 3 GB. Workers publish partial results in a run
-    directory, as in any job that is to survive them.
+    The first table compares a worker for few and for many rows; the second compares workers and the threads of one
+    process for few and many landmarks. Workers may take 4 GiB there; m = 8,000 takes 3 GB. Workers publish partial
+    results in a run directory, as in any job that can be resumed.
     """
     from pipelines.bench import memory as bench_memory
 
     few_and_many, sizes = [], [int(m) for m in of_sizes["sizes"].split(",") if m]
     for n_rows in (small, large):
-        # chunks small enough for both to have some to read ahead
+        # chunks small enough for both to read ahead
         corpus = digits_corpus(out, data, n_rows, quiet=as_json, chunk_rows=5_000)
         few_and_many.append(bench_memory.on_workers(corpus, landmarks, memory_limit, out))
     corpus = digits_corpus(out, data, of_sizes["sizes_rows"], quiet=as_json, chunk_rows=5_000)
@@ -117,7 +118,7 @@ def memory(
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
 def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
-    """The same bits of the coefficients from serial, threads, one worker and two."""
+    """Compare the bits of the coefficients from serial, threads, one worker and two."""
     from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
     from bigkernel.data.zarr_arrays import digest
 
@@ -155,9 +156,10 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
 @click.option("--rows", default=3_000, show_default=True)
 @click.option("--landmarks", default=200, show_default=True)
 def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
-    """Predictions of fits of all conditions against least squares, and the error that each fit told.
+    """Compare predictions with least squares and with their estimated errors.
 
-    Tables × dtypes × widths × penalties; ends with 1 where a fit is off by more than 1e-3 without a warning.
+    Fits all combinations of tables, dtypes, widths and penalties; exits with 1 if a fit is off by more than 1e-3
+    without a warning.
     """
     from pipelines.bench import numbers as bench_numbers
 
@@ -189,10 +191,11 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
 def peers(
     data: Path, out: Path, as_json: bool, rows: int, landmarks: int, alpha: float, repeats: int, without_dask: bool
 ) -> None:
-    """A fit from zarr against scikit-learn's Nystroem + Ridge from memory, and against plain Dask array algebra.
+    """Compare a fit from zarr with scikit-learn and with Dask arrays.
 
-    The same rows, landmarks, penalty and ten one-hot targets; each contender in its own process, so that its peak
-    memory is its own (ours: of the driver and of the largest worker).
+    The peers are scikit-learn's Nystroem + Ridge from memory and plain Dask array algebra, on the same rows, landmarks,
+    penalty and ten one-hot targets. Each contender has its own process and thus its own peak memory (ours: the driver
+    and the largest worker).
     """
     from pipelines.bench import peers as bench_peers
 
@@ -248,9 +251,10 @@ def tune(
     peer_cells: int,
     peer_folds: int,
 ) -> None:
-    """A grid of bandwidths, penalties and folds against scikit-learn's GridSearchCV(Pipeline(Nystroem, Ridge)).
+    """Compare a grid search with scikit-learn's GridSearchCV.
 
-    The peer is timed on a part of the cells and scaled to all of them: it fits each one alike.
+    The grid has bandwidths, penalties and folds; the peer is GridSearchCV(Pipeline(Nystroem, Ridge)). It is timed on a
+    part of the cells and scaled to all of them, as it fits each one alike.
     """
     from pipelines.bench import tune as bench_tune
 
@@ -295,7 +299,7 @@ def tune(
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
 @click.option("--repeats", default=3, show_default=True, help="Fits of each; their median counts.")
 def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeats: int) -> None:
-    """Compare what a pilot tells of a fit with what the fit takes, on a local cluster of all processors."""
+    """Compare the time that a pilot estimates with the time that the fit takes."""
     from pipelines.bench import plan as bench_plan
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
@@ -311,9 +315,9 @@ def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeat
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
 @click.option("--workers", default=2, show_default=True)
 def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
-    """One sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
+    """Compare sweeps of XNV, DICA, JDA and ARTL with a plain Gram sweep.
 
-    Seconds, their ratio, and the memory of the largest worker against what the plan announced.
+    Shows seconds and their ratio at equal width, and the memory of the largest worker beside its planned peak.
     """
     from pipelines.shared import domain_sweeps
 
@@ -329,9 +333,9 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--rounds", default=30, show_default=True, help="Of all contenders, alternated.")
 def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rounds: int) -> None:
-    """Predictions of rows in memory against plain NumPy with the same landmarks; and what loading takes.
+    """Compare predictions in memory with plain NumPy, and time loading.
 
-    A model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
+    Times a model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
     """
     from pipelines.bench import serve as bench_serve
 

@@ -28,7 +28,7 @@ SIGMAS, ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0), (1e-6, 1e-4, 1e-2, 1.0)
 
 @dataclass(frozen=True)
 class Cell:
-    """A fit: its error, what it told of it, whether it warned, and the arithmetic that it chose."""
+    """One fit: its error, its estimated error, whether it warned, and its arithmetic."""
 
     method: str
     table: str
@@ -46,17 +46,17 @@ class Cell:
 
     @property
     def silent(self) -> bool:
-        """Beyond what is promised, without a word."""
+        """Whether the error exceeds the bound without a warning."""
         return self.error > PROMISE and not self.warned
 
     @property
     def false_alarm(self) -> bool:
-        """A warning of what was right."""
+        """Whether there was a warning although the error is within the bound."""
         return self.warned and self.error <= PROMISE
 
 
 def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array]]:
-    """Rows (n, d) and targets (n,) by name."""
+    """Return rows (n, d) and targets (n,) by name."""
     rng = np.random.default_rng(seed)
     mixed = rng.normal(size=(rows, 8)) @ rng.normal(size=(8, 8))
     digits, labels = load_digits(return_X_y=True)
@@ -82,7 +82,7 @@ def _standardised(X: Array, y: Array, rows: int, rng: np.random.Generator) -> tu
 
 
 def cells(rows: int, landmarks: int, data: Path) -> Iterator[Cell]:
-    """Every table, dtype, width and penalty."""
+    """Fit every combination of table, dtype, width and penalty."""
     for name, (X, y) in tables(rows, data).items():
         for dtype in ("float32", "float64"):
             for sigma in SIGMAS:
@@ -123,12 +123,12 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
 
 
 def least_squares(model: Any, rows: Array, y: Array) -> Array:
-    """Fitted values (n,) of ridge in whitened rows."""
+    """Return fitted values (n,) of ridge on whitened rows."""
     return _ridge(_whitened(model, rows), y, model.alpha)
 
 
 def eigenfunctions(model: Any, rows: Array, y: Array) -> Array:
-    """Fitted values (n,) of ridge on the leading eigenfunctions of whitened rows; y is NaN without a label."""
+    """Return fitted values (n,) of ridge on the leading eigenfunctions; y is NaN where a row has no label."""
     phi = _whitened(model, rows)
     _, root, W = np.linalg.svd(phi, full_matrices=False)
     s = min(model.n_components, int((root > len(phi) * np.finfo(np.float64).eps * root[0]).sum()))
@@ -151,7 +151,7 @@ METHODS = {"ridge": least_squares, "sssl": eigenfunctions}
 
 
 def summary(found: list[Cell]) -> dict[str, Any]:
-    """How many fits were silently wrong, warned without need, or swept again; and how near what they told was."""
+    """Summarize silent errors, false alarms, repeated sweeps and the accuracy of the estimated errors."""
     ratios = [cell.estimated / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
     return {
         "fits": len(found),
@@ -170,7 +170,7 @@ COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "told",
 
 
 def row(cell: Cell) -> list[str]:
-    """A line of the table."""
+    """Return one line of the table."""
     said = "SILENT" if cell.silent else "false alarm" if cell.false_alarm else "warned" if cell.warned else ""
     figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.estimated)]
     chosen = f"*{cell.sums}" if (cell.blocks, cell.sums) == ("float32", "float64") else cell.sums
@@ -178,7 +178,7 @@ def row(cell: Cell) -> list[str]:
 
 
 def verdict(result: dict[str, Any]) -> str:
-    """What the table says, in sentences of one line."""
+    """Summarize the table in one-line sentences."""
     lines = [
         f"{result['silently_wrong']} of {result['fits']} silently wrong, {result['warned']} warned, "
         f"{result['false_alarms']} of them without need",

@@ -1,6 +1,6 @@
-"""`python -m pipelines corpus`: a digit corpus of any size, from making it to the error of its model, as one batch job.
+"""`python -m pipelines corpus`: a digit corpus of any size and the error of its model, as one batch job.
 
-What the stages are is in `job`, what is shown of them in `page`.
+The stages are in `job`, the page in `page`.
 """
 
 import functools
@@ -27,12 +27,12 @@ from pipelines.shared.experiments import seed_option
 
 
 class _Penalties(Numbers):
-    """ "gcv", or numbers."""
+    """The word "gcv", or numbers."""
 
     name = "gcv|NUMBERS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
+        """Return "gcv" or a tuple of numbers."""
         if value == "gcv":
             return "gcv"
         try:
@@ -48,7 +48,7 @@ class _Widths(Numbers):
     """Numbers above 0."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
+        """Return a tuple of numbers above 0."""
         numbers = super().convert(value, param, ctx)
         if not all(0 < number < float("inf") for number in numbers):
             self.fail(f"expected numbers above 0, found {value!r}", param, ctx)
@@ -117,7 +117,7 @@ _SETTINGS = (
 
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, as one argument `job`."""
+    """Add the options of a job, passed on as one argument `job`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
@@ -165,7 +165,7 @@ def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: 
     """
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
-    directory = Path(run).absolute()  # workers may stand elsewhere
+    directory = Path(run).absolute()  # workers may have another working directory
     if dry_run:
         page.show_plan(planned(job, directory), as_json=as_json)
         return

@@ -1,4 +1,4 @@
-"""`python -m pipelines digits`: what unlabelled rows and features are worth, on 200,000 digits, fifty of them labelled.
+"""`python -m pipelines digits`: what unlabelled rows and features add, on 200,000 digits with fifty labels.
 
 Four fits on one training corpus: SSSL with five labelled rows a class and all other rows unlabelled; exact KRR on
 those labelled rows alone; Nyström KRR with the labels of all rows, on pixels and on oriented strokes. Then the test
@@ -42,7 +42,7 @@ from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report, json_option, seed_option, timed
 
-SMALL_PIXELS = 256  # of a digit: below, a common pose costs more than it brings
+SMALL_PIXELS = 256  # pixels on a side: below, a common pose loses more than it gains
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Setting:
     strokes_alpha: float
 
     def chosen(self, rows: int, given: Mapping[str, float | None]) -> Setting:
-        """The setting of a corpus of so many rows, with what the options give in place of it."""
+        """Return the setting of a corpus of so many rows, with the options in its place."""
         options = {name: value for name, value in given.items() if value is not None}
         return replace(self, **{"alpha": self.alpha * rows, **options})
 
     def facts(self, landmarks: int) -> dict[str, str]:
-        """Return its lines at the foot of the page."""
+        """Return the lines at the foot of the page."""
         return {
             "SSSL": f"σ {self.sigma}, {self.components} components, α {self.alpha:g}, {landmarks:,} landmarks",
             "KRR": f"σ {self.krr_sigma}, α {self.krr_alpha:g}, {landmarks:,} landmarks with all labels, else exact",
@@ -71,7 +71,7 @@ class Setting:
         }
 
 
-# alpha is given a row of the corpus here
+# alpha is given per row of the corpus here
 BUNDLED = Setting(
     sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alpha=0.1, strokes_sigma=0.6, strokes_alpha=0.1
 )
@@ -81,7 +81,7 @@ MNIST = Setting(
 
 
 def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, quiet: bool) -> Digits:
-    """The corpora of MNIST's files in `data`, or of the bundled digits; made, or found, below `out`."""
+    """Return the corpora of MNIST's files in `data`, or of the bundled digits, made or found below `out`."""
     if data is None:
         return digit_corpora.bundled(out, rows, seed, keep=keep, quiet=quiet)
     with bar("ingest", enabled=not quiet) as shown:
@@ -89,20 +89,20 @@ def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, q
 
 
 def labelled_rows(train: Corpus, per_class: int, seed: int) -> Array:
-    """Rows that keep their label, `per_class` of each class, no two of them copies of one digit."""
+    """Return the rows that keep their label, `per_class` of each class, no two of them copies of one digit."""
     group = train.column("group") if "group" in train.columns else np.arange(len(train))
     return digit_corpora.choose_labelled(train.column("y"), group, per_class, seed)
 
 
 def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, landmarks: int, seed: int) -> list[Fit]:
-    """Fit the methods with the cluster in force and predict the test corpus with each."""
+    """Fit all methods on the current cluster and predict the test corpus with each."""
     y, truth = train.column("y"), test.column("y")
     few = np.full(len(y), -1)
     few[labelled] = y[labelled]
     nystrom: dict[str, Any] = {"n_landmarks": landmarks, "random_state": seed}
     krr = {"kernel": Gaussian(sigma=setting.krr_sigma), "alpha": setting.krr_alpha}
     sssl = SSSLClassifier(Gaussian(sigma=setting.sigma), setting.components, setting.alpha, **nystrom)
-    rows = as_rows(train).take(labelled)  # fifty rows fit in memory: no sweep
+    rows = as_rows(train).take(labelled)  # fifty rows fit in memory, without a sweep
     unit = (UnitNormalizer(),)
     on_strokes = KernelRidgeClassifier(Gaussian(sigma=setting.strokes_sigma), setting.strokes_alpha, **nystrom)
     methods: list[tuple[str, Any, Any, Any, Array | None]] = [
@@ -115,7 +115,7 @@ def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, land
 
 
 def strokes(corpus: Corpus) -> tuple[Any, ...]:
-    """Row transforms to oriented strokes; digits of few pixels keep their pose, which moments would blur."""
+    """Return row transforms to oriented strokes; digits of few pixels keep their pose, as moments would blur them."""
     shape = corpus.info.image_shape
     if corpus.n_features < SMALL_PIXELS:
         return (OrientationFeatures(shape, cells=4),)
@@ -213,7 +213,7 @@ def digits(
     python -m pipelines digits --data ~/mnist --labelled-per-class 10
     python -m pipelines digits --json | jq '.results[] | {method, accuracy_percent}'
     """
-    out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may stand elsewhere
+    out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may have another working directory
     subtitle = f"{labelled_per_class} labelled rows a class, {landmarks:,} landmarks"
     report = Report(out, "What unlabelled digits are worth", subtitle, quiet=as_json)
     with (

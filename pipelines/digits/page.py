@@ -16,7 +16,7 @@ from pipelines.shared.page import MISSING, Column, Table
 
 @dataclass(frozen=True)
 class Fit:
-    """One fitted method on the test digits: the record of the table, the predictions, the sweep's report, the model."""
+    """A fitted method on the test digits: table record, predictions, the sweep's report and the model."""
 
     record: dict[str, Any]
     predicted: Array
@@ -78,7 +78,7 @@ def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], origin
 def _training_digits(report: Report, train: Corpus, labelled: Array, originals: Any) -> None:
     y = train.column("y")
     if originals is not None:
-        # one original a class, which are the first rows, and the first copies of it that the corpus has
+        # one original of each class, from the first rows, and its first copies in the corpus
         first = np.array([int(np.argmax(y == label)) for label in train.info.classes])
         rounds = [first + len(originals) * k for k in range(4) if first.max() + len(originals) * k < len(train)]
         report.figure(

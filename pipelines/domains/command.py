@@ -1,4 +1,4 @@
-"""`python -m pipelines domains`: what is learnt on one set of digits, recognised on another.
+"""`python -m pipelines domains`: digits of one set, recognised after learning from another.
 
 Two parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
 the published figures (`pair`), and domain generalization over rotated and restyled digits (`rotated`).
@@ -25,29 +25,29 @@ DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of all parts."""
+    """Sizes of all experiments."""
 
     repeats: int  # draws are seed … seed + repeats − 1
     seed: int
     m: int  # landmarks
     rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)  # of USPS and of MNIST
     domain_rows: int = 1_000  # of a domain of the rotated digits
-    values: int | None = None  # of each hyper-parameter that are tried; None: all
+    values: int | None = None  # most values of each hyper-parameter; None: all
 
     @property
     def draws(self) -> range:
-        """The numbers of the draws, which seed them."""
+        """Numbers of the draws, used as seeds."""
         return range(self.seed, self.seed + self.repeats)
 
     @property
     def quick(self) -> Size:
-        """To see that all runs."""
+        """Small sizes, to check that everything runs."""
         few, m = min(self.repeats, 2), min(self.m, 60)
         return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, values=1)
 
 
 def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, Any]:
-    """All tables of the pair, the open problem, and the looks of it."""
+    """Write all tables of the pair, the open problem and the examples."""
     sets = cut(the_pair(data, size.seed), size)
     page.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
     found: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[
 
 
 def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: str, size: Size, *, quiet: bool) -> None:
-    """The table of the same features with hyper-parameters chosen on the source."""
+    """Write the table of the same features with hyper-parameters chosen on the source."""
     chosen: list[dict[str, Chosen]] = []
     with steps(f"{TABLES[table].title}: choice", 2 * grid_size(size.values), quiet=quiet) as after:
         for task in tasks_of(sets, table, size.seed):
@@ -90,14 +90,14 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
 
 
 def on_rotated_digits(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """Domain generalization over six domains."""
+    """Run domain generalization over six domains."""
     mnist = mnist_digits(data)
     found = rotated.measure(mnist, size.domain_rows, size.m, size.draws, quiet=quiet)
     rotated.show(report, found, rotated.styled(mnist, size.domain_rows, size.seed), size.domain_rows, size.m)
 
 
 def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
-    """The first rows of either."""
+    """Return the first rows of either set."""
     first, second = (digits.take(slice(0, rows)) for digits, rows in zip(sets, size.rows, strict=True))
     return first, second
 

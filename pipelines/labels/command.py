@@ -1,4 +1,4 @@
-"""`python -m pipelines labels`: a few labels and many rows without one, and what five methods make of them.
+"""`python -m pipelines labels`: few labels among many rows, used by five methods.
 
 Everything that a method needs to choose is chosen by cross-validation on the few labels of a draw; test digits are read
 at the end. One sweep of all rows gives the eigenfunctions that every draw, fold and setting of SSSL shares.
@@ -40,14 +40,14 @@ PLAIN_COUNTS, PLAIN_ALPHAS = (50, 100, 200), (4.0, 0.4, 0.04)  # without
 
 
 def settings(manifold: float, counts: Sequence[int], alphas: Sequence[float]) -> tuple[Setting, ...]:
-    """Candidates of SSSL, larger penalties and, of one penalty, fewer eigenfunctions first."""
+    """Return the candidates of SSSL: larger penalties first, then fewer eigenfunctions."""
     return tuple({"manifold": manifold, "n_components": s, "alpha": alpha} for alpha, s in product(alphas, counts))
 
 
 def methods(
     digits: Digits, ids: Array, *, landmarks: int, pool: int, seed: int, after: Callable[[], None]
 ) -> list[Method]:
-    """The five, with what they share over draws: eigenfunctions, and the graph of neighbours."""
+    """Return the five methods with what draws share: eigenfunctions, and the graph of neighbours."""
     counts = {MANIFOLD: max(COUNTS), 0.0: max(PLAIN_COUNTS)}
     values = eigenfunctions(digits, ids, counts, landmarks=landmarks, seed=seed, after=after)
     graph = neighbours(np.concatenate([digits.X[:pool], digits.X[digits.rows :]]), pool)
@@ -72,7 +72,7 @@ def trials(
     seed: int,
     after: Callable[[], None],
 ) -> list[Record]:
-    """A record for every number of labels, draw and method: error on the test digits in %, and what was chosen."""
+    """Return a record for every number of labels, draw and method: error on the test digits in %, and the choice."""
     test, records = np.arange(digits.rows, len(digits.X)), list[Record]()
     for per_class, draw in product(counts, range(draws)):
         ids = digits.drawn(per_class, pool, np.random.RandomState([seed, per_class, draw]))
@@ -87,7 +87,7 @@ def trials(
 
 
 def summary(records: Sequence[Record]) -> list[Record]:
-    """A line a method: mean and standard deviation over draws, for each number of labels a class."""
+    """Return a line for each method: mean and standard deviation over draws, by number of labels per class."""
     lines = []
     for name in dict.fromkeys(one["method"] for one in records):
         line: Record = {"method": name}
@@ -98,7 +98,7 @@ def summary(records: Sequence[Record]) -> list[Record]:
 
 
 def chosen(records: Sequence[Record]) -> list[Record]:
-    """For each number of labels and method the setting that most draws chose, and how many did."""
+    """Return the setting chosen most often for each number of labels and method, and in how many draws."""
     found = []
     for count, name in dict.fromkeys((one["labels"], one["method"]) for one in records):
         mine = [one for one in records if (one["labels"], one["method"]) == (count, name)]
@@ -179,7 +179,7 @@ def labels(
 
 
 def _show(report: Report, records: list[Record], counts: Sequence[int]) -> None:
-    """Tables of errors and of what was chosen, and the picture."""
+    """Show tables of errors and choices, and the picture."""
     lines = summary(records)
     columns = [Column("method", "labels a class", left=True)]
     for count in map(str, counts):
@@ -223,7 +223,7 @@ def _show(report: Report, records: list[Record], counts: Sequence[int]) -> None:
 
 
 def _curve(line: Record, counts: Sequence[int]) -> Curve:
-    """The errors of one method; a bar stays above 0."""
+    """Return the errors of one method as a curve; its error bars stay above 0."""
     errors = np.array([line[str(count)] for count in counts])
     bars = np.array([line[f"{count}_std"] or 0.0 for count in counts])
     return Curve(line["method"], counts, np.maximum(errors, 1e-2), error=np.minimum(bars, 0.9 * errors))

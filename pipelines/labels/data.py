@@ -1,4 +1,4 @@
-"""Digits as features: rows of which few have a label, and others that are read at the end.
+"""Digits as features: training rows, few of them labelled, and test digits that are read at the end.
 
 All go through the same row maps, which look at one image alone: a common pose, oriented strokes, unit norm.
 """
@@ -16,8 +16,8 @@ from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
 from pipelines.shared.experiments import data_file, read_all
 
-SHARE = 0.5  # σ in median distances between rows: no label chooses it
-LOOKED_AT = 2000  # rows, for that median
+SHARE = 0.5  # σ in median distances between rows; not chosen by labels
+LOOKED_AT = 2000  # rows sampled for that median
 SETS = ("bundled", "mnist", "usps")
 
 
@@ -25,14 +25,14 @@ SETS = ("bundled", "mnist", "usps")
 class Digits:
     """Features of n rows and t test digits, and their classes."""
 
-    title: str  # what they are
+    title: str  # title
     X: Array  # (n + t, d) float32, the rows first, in a random order
     y: Array  # (n + t,)
     rows: int  # n
     sigma: float  # of the Gaussian kernel, from the distances between rows
 
     def drawn(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
-        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random."""
+        """Return the ids of `per_class` random rows of each class among the first `among` rows."""
         found = []
         for label in np.unique(self.y):
             ids = np.flatnonzero(self.y[:among] == label)
@@ -45,7 +45,7 @@ class Digits:
 
 
 def read(name: str, data: Path, seed: int) -> Digits:
-    """The digits of one of `SETS`; those of files are in the directory `data`."""
+    """Read the digits of one of `SETS`; files are in the directory `data`."""
     if name == "bundled":
         images, labels, others, truth = bundled_originals(seed)
         parts, title = [(images.reshape(-1, 64), labels), (others.reshape(-1, 64), truth)], "scikit-learn's digits, 8×8"
@@ -61,7 +61,7 @@ def read(name: str, data: Path, seed: int) -> Digits:
 
 
 def features(pixels: Array) -> Array:
-    """Images (n, h·h), ink above 0, as rows of features (n, 512) float32 of unit norm."""
+    """Return images (n, h·h), ink above 0, as rows of features (n, 512) float32 of unit norm."""
     maps = make_pipeline(MomentNormalizer(), OrientationFeatures(), UnitNormalizer())
     return np.asarray(maps.fit_transform(pixels.astype(np.float32)), np.float32)
 

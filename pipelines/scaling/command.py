@@ -1,6 +1,6 @@
-"""`python -m pipelines scaling`: how fits scale with workers, and what the scheduler of a cluster spends on them.
+"""`python -m pipelines scaling`: how fits scale with workers, and what they cost a cluster's scheduler.
 
-Strong and weak scaling over one and two workers (`workers`), and what a segment costs beside its rows (`scheduler`).
+Measures strong and weak scaling over one and two workers (`workers`), and the overhead of a segment (`scheduler`).
 """
 
 import os
@@ -19,19 +19,19 @@ from pipelines.shared.experiments import Report, data_option, json_option, out_o
 from pipelines.shared.timed_sweeps import digits_corpus
 
 CHUNK_ROWS = 10_000
-# of --quick, where they are not given
+# values of --quick for options that are not given
 QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount that is measured: options of the command."""
+    """Amount of work in the measurements: options of the command."""
 
-    rows: int  # of the sweeps on one and two workers
+    rows: int  # rows of the sweeps on one and two workers
     landmarks: int
     repeats: int
-    crowd: int  # workers under the scheduler that is measured
-    segments: tuple[int, ...]  # of the sweeps that measure it, at least two numbers
+    crowd: int  # workers of the scheduler that is measured
+    segments: tuple[int, ...]  # segments of the sweeps that measure it, at least two numbers
 
     def __post_init__(self) -> None:
         if len(self.segments) < 2:
@@ -44,7 +44,7 @@ class Effort:
 
     @property
     def chunk_rows(self) -> int:
-        """Of the corpora: as usual, or less for all workers to have some."""
+        """Chunk rows of the corpora: the default, or fewer so that every worker has some."""
         return min(CHUNK_ROWS, max(1, self.rows // 32))
 
 
@@ -99,7 +99,7 @@ def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data:
 
 
 def _measure(report: Report, effort: Effort, data: Path, *, quiet: bool) -> str:
-    """Measure the sweeps and the segments, and show what came out; the name of the rows."""
+    """Measure the sweeps and the segments, and show the results; return the name of the rows."""
     whole, half = (
         digits_corpus(report.out, data, n, quiet=quiet, chunk_rows=effort.chunk_rows)
         for n in (effort.rows, effort.rows // 2)

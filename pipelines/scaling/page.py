@@ -1,4 +1,4 @@
-"""The page of `python -m pipelines scaling`: tables of what was measured, and what they say of large clusters.
+"""The page of `python -m pipelines scaling`: tables of measurements, and their meaning for large clusters.
 
 Workers are processes of one task each, with one BLAS thread.
 """
@@ -10,12 +10,12 @@ from pipelines.shared.experiments import Report
 from pipelines.shared.page import Column, Table
 
 Record = dict[str, Any]
-TARGET = 1.85  # strong speed-up of two workers on a machine that does nothing else
+TARGET = 1.85  # strong speed-up of two workers on an idle machine
 SEGMENT_ROWS = 65_536  # most rows of a segment
 
 
 def scaling(report: Report, found: Mapping[str, Any], *, landmarks: int) -> None:
-    """Strong and weak scaling, and what the processors do when one and two are busy."""
+    """Show strong and weak scaling, and the processors' rates when one and two are busy."""
     timings, gemm = found["timings"], found["gemm"]
     whole, half = (f(timing["rows"] for timing in timings) for f in (max, min))
     names = {"strong": f"strong: {whole:,} rows", "weak": f"weak: {half:,} rows a worker"}
@@ -47,7 +47,7 @@ def scaling(report: Report, found: Mapping[str, Any], *, landmarks: int) -> None
 
 
 def segments(report: Report, records: Sequence[Record], *, workers: int) -> None:
-    """Show the cost of a segment whose rows cost nothing, by whose time it is."""
+    """Show the overhead of a segment by process: scheduler, driver and workers."""
     milli = {"seconds": "wall", "scheduler": "scheduler", "driver": "driver", "workers": "workers"}
     yes = {True: "yes", False: "no"}
     columns = [
@@ -68,7 +68,7 @@ def segments(report: Report, records: Sequence[Record], *, workers: int) -> None
 
 
 def limit(report: Report, found: Mapping[str, Any], cost: float, *, landmarks: int) -> None:
-    """Say how many workers the scheduler keeps busy; `cost` seconds of it a segment that has a task of its own."""
+    """Say how many workers the scheduler keeps busy; `cost` is its seconds for a segment that is a task of its own."""
     rows = max(timing["rows"] for timing in found["timings"])
     seconds = found["strong"]["one_seconds"] / rows * SEGMENT_ROWS
     most = seconds / max(cost, 1e-6)

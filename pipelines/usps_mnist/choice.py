@@ -1,4 +1,4 @@
-"""Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone; no label of the target comes in here."""
+"""Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone, without labels of the target."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SSSL_SIGMAS = (1.0, 0.7, 0.5, 0.4, 0.31, 0.2)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A point of a grid and its accuracy, %, on held-out source rows."""
+    """A grid point and its accuracy, %, on held-out source rows."""
 
     method: str
     accuracy: float | None
@@ -42,13 +42,13 @@ class Chosen:
 
 
 def folds(labels: Array, seed: int) -> Folds:
-    """Row ids to fit and held-out ones, five times, classes in proportion."""
+    """Return training and held-out row ids of five stratified folds."""
     splitter = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros(len(labels)), labels))
 
 
 def cross_validate_rr(X: Array, labels: Array, parts: Folds) -> list[Chosen]:
-    """RR for every λ: one sweep a fold, then a solve for each λ."""
+    """Cross-validate RR for every λ: one sweep per fold, then a solve for each λ."""
     right = np.zeros(len(RR_ALPHAS))
     for train, held_out in parts:
         model = Ridge(fit_intercept=False).fit(with_ones(X[train]), one_hot(labels[train]))
@@ -60,7 +60,7 @@ def cross_validate_rr(X: Array, labels: Array, parts: Folds) -> list[Chosen]:
 
 
 def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[], None]) -> list[Chosen]:
-    """Exact KRR for every σ and λ, all folds from one inverse of K + λI; `after` is called behind each of these."""
+    """Cross-validate exact KRR for every σ and λ, with all folds from one inverse of K + λI."""
     Y, found = one_hot(labels), []
     for sigma in KRR_SIGMAS:
         K = Gaussian(sigma)(X)
@@ -79,7 +79,7 @@ def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[]
 def cross_validate_sssl(
     source: Array, labels: Array, target: Array, parts: Folds, setting: Setting, landmarks: Array | str, draw: int
 ) -> list[Chosen]:
-    """SSSL_m for every s, σ and λ, from one sweep for the statistics of all folds and one for the predictions.
+    """Cross-validate SSSL_m for every s, σ and λ, in a sweep for all folds' statistics and one for predictions.
 
     Target rows and held-out source rows are unlabelled rows: they shape the basis; held-out labels only measure.
     """
@@ -106,7 +106,7 @@ def cross_validate_sssl(
 def whole_grid(
     source: Array, labels: Array, target: Array, landmarks: Mapping[str, Array | str], m: int, seed: int, *, quiet: bool
 ) -> list[Chosen]:
-    """Every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows."""
+    """Evaluate every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows."""
     parts = folds(labels, seed)
     count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(landmarks)
     with steps("cross-validation", count, rows=len(source) + len(target), quiet=quiet) as after:
@@ -118,5 +118,5 @@ def whole_grid(
 
 
 def best(found: Sequence[Chosen], method: str) -> Chosen:
-    """Return the point of a method's grid that is most accurate on held-out rows; the first of equals."""
+    """Return the grid point of a method that is most accurate on held-out rows; the first of equals."""
     return max((one for one in found if one.method == method), key=lambda one: one.accuracy or 0.0)

@@ -51,7 +51,7 @@ COUNTS = (50, 100, 200, 400, 800)  # landmarks of the curves
 
 
 def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: bool) -> Fits:
-    """Fit all methods with the reference's hyper-parameters; SSSL_N in turn with those of SSSL_m, three times."""
+    """Fit all methods with the reference's hyper-parameters; SSSL_N and SSSL_m take turns, three times."""
     pair = draws.pair
     X, y = pair.source, pair.source_labels
     plain: dict[str, Callable[[], Predict]] = {
@@ -76,7 +76,7 @@ def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: boo
 
 
 def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits: Fits, *, quiet: bool) -> None:
-    """Choose by cross-validation on the source, fit with what was chosen, and write the second table."""
+    """Choose by cross-validation on the source, fit with the chosen settings, and write the second table."""
     pair = draws.pair
     X, y = pair.source, pair.source_labels
     kinds = {kind: draws.landmarks(kind, m, seed)[0] for kind in KINDS}
@@ -98,7 +98,7 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
 
 
 def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet: bool) -> None:
-    """Fit SSSL_m on 50 to 800 landmarks and draw accuracies and seconds against their number."""
+    """Fit SSSL_m on 50 to 800 landmarks and plot accuracies and seconds against their number."""
     pair = draws.pair
     most = 2 * min(len(pair.source), len(pair.target))
     counts = sorted({count for count in COUNTS if count <= most} | {m})
@@ -112,7 +112,7 @@ def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet
 @options("usps-mnist", repeats=10, repeats_help="Draws of landmarks.")
 @click.option("--landmarks", "m", type=click.IntRange(10), default=400, show_default=True, help="Of SSSL_m.")
 def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m: int) -> None:
-    """SSSL, exact and Nyström, from labelled USPS to unlabelled MNIST digits.
+    """Fit SSSL, exact and Nyström, from labelled USPS to unlabelled MNIST digits.
 
     The printed reference is “Fast Domain Generalization with Kernel Methods”, part 2 (SSSL).
 

@@ -40,12 +40,12 @@ PRINTED: dict[str, tuple[float, float, float, float | None, float | None]] = {
 
 
 def mean(fits: Sequence[Fit], key: str) -> float:
-    """Of "source" or "target"."""
+    """Return the mean of "source" or "target"."""
     return statistics.fmean(getattr(fit, key) for fit in fits)
 
 
 def images(rows: Array) -> Array:
-    """Rows (…, 256) as images (…, 16, 16), each with its brightest pixel at 255."""
+    """Return rows (…, 256) as images (…, 16, 16), each with its brightest pixel at 255."""
     shaped = rows.reshape(*rows.shape[:-1], SIDE, SIDE)
     brightest: Array = 255 * shaped / np.maximum(shaped.max(axis=(-2, -1), keepdims=True), 1e-300)
     return brightest
@@ -85,14 +85,14 @@ def _printed_values(method: str) -> dict[str, Any]:
 
 
 def record(method: str, fits: Sequence[Fit], setting: Setting | None = None) -> dict[str, Any]:
-    """A line of the first table."""
+    """Return a line of the first table."""
     chosen: dict[str, Any] = {"s": COMPONENTS} if method == "SSSL_N" else {}
     if setting is not None:
         chosen = {key: getattr(setting, key) for key in ("eigenfunctions", "landmarks", "m", "s")}
     return {
         "method": method,
         **chosen,
-        # only landmarks are drawn: the others give the same model every time
+        # only landmarks are random: the others give the same model every time
         **spread("source", [fit.source for fit in (fits if setting else fits[:1])]),
         **spread("target", [fit.target for fit in (fits if setting else fits[:1])]),
         "seconds": median_seconds(fits),
@@ -140,7 +140,7 @@ def verdict(fits: Fits, m: int) -> dict[str, Any]:
 
 
 def as_printed(report: Report, fits: Fits, m: int) -> None:
-    """The first table, and what it says of the reference's numbers."""
+    """Write the first table and compare it with the reference's numbers."""
     records = [record(name, fits[name]) for name in ("LR", "RR", "KRR", "SSSL_N")]
     records += [record("SSSL_m", fits[setting], setting) for setting in table_settings(m)]
     report.table(
@@ -193,7 +193,7 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
 def without_target_labels(
     report: Report, results: Sequence[tuple[Chosen, list[Fit]]], grid: Sequence[Chosen], fits: Fits, m: int
 ) -> None:
-    """The second table: chosen on the source alone."""
+    """Write the second table: settings chosen on the source alone."""
     records = []
     for chosen, found in results:
         before = fits[chosen.method] if chosen.method in fits else fits[table_settings(m)[-1]]
@@ -242,7 +242,7 @@ def without_target_labels(
 def against_landmarks(
     report: Report, fits: Mapping[Setting, list[Fit]], exact: Sequence[Fit], counts: Sequence[int]
 ) -> None:
-    """Accuracies and seconds of SSSL_m over m, SSSL_N as a level; the points go to curves.csv."""
+    """Plot accuracies and seconds of SSSL_m over m, with SSSL_N as a level; write the points to curves.csv."""
     records = [record("SSSL_m", found, setting) for setting, found in fits.items()]
     columns = [Column(key, key) for key in ("eigenfunctions", "landmarks", "m", "s", "source", "source_std")]
     columns += [Column(key, key) for key in ("target", "target_std", "seconds")]
@@ -257,7 +257,7 @@ def against_landmarks(
         "by side.",
         "source": "Accuracy on the source, that is, on the labelled rows themselves.",
     }
-    beside = np.linspace(-0.045, 0.045, len(chosen))  # of the logarithm, so that error bars do not hide one another
+    beside = np.linspace(-0.045, 0.045, len(chosen))  # on the log scale, so that error bars do not overlap
     axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     for key, caption in captions.items():
         shown = [

@@ -48,7 +48,7 @@ _GAUGES = (
     ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows that were found in its run"),
     ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
     ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
-    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+    ("planned_bytes", "bigkernel_planned_bytes", "Planned peak of the memory of a worker process"),
 )
 
 
@@ -98,7 +98,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for key, name, text in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
-            if sweep[key] or key != "announced_bytes":
+            if sweep[key] or key != "planned_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])

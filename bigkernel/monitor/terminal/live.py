@@ -163,7 +163,7 @@ def segment_map(states: str, width: int) -> Iterator[Text]:
 
 def workers_table(sweep: Data, workers: Data) -> Table:
     """Draw the workers of a sweep with the most memory against the planned peak."""
-    planned = sweep["announced_bytes"]
+    planned = sweep["planned_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(f"planned peak {size(planned)}" if planned else "worker", no_wrap=True, overflow="ellipsis")
     for name in ("segments", "peak", "of plan", "now", "of limit"):
