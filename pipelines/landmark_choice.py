@@ -128,7 +128,7 @@ def compared(problem: Problem, draws: Sequence[int]) -> Iterator[dict[str, Any]]
         for draw in draws:
             for choice in CHOICES:
                 trials[choice].append(trial(problem, choice, count, draw))
-        yield from (record(choice, count, found) for choice, found in trials.items())
+        yield from (record(choice, count, results) for choice, results in trials.items())
 
 
 def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
@@ -143,15 +143,17 @@ def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
     for choice in CHOICES:
         line: dict[str, Any] = {"choice": choice}
         for count, key in ((few, "few"), (many, "many")):
-            found = next(one for one in records if one["choice"] == choice and one["m"] == count)
-            line |= {f"{key}_{name}": value for name, value in found.items() if name not in ("choice", "m")}
+            entry = next(one for one in records if one["choice"] == choice and one["m"] == count)
+            line |= {f"{key}_{name}": value for name, value in entry.items() if name not in ("choice", "m")}
         lines.append(line)
     return Table([*columns, Column("many_seconds", "s", ".2f")], lines)
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(1000, 1_000_000), default=10_000, show_default=True, help="Of the mixture.")
-@click.option("--quick", is_flag=True, help="Fewer rows and landmarks: some seconds a draw.")
+@click.option(
+    "--rows", type=click.IntRange(1000, 1_000_000), default=10_000, show_default=True, help="Rows of the mixture."
+)
+@click.option("--quick", is_flag=True, help="Use fewer rows and landmarks: some seconds a draw.")
 @options("landmarks", repeats=10, repeats_help="Draws of the landmarks.")
 def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: Path, as_json: bool) -> None:
     """Compare choices of landmarks by trace error, accuracy and seconds.
@@ -176,20 +178,20 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
     problems = [digits(data, seed, of_digits), mixture(min(rows, 2000) if quick else rows, seed, of_mixture)]
     draws = range(seed, seed + repeats)
     report = Report(out, "Choices of landmarks", f"{repeats} draws of each", quiet=as_json)
-    found: dict[str, list[dict[str, Any]]] = {problem.name: [] for problem in problems}
+    records: dict[str, list[dict[str, Any]]] = {problem.name: [] for problem in problems}
     steps = sum(len(problem.counts) for problem in problems) * len(CHOICES)
     with bar("fits", enabled=not as_json) as update:
         for problem in problems:
             for one in compared(problem, draws):
-                found[problem.name].append(one)
-                update(sum(map(len, found.values())), steps)
+                records[problem.name].append(one)
+                update(sum(map(len, records.values())), steps)
     report.page.text(
         "K̂ is the kernel that m landmarks make of K (Nyström). A choice is good where tr(K − K̂)/tr(K) is small; a "
         "classifier needs less. Seconds are of the fit with its choice, the median of the draws.",
         "“Balanced” choices are told the domain of every row: of the mixture its cluster, which no other choice knows.",
     )
     for problem in problems:
-        _show(report, problem, found[problem.name], repeats)
+        _show(report, problem, records[problem.name], repeats)
     facts: dict[str, Any] = {}
     for problem in problems:
         n, d = problem.X.shape
@@ -197,7 +199,7 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
             f"{problem.name}, data": f"{problem.title}: {n:,} rows of {d} features; judged on {len(problem.new):,}",
             f"{problem.name}, model": f"KernelRidgeClassifier, {problem.kernel}, α {problem.alpha:g}",
         }
-    everything = {f"{name}_all": records for name, records in found.items()}
+    everything = {f"{name}_all": lines for name, lines in records.items()}
     report.finish({**facts, "draws": repeats, "seed": seed}, **everything)
 
 

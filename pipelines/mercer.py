@@ -32,7 +32,7 @@ class Case:
     name: str
     kernel: Callable[[Array, Array], Any]
     theory: str
-    drawn: bool = False
+    plotted: bool = False
 
 
 def cases() -> list[Case]:
@@ -91,7 +91,7 @@ COLUMNS = (
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(2, 5000), default=1000, show_default=True, help="Digits of a Gram matrix.")
+@click.option("--rows", type=click.IntRange(2, 5000), default=1000, show_default=True, help="Digits in a Gram matrix.")
 @options("mercer", repeats=3, repeats_help="Draws of the digits.")
 def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: bool) -> None:
     """Compute eigenvalues of Gram matrices on real digits, to see which kernels are PDS.
@@ -114,19 +114,19 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     rng = np.random.default_rng(seed)
     draws = [rng.permutation(len(X))[:rows] for _ in range(repeats)]
     report = Report(out, "Positive definite or not", f"{rows:,} digits a draw, {repeats} draws", quiet=as_json)
-    records, drawn = [], []
+    records, lines = [], []
     with steps("eigenvalues", len(cases()), quiet=as_json) as after:
         for case in cases():
             spectra = [check_positive_definite(case.kernel, X[ids]) for ids in draws]
             records.append(record(case, spectra))
-            if case.drawn:
-                drawn.append(_spectrum(case.name, spectra[0]))
+            if case.plotted:
+                lines.append(_spectrum(case.name, spectra[0]))
             after()
-    _kernels(report, records, drawn, rows)
+    _kernels(report, records, lines, rows)
     report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed})
 
 
-def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], rows: int) -> None:
+def _kernels(report: Report, records: list[dict[str, Any]], lines: list[Curve], rows: int) -> None:
     """Write the table of the kernels and plot their spectra."""
     positive = [r["kernel"] for r in records if r["positive"] == r["draws"]]
     report.page.text(
@@ -147,7 +147,7 @@ def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], 
     report.figure(
         "spectra",
         curves,
-        drawn,
+        lines,
         x_label="number of the eigenvalue by size",
         y_label="|λ| / largest |λ|",
         x_log=True,

@@ -143,8 +143,8 @@ def printed_formula(x: Array, y: Array, at: Array, kernel: SquaredExponential, g
     K = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(x, x) ** 2) + kernel.w2 * np.eye(len(x))
     alphahat = np.linalg.solve(K + gamma * np.eye(len(x)), y)
     ktest = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(at, x) ** 2)
-    found: Array = ktest @ alphahat
-    return found
+    values: Array = ktest @ alphahat
+    return values
 
 
 def _table(

@@ -212,7 +212,7 @@ class ChunkDigests:
     sizes: NDArray[np.int64]
     ends: NDArray[np.uint8]
 
-    def part(self, start: int, stop: int) -> ChunkDigests:
+    def restrict(self, start: int, stop: int) -> ChunkDigests:
         """Return those of the chunks start … stop, where they are among these."""
         low, high = max(0, start - self.first), max(0, stop - self.first)
         return ChunkDigests(self.first + low, self.sizes[low:high], self.ends[low:high])

@@ -128,7 +128,7 @@ class _Tasks:
     def _begin_segments(self, subtrees: Sequence[Subtree]) -> list[Future]:
         rows, names = self._work.spec.rows, [subtree.node for subtree in subtrees]
         segments = [subtree.segments for subtree in subtrees]
-        pieces = [rows.part(some[0].start, some[-1].stop) for some in segments]
+        pieces = [rows.restrict(some[0].start, some[-1].stop) for some in segments]
         shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors[node] for node in names]
         if not rows.persisted or not names:
             merges = [subtree.merges for subtree in subtrees]

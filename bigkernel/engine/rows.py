@@ -64,7 +64,7 @@ class Source(Protocol):
     def read(self, start: int, stop: int) -> Array:
         """Read rows start … stop."""
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         """Take the part that a task needs to read rows start … stop; their row ids stay as they are."""
 
     def fingerprint(self) -> str:
@@ -98,7 +98,7 @@ class NumpySource(Source):
     def read(self, start: int, stop: int) -> Array:
         return self.values[start - self.offset : stop - self.offset]
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         return NumpySource(self.read(start, stop), start)
 
     def fingerprint(self) -> str:
@@ -137,7 +137,7 @@ class SparseSource(Source):
     def read(self, start: int, stop: int) -> Array:
         return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         return SparseSource(self.values[start - self.offset : stop - self.offset], start)
 
     def fingerprint(self) -> str:
@@ -188,11 +188,11 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> Array:
         return zarr_arrays.read(self.array, start, stop, self.digests)
 
-    def part(self, start: int, stop: int) -> ZarrSource:
+    def restrict(self, start: int, stop: int) -> ZarrSource:
         if self.digests is None:
             return self
         step = self.array.chunks[0]
-        return replace(self, digests=self.digests.part(start // step, -(-stop // step)))
+        return replace(self, digests=self.digests.restrict(start // step, -(-stop // step)))
 
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
@@ -228,7 +228,7 @@ class DaskSource(Source):
         values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
         return np.asarray(values.toarray() if sparse.issparse(values) else values)
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         # only the graph of these rows travels with the task
         (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
         return DaskSource(piece, start)
@@ -267,8 +267,8 @@ class Window(Source):
     def read(self, start: int, stop: int) -> Array:
         return self.source.read(self.first + start, self.first + stop)
 
-    def part(self, start: int, stop: int) -> Source:
-        return replace(self, source=self.source.part(self.first + start, self.first + stop))
+    def restrict(self, start: int, stop: int) -> Source:
+        return replace(self, source=self.source.restrict(self.first + start, self.first + stop))
 
     def fingerprint(self) -> str:
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
@@ -304,9 +304,9 @@ class ClassWeightSource(Source):
         factor: Array = np.where(self.labels[place] == y, self.factors[place], 1.0)
         return factor if self.weight is None else factor * self.weight.read(start, stop)
 
-    def part(self, start: int, stop: int) -> Source:
-        weight = None if self.weight is None else self.weight.part(start, stop)
-        return replace(self, y=self.y.part(start, stop), weight=weight)
+    def restrict(self, start: int, stop: int) -> Source:
+        weight = None if self.weight is None else self.weight.restrict(start, stop)
+        return replace(self, y=self.y.restrict(start, stop), weight=weight)
 
     def fingerprint(self) -> str:
         table = zarr_arrays.digest({"labels": self.labels, "factors": self.factors})
@@ -564,10 +564,10 @@ class Rows:
                     "removed); what was summed up is of neither state: fit again when it is at rest"
                 )
 
-    def part(self, start: int, stop: int) -> Rows:
+    def restrict(self, start: int, stop: int) -> Rows:
         """Take the part of the rows that a task needs to read start … stop."""
-        columns = {name: source.part(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.part(start, stop), columns=columns)
+        columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
+        return replace(self, x=self.x.restrict(start, stop), columns=columns)
 
     def bounds(self, wanted: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""

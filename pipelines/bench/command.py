@@ -29,7 +29,7 @@ def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
         out_option("bench", "Directory for the corpora."),
         json_option,
     )
-    return functools.reduce(lambda found, option: option(found), reversed(several), function)
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(several), function)
 
 
 def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any) -> None:
@@ -44,17 +44,17 @@ def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any
 def bench() -> None:
     """Measure speed, memory and reproducibility on this machine.
 
-    `python -m pipelines bench PART --help` says what a part measures.
+    `python -m pipelines bench NAME --help` describes a benchmark.
     """
 
 
-@bench.command(short_help="The rate of the sweep over that of its products.")
+@bench.command(short_help="Compare the sweep with its two products.")
 @bench_options
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
-@click.option("--repeats", default=5, show_default=True, help="Turns of GEMM, limit and sweep.")
-@click.option("--seconds", default=1.5, show_default=True, help="That each product is repeated for.")
-@click.option("--threads", is_flag=True, help="On threads of this process, not on a local cluster.")
+@click.option("--repeats", default=5, show_default=True, help="Rounds of GEMM, limit and sweep.")
+@click.option("--seconds", default=1.5, show_default=True, help="Time for which each product is repeated.")
+@click.option("--threads", is_flag=True, help="Use threads of this process, not a local cluster.")
 def gram(
     data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool
 ) -> None:
@@ -75,12 +75,12 @@ def gram(
     tell(result, as_json, bench_gram.show)
 
 
-@bench.command(short_help="Peak memory against what was announced.")
+@bench.command(short_help="Compare peak memory with the plan.")
 @bench_options
 @click.option("--small", default=60_000, show_default=True)
 @click.option("--large", default=1_400_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--memory-limit", default=500_000_000, show_default=True, help="Bytes, of each worker.")
+@click.option("--memory-limit", default=500_000_000, show_default=True, help="Memory limit of each worker, in bytes.")
 @click.option("--sizes", default="500,1000,2000,4000,8000", show_default=True, help="Landmarks of the second table.")
 @click.option("--sizes-rows", default=20_000, show_default=True, help="Rows of the second table.")
 def memory(
@@ -113,7 +113,7 @@ def memory(
         bench_memory.show(few_and_many, peaks)
 
 
-@bench.command(short_help="The same bits from serial, threads and workers?")
+@bench.command(short_help="Compare the bits of all executors.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
@@ -124,34 +124,34 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     lazy = UnitNormalizer().fit(corpus).transform(corpus)
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
 
     def fit(name: str, client: Any) -> None:
         model = KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, n_landmarks=landmarks, random_state=0)
         with executing(client):
             model.fit(lazy)
-        found[name] = digest({"coef": model.dual_coef_, **model.statistics_})
+        digests[name] = digest({"coef": model.dual_coef_, **model.statistics_})
 
     for name in ("serial", "threads"):
         fit(name, name)
     for workers in (1, 2):
         with connect("local", workers=workers) as client:
             fit(f"{workers} worker{'s' * (workers > 1)}", client)
-    same = len(set(found.values())) == 1
+    same = len(set(digests.values())) == 1
     if as_json:
-        click.echo(json.dumps({"digests": found, "same": same}))
+        click.echo(json.dumps({"digests": digests, "same": same}))
     else:
         table(
             "SHA-256 of coefficients and statistics",
             ["executor", "digest"],
-            [[k, v[:32] + "…"] for k, v in found.items()],
+            [[k, v[:32] + "…"] for k, v in digests.items()],
         )
         click.echo("identical" if same else "DIFFERENT")
     if not same:
         raise SystemExit(1)
 
 
-@bench.command(short_help="Is every fit right, or does it say that it is not?")
+@bench.command(short_help="Compare predictions with least squares.")
 @bench_options
 @click.option("--rows", default=3_000, show_default=True)
 @click.option("--landmarks", default=200, show_default=True)
@@ -163,25 +163,25 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
     """
     from pipelines.bench import numbers as bench_numbers
 
-    found: list[bench_numbers.Cell] = []
+    fits: list[bench_numbers.Cell] = []
     cases = len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS) * len(bench_numbers.METHODS)
     total = len(bench_numbers.tables(rows, data)) * 2 * cases
     with bar("fits", enabled=not as_json) as update:
         for cell in bench_numbers.cells(rows, landmarks, data):
-            found.append(cell)
-            update(len(found), total)
-    result = bench_numbers.summary(found)
+            fits.append(cell)
+            update(len(fits), total)
+    result = bench_numbers.summary(fits)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        lines = [bench_numbers.row(cell) for cell in found]
+        lines = [bench_numbers.row(cell) for cell in fits]
         table(f"{rows:,} rows, m = {landmarks:,}: errors of predictions", bench_numbers.COLUMNS, lines)
         click.echo(bench_numbers.verdict(result))
     if result["silently_wrong"]:
         raise SystemExit(1)
 
 
-@bench.command(short_help="Against scikit-learn and plain Dask arrays.")
+@bench.command(short_help="Compare with scikit-learn and Dask arrays.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
@@ -230,15 +230,15 @@ def peers(
     )
 
 
-@bench.command(short_help="A grid against scikit-learn's GridSearchCV.")
+@bench.command(short_help="Compare a search with GridSearchCV.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--sigmas", default=10, show_default=True, help="Bandwidths, from 0.3 to 3.")
 @click.option("--alphas", default=20, show_default=True, help="Penalties, from 1e-6 to 100.")
 @click.option("--folds", default=5, show_default=True)
-@click.option("--peer-cells", default=1, show_default=True, help="Penalties that the peer is timed on.")
-@click.option("--peer-folds", default=2, show_default=True, help="Folds that the peer is timed on.")
+@click.option("--peer-cells", default=1, show_default=True, help="Penalties for which the peer is timed.")
+@click.option("--peer-folds", default=2, show_default=True, help="Folds for which the peer is timed.")
 def tune(
     data: Path,
     out: Path,
@@ -293,11 +293,11 @@ def tune(
     )
 
 
-@bench.command(short_help="The pilot of `bigkernel plan` against fits.")
+@bench.command(short_help="Compare a pilot's estimate with fits.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
-@click.option("--repeats", default=3, show_default=True, help="Fits of each; their median counts.")
+@click.option("--repeats", default=3, show_default=True, help="Fits of each, of which the median is shown.")
 def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeats: int) -> None:
     """Compare the time that a pilot estimates with the time that the fit takes."""
     from pipelines.bench import plan as bench_plan
@@ -308,10 +308,12 @@ def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeat
     tell(result, as_json, bench_plan.show, f"{rows:,} × {FEATURES}")
 
 
-@bench.command(short_help="Sweeps of XNV, DICA, JDA, ARTL against Gram's.")
+@bench.command(short_help="Compare sweeps of XNV, DICA, JDA, ARTL.")
 @bench_options
 @click.option("--rows", default=1_000_000, show_default=True)
-@click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
+@click.option(
+    "--landmarks", default=1_000, show_default=True, help="Landmarks of every method; XNV has two views of half."
+)
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
 @click.option("--workers", default=2, show_default=True)
 def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
@@ -327,11 +329,11 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
     tell(result, as_json, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
-@bench.command(short_help="One row and a thousand against plain NumPy.")
+@bench.command(short_help="Compare predictions with plain NumPy.")
 @bench_options
-@click.option("--rows", default=10_000, show_default=True, help="Of the fit.")
+@click.option("--rows", default=10_000, show_default=True, help="Rows of the fit.")
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--rounds", default=30, show_default=True, help="Of all contenders, alternated.")
+@click.option("--rounds", default=30, show_default=True, help="Alternated rounds of all contenders.")
 def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rounds: int) -> None:
     """Compare predictions in memory with plain NumPy, and time loading.
 

@@ -37,16 +37,16 @@ def measure(
     flops = {"block": 2.0 * landmarks * FEATURES, "gram": float(landmarks) ** 2}
     workers = processors() if isinstance(client, str) else len(client.ncores())
     swept = sweep(rows, statistic, client=client)  # everything is imported and the files are in the page cache
-    parts = -(-swept.plan.chunk_rows // settings().block_rows)
-    shape = (max(1, swept.plan.chunk_rows // parts), FEATURES + 2, landmarks, statistic.wide)
-    turns = []
+    blocks = -(-swept.plan.chunk_rows // settings().block_rows)
+    shape = (max(1, swept.plan.chunk_rows // blocks), FEATURES + 2, landmarks, statistic.wide)
+    measured = []
     for i in range(repeats):
         gemm = gemm_flops_per_second(GEMM_SIZE, seconds) * workers
         products = _products(client, workers, shape, seconds)
         before = _processor_seconds(client)
         swept = sweep(rows, statistic, client=client)
         spent = _processor_seconds(client) - before
-        turns.append(_turn(gemm, products, swept, spent, flops))
+        measured.append(_turn(gemm, products, swept, spent, flops))
         update(i + 1, repeats)
     stages = swept.report()["stage_seconds"]
     return {
@@ -54,8 +54,12 @@ def measure(
         "landmarks": landmarks,
         "cores": workers,
         "executor": swept.executor,
-        **{name: [turn[name] for turn in turns] for name in turns[0]},
-        **{f"{name}_median": statistics.median(turn[name] for turn in turns) for name in turns[0] if "ratio" in name},
+        **{name: [one[name] for one in measured] for name in measured[0]},
+        **{
+            f"{name}_median": statistics.median(one[name] for one in measured)
+            for name in measured[0]
+            if "ratio" in name
+        },
         "stage_seconds": stages,
         "stage_gflops": {name: len(rows) * flops[name] / stages[name] / 1e9 for name in flops},
         "shares": shares(swept, workers),
@@ -102,7 +106,7 @@ def shares(swept: Swept, workers: int) -> dict[str, float]:
 def show(result: dict[str, Any]) -> None:
     """Print the rounds and the stages of the last sweep."""
     names = ("limit_gflops", "gemm_gflops", "sweep_gflops", "limit_ratio", "gemm_ratio", "processor_ratio")
-    turns = [
+    lines = [
         [
             str(i + 1),
             *(f"{result[name][i]:.1f}" for name in names[:3]),
@@ -113,8 +117,8 @@ def show(result: dict[str, Any]) -> None:
     medians = ["median", "", "", "", *(f"{result[f'{name}_median']:.3f}" for name in names[3:])]
     table(
         f"{result['rows']:,} × {FEATURES}, m = {result['landmarks']:,}, {result['cores']} cores, {result['executor']}",
-        ["turn", "limit GFLOP/s", "GEMM × cores", "sweep", "to limit", "to GEMM", "processor"],
-        [*turns, medians],
+        ["round", "limit GFLOP/s", "GEMM × cores", "sweep", "to limit", "to GEMM", "processor"],
+        [*lines, medians],
     )
     table(
         "last sweep: the workers' time",

@@ -58,12 +58,12 @@ def measured(
     corpus: Corpus, sizes: Sequence[int], limit_bytes: int, out: Path, update: Callable[[int, int], object]
 ) -> list[Peak]:
     """Measure the peaks for several numbers of landmarks, on workers and in threads."""
-    found = []
+    peaks = []
     for landmarks in sizes:
         for one in (on_workers(corpus, landmarks, limit_bytes, out), in_threads(corpus, landmarks)):
-            found.append(one)
-            update(len(found), 2 * len(sizes))
-    return found
+            peaks.append(one)
+            update(len(peaks), 2 * len(sizes))
+    return peaks
 
 
 def show(few_and_many: Sequence[Peak], sizes: Sequence[Peak]) -> None:

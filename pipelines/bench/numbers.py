@@ -60,7 +60,7 @@ def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array
     rng = np.random.default_rng(seed)
     mixed = rng.normal(size=(rows, 8)) @ rng.normal(size=(8, 8))
     digits, labels = load_digits(return_X_y=True)
-    found = {
+    values_of = {
         "friedman": make_friedman1(rows, 10, noise=1, random_state=seed),
         "mixed": (mixed, np.sin(mixed[:, 0]) + 0.1 * rng.normal(size=rows)),
         "diabetes": load_diabetes(return_X_y=True),
@@ -69,8 +69,8 @@ def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array
     wine = data / "winequality-white.csv"
     if wine.exists():
         values = np.loadtxt(wine, delimiter=";", skiprows=1)
-        found["wine"] = (values[:, :-1], values[:, -1])
-    return {name: _standardised(*table, rows, rng) for name, table in found.items()}
+        values_of["wine"] = (values[:, :-1], values[:, -1])
+    return {name: _standardised(*table, rows, rng) for name, table in values_of.items()}
 
 
 def _standardised(X: Array, y: Array, rows: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -103,7 +103,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         warnings.simplefilter("always")
         model.fit(X, y)
     seconds = time.perf_counter() - start
-    wanted = METHODS[method](model, X.astype(np.float64), y)
+    reference = METHODS[method](model, X.astype(np.float64), y)
     report = model.fit_report()
     return Cell(
         method=method,
@@ -112,7 +112,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         sigma=sigma,
         alpha=alpha,
         condition=float(report["diagnostics"].get("core_condition", np.nan)),
-        error=float(np.linalg.norm(model.predict(X) - wanted) / np.linalg.norm(wanted)),
+        error=float(np.linalg.norm(model.predict(X) - reference) / np.linalg.norm(reference)),
         estimated=float(report["diagnostics"]["prediction_error"]),
         warned=any(issubclass(one.category, AccuracyWarning) for one in caught),
         blocks=report["dtype"],
@@ -150,23 +150,23 @@ def _ridge(phi: Array, y: Array, alpha: float) -> Array:
 METHODS = {"ridge": least_squares, "sssl": eigenfunctions}
 
 
-def summary(found: list[Cell]) -> dict[str, Any]:
+def summary(fits: list[Cell]) -> dict[str, Any]:
     """Summarize silent errors, false alarms, repeated sweeps and the accuracy of the estimated errors."""
-    ratios = [cell.estimated / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
+    ratios = [cell.estimated / cell.error for cell in fits if cell.error > 1e-8 and cell.condition < 1e11]
     return {
-        "fits": len(found),
-        "silently_wrong": sum(cell.silent for cell in found),
-        "false_alarms": sum(cell.false_alarm for cell in found),
-        "warned": sum(cell.warned for cell in found),
-        "swept_again": sum(cell.sweeps > 1 for cell in found),
-        "factored": sum(cell.sums == "qr" for cell in found),
-        "largest_error_without_warning": max((cell.error for cell in found if not cell.warned), default=0.0),
-        "told_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
-        "cells": [asdict(cell) for cell in found],
+        "fits": len(fits),
+        "silently_wrong": sum(cell.silent for cell in fits),
+        "false_alarms": sum(cell.false_alarm for cell in fits),
+        "warned": sum(cell.warned for cell in fits),
+        "swept_again": sum(cell.sweeps > 1 for cell in fits),
+        "factored": sum(cell.sums == "qr" for cell in fits),
+        "largest_error_without_warning": max((cell.error for cell in fits if not cell.warned), default=0.0),
+        "estimated_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
+        "cells": [asdict(cell) for cell in fits],
     }
 
 
-COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "told", "sums", ""]
+COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "estimated", "sums", ""]
 
 
 def row(cell: Cell) -> list[str]:
@@ -185,7 +185,7 @@ def verdict(result: dict[str, Any]) -> str:
         f"{result['swept_again']} swept again; * sums in float64 of blocks in float32",
         f"{result['factored']} by QR of the rows, warned or not",
     ]
-    if result["told_over_error"]:
-        least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["told_over_error"])
+    if result["estimated_over_error"]:
+        least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["estimated_over_error"])
         lines.append(f"told to true error: median {median}, 80 % {low} to {high}, all {least} to {most}")
     return "\n".join(lines)

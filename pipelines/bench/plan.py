@@ -22,11 +22,11 @@ def estimator(landmarks: int) -> KernelRidgeClassifier:
 def measure(corpus: Corpus, landmarks: list[int], *, repeats: int) -> dict[str, Any]:
     """Run pilots and fits, each on a fresh local cluster of all processors; return medians."""
     rows = UnitNormalizer().fit(corpus).transform(corpus)
-    found = []
+    fits = []
     for m in landmarks:
         with connect("local", dashboard=0) as client, executing(client):
-            found.append(_compared(client, rows, m, repeats))
-    return {"fits": found, "within": all(fit["within"] for fit in found)}
+            fits.append(_compared(client, rows, m, repeats))
+    return {"fits": fits, "within": all(fit["within"] for fit in fits)}
 
 
 def _compared(client: Client, rows: Any, landmarks: int, repeats: int) -> dict[str, Any]:

@@ -34,8 +34,8 @@ _MODEL = "from bigkernel import load_model; load_model({!r})"
 def measure(corpus: Corpus, landmarks: int, *, rounds: int, update: Update) -> dict[str, Any]:
     """Return medians over the rounds and medians of the ratios of each round."""
     x, y = np.asarray(corpus.array("x")[:]), np.asarray(corpus.column("y"))
-    parts = [(dtype, count) for dtype in ("float32", "float64") for count in (1, MANY)]
-    cases, total = [], len(parts) * rounds + LOADS
+    kinds = [(dtype, count) for dtype in ("float32", "float64") for count in (1, MANY)]
+    cases, total = [], len(kinds) * rounds + LOADS
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in ("float32", "float64"):
             rows = UnitNorm().apply(x.astype(dtype))
@@ -90,13 +90,13 @@ def show(result: dict[str, Any]) -> None:
             for case in result["cases"]
         ],
     )
-    found = result["loading"]
+    loading = result["loading"]
     table(
         "a process that loads, medians",
         ["what", "seconds", "to NumPy", "beyond NumPy ms"],
         [
             [name, f"{one['seconds']:.3f}", f"{one['ratio']:.2f}×", f"{one['beyond_seconds'] * 1e3:.0f}"]
-            for name, one in found.items()
+            for name, one in loading.items()
         ],
     )
 
@@ -104,7 +104,7 @@ def show(result: dict[str, Any]) -> None:
 def _alternate(contenders: dict[str, Callable[[Array], Array]], x: Array, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of a call of each function in every round."""
     calls = _ONE_CALLS if len(x) == 1 else 1
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for predict in contenders.values():
         predict(x)
     for _ in range(rounds):
@@ -112,8 +112,8 @@ def _alternate(contenders: dict[str, Callable[[Array], Array]], x: Array, rounds
             start = time.perf_counter()
             for _ in range(calls):
                 predict(x)
-            found[name].append((time.perf_counter() - start) / calls)
-    return found
+            seconds[name].append((time.perf_counter() - start) / calls)
+    return seconds
 
 
 def _compared(timed: dict[str, list[float]]) -> dict[str, Any]:

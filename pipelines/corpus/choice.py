@@ -47,8 +47,8 @@ def model_of(job: Settings, sigma: float, alpha: float | str, landmarks: Any = "
 
 def search_rows(job: Settings, n_rows: int, n_originals: int | None) -> int:
     """Return the number of leading rows to search on: all originals and a copy of each, and at least 20,000."""
-    wanted = job.search_rows or max(LEAST_ROWS, 2 * (n_originals or 0), n_rows // 10 if n_originals is None else 0)
-    return min(n_rows, wanted)
+    requested = job.search_rows or max(LEAST_ROWS, 2 * (n_originals or 0), n_rows // 10 if n_originals is None else 0)
+    return min(n_rows, requested)
 
 
 def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int) -> Choice:
@@ -57,11 +57,11 @@ def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int)
         sigma, alpha = job.width_for(n_features), job.penalty
         return Choice(model_of(job, sigma, alpha, Z), sigma, alpha)
     sigmas = job.sigma or tuple(float(f"{median_width(Z, share=share):.3g}") for share in SHARES)
-    found = _search(job, rows.window(0, looked_at), Z[:MOST_LANDMARKS], sigmas)
-    best = found.best_params_
+    search = _search(job, rows.window(0, looked_at), Z[:MOST_LANDMARKS], sigmas)
+    best = search.best_params_
     sigma, alpha = best["kernel"].sigma, best.get("alpha", "gcv")
     emit(Note(f"chosen on training rows: σ {sigma:g}, α {alpha if isinstance(alpha, str) else format(alpha, 'g')}"))
-    return Choice(model_of(job, sigma, alpha, Z), sigma, alpha, tuple(_records(found, sigmas)))
+    return Choice(model_of(job, sigma, alpha, Z), sigma, alpha, tuple(_records(search, sigmas)))
 
 
 def _search(job: Settings, rows: Rows, Z: Array, sigmas: tuple[float, ...]) -> SweepSearchCV:
@@ -77,10 +77,10 @@ def _search(job: Settings, rows: Rows, Z: Array, sigmas: tuple[float, ...]) -> S
         return search.fit(rows)
 
 
-def _records(found: SweepSearchCV, sigmas: tuple[float, ...]) -> list[Record]:
+def _records(search: SweepSearchCV, sigmas: tuple[float, ...]) -> list[Record]:
     """Return a record for each width: the best penalty, its error in %, and whether it is chosen or at an edge."""
-    results, records = found.cv_results_, []
-    errors, chosen = 100 * (1 - results["mean_test_score"]), found.best_index_
+    results, records = search.cv_results_, []
+    errors, chosen = 100 * (1 - results["mean_test_score"]), search.best_index_
     widths = np.array([params["kernel"].sigma for params in results["params"]])
     for sigma in sigmas:
         of_width = np.flatnonzero(widths == sigma)
@@ -92,7 +92,7 @@ def _records(found: SweepSearchCV, sigmas: tuple[float, ...]) -> list[Record]:
                 "alpha": params.get("alpha"),
                 "error": float(errors[best]),
                 "chosen": best == chosen,
-                "edge": "; ".join(map(str, found.edges_)) if best == chosen else "",
+                "edge": "; ".join(map(str, search.edges_)) if best == chosen else "",
             }
         )
     return records

@@ -60,13 +60,13 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
             raise ConfigError(f"--rows {job.rows:,}: {train.path} has {len(train):,}, and is fitted as it is")
         return Material(None, train, open_corpus(job.test), True, time.perf_counter() - start)
     if job.data is None:
-        found = digit_corpora.originals(run / "originals", job.seed, keep=True)
+        digits = digit_corpora.originals(run / "originals", job.seed, keep=True)
     else:
         with bar("ingest", enabled=not quiet) as shown:
-            found = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
-    originals, n_rows = found.train, job.rows_wanted
+            digits = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
+    originals, n_rows = digits.train, job.corpus_rows
     if n_rows == len(originals):
-        return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
+        return Material(originals, originals, digits.test, digits.kept, time.perf_counter() - start)
     variation = digit_corpora.VARIATION if job.data is None else ELASTIC
     target, options = run / "train.corpus", {"seed": job.seed, "variation": variation.times(job.strength)}
     kept = digit_corpora.kept_copies(target, originals, n_rows, **options)
@@ -74,7 +74,7 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
         require_room(blank_rows(n_rows, originals.n_features, originals.info.classes), originals)
         emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
     train = kept or digit_corpora.deform(originals, target, n_rows, **options, quiet=quiet, overwrite=True)
-    return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
+    return Material(originals, train, digits.test, kept is not None, time.perf_counter() - start)
 
 
 def truth(test: Corpus) -> tuple[Array, Array]:

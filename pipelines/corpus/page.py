@@ -141,11 +141,11 @@ def _introduction(made: Report, outcome: Outcome, fits: list[Record]) -> None:
     )
     for view in outcome.views:
         ends = [fit for fit in fits if fit["features"] == view.name]
-        told = (
+        ends_text = (
             f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends[:: max(1, len(ends) - 1)]
         )
         steps = ", ".join(name for name, _ in view.maps.steps)
-        made.tell(f"{steps}: error on {len(material.test):,} test digits {' and '.join(told)}.")
+        made.tell(f"{steps}: error on {len(material.test):,} test digits {' and '.join(ends_text)}.")
 
 
 def _choices(made: Report, outcome: Outcome) -> None:

@@ -49,4 +49,4 @@ def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
     side = int(d**0.5)
     classes = tuple(range(10))
     info = CorpusInfo("digits", "", classes, (side, side), 255.0)
-    return blank_rows(job.rows_wanted, d, classes), SimpleNamespace(info=info), n
+    return blank_rows(job.corpus_rows, d, classes), SimpleNamespace(info=info), n

@@ -41,7 +41,7 @@ class Settings:
             raise ConfigError(f"--search-rows {self.search_rows}: give several --sigma or --alpha to choose among")
 
     @property
-    def rows_wanted(self) -> int:
+    def corpus_rows(self) -> int:
         """Number of rows of the corpus that is made."""
         return self.rows or DEFAULT_ROWS
 

@@ -152,7 +152,9 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
     help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …); without it, scikit-learn's digits.",
 )
 @click.option("--rows", type=click.IntRange(2000), default=200_000, show_default=True, help="Deformed rows to make.")
-@click.option("--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="Of both Nyström fits.")
+@click.option(
+    "--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="Landmarks of both Nyström fits."
+)
 @click.option("--labelled-per-class", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--sigma", type=float, help="Width of SSSL's kernel, rows of unit norm [0.2; MNIST 0.4].")
 @click.option("--components", type=click.IntRange(1), help="Eigenfunctions of SSSL [80].")
@@ -170,14 +172,14 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
     "and see --out; or a YAML file that describes a cluster.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor].")
-@click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB].")
+@click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB].")
 @seed_option
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for report.html, CSV and PNG [out/digits; MNIST out/mnist].",
 )
-@click.option("--keep/--fresh", default=True, help="Use again a whole corpus of the same settings in --out [keep].")
+@click.option("--keep/--fresh", default=True, help="Reuse a complete corpus of the same settings in --out [keep].")
 @json_option
 def digits(
     data: Path | None,
@@ -193,7 +195,7 @@ def digits(
     as_json: bool,
     **given: float | None,
 ) -> None:
-    """SSSL and KRR on a corpus of digits, on a Dask cluster, with a report page.
+    """Fit SSSL and KRR to a corpus of digits on a Dask cluster, with a report page.
 
     \b
     1. A corpus of 200,000 rows is made from scikit-learn's digits: 1,200 training
@@ -204,7 +206,7 @@ def digits(
        and on oriented strokes.
     3. The test digits are predicted, a table is printed and a page written.
 
-    It shows what unlabelled rows add to a few labels, what all labels would give, and what features add to these.
+    The results show what unlabelled rows add to few labels, what all labels would give, and what features add.
     About half a minute on two processors; the corpus is made once.
 
     \b
@@ -223,14 +225,16 @@ def digits(
     ):
         if not as_json:
             click.echo(f"dashboard: {client.dashboard_link}", err=True)
-        found, seconds = timed(corpora, out, data, rows, seed, keep=keep, quiet=as_json)
-        labelled = labelled_rows(found.train, labelled_per_class, seed)
-        setting = (MNIST if data else BUNDLED).chosen(len(found.train), given)
-        fits = fit_all(found.train, found.test, labelled, setting, landmarks, seed)
-    corpus = f"{'found whole' if found.kept else 'made'} in {seconds:.1f} s"
-    report.say(f"{found.train.info.name}: {len(found.train):,} rows, {len(found.test):,} test digits; corpus {corpus}")
-    show(report, found, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
+        loaded, seconds = timed(corpora, out, data, rows, seed, keep=keep, quiet=as_json)
+        labelled = labelled_rows(loaded.train, labelled_per_class, seed)
+        setting = (MNIST if data else BUNDLED).chosen(len(loaded.train), given)
+        fits = fit_all(loaded.train, loaded.test, labelled, setting, landmarks, seed)
+    corpus = f"{'found whole' if loaded.kept else 'made'} in {seconds:.1f} s"
+    report.say(
+        f"{loaded.train.info.name}: {len(loaded.train):,} rows, {len(loaded.test):,} test digits; corpus {corpus}"
+    )
+    show(report, loaded, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
     facts = setting.facts(landmarks) | {"cluster": f"{cluster}, {fits[0].sweep['workers']} workers", "corpus": corpus}
     figures = {"setting": asdict(setting), "corpus_seconds": seconds, "labelled_rows": labelled.tolist()}
     results = [{**fit.record, "sweep": fit.sweep} for fit in fits]
-    report.finish({"data": found.train.info.source, **facts, "seed": seed}, **figures, results=results)
+    report.finish({"data": loaded.train.info.source, **facts, "seed": seed}, **figures, results=results)

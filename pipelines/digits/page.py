@@ -43,9 +43,9 @@ COLUMNS = (
 )
 
 
-def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], originals: Any) -> None:
+def show(report: Report, digits: Digits, labelled: Array, fits: list[Fit], originals: Any) -> None:
     """Print the table and fill the page; `originals` are the undeformed training images, or None for MNIST."""
-    train, test = found.train, found.test
+    train, test = digits.train, digits.test
     truth = test.column("y")
     shared = f" (those of {len(originals):,} originals, handed on to their copies)" if originals is not None else ""
     labels, percent = fits[0].record["labels"], [f"{fit.record['accuracy_percent']:.1f} %" for fit in fits]
@@ -100,12 +100,12 @@ def _training_digits(report: Report, train: Corpus, labelled: Array, originals: 
 
 
 def _predicted_digits(report: Report, test: Corpus, truth: Array, predicted: Array) -> None:
-    drawn = np.random.RandomState(0).permutation(len(truth))[:40]
+    sampled = np.random.RandomState(0).permutation(len(truth))[:40]
     wrong = np.flatnonzero(predicted != truth)
     some = wrong[np.linspace(0, len(wrong) - 1, min(40, len(wrong))).astype(int)]
     shown = {
         "predicted": (
-            drawn,
+            sampled,
             "Test digits drawn at random, under their prediction. Wrong ones are framed, the true label in brackets.",
         ),
         "wrong": (some, f"{len(some)} of the {len(wrong):,} wrong ones."),

@@ -78,12 +78,12 @@ class Task:
 
 def the_pair(data: Path, seed: int) -> tuple[Digits, Digits]:
     """Return 1,800 USPS and 2,000 MNIST digits (Long et al.), each shuffled with `seed`."""
-    found = []
+    sets = []
     for name, file in (("USPS", "digits16_USPS_1800.mat"), ("MNIST", "digits16_MNIST_2000.mat")):
         stored = loadmat(data_file(data, file))
         images = stored["fts"].astype(np.float64).reshape(-1, SIDE, SIDE)
-        found.append(_shuffled(Digits(name, images, stored["labels"].ravel().astype(np.int64) - 1), seed))
-    return found[0], found[1]
+        sets.append(_shuffled(Digits(name, images, stored["labels"].ravel().astype(np.int64) - 1), seed))
+    return sets[0], sets[1]
 
 
 def _shuffled(digits: Digits, seed: int) -> Digits:

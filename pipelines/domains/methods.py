@@ -106,8 +106,8 @@ def guarded() -> Iterator[list[str]]:
 
 
 def _centres(X: Array, weight: Array, count: int, draw: int) -> Array:
-    found: Array = KMeans(count, n_init=1, random_state=draw).fit(X, sample_weight=weight).cluster_centers_
-    return found
+    centres: Array = KMeans(count, n_init=1, random_state=draw).fit(X, sample_weight=weight).cluster_centers_
+    return centres
 
 
 def kernel_of(Z: Array, width: float) -> Gaussian:

@@ -82,9 +82,9 @@ def methods_table(
     records = [record(key, of_method) for key, of_method in fits.items()]
     for line in records if chosen else ():
         for place, of_direction in zip(("forth", "back"), chosen or (), strict=True):
-            found = of_direction.get(line["key"])
-            line[f"{place}_chosen"] = setting_text(found.setting) if found else None
-            line[f"{place}_cv"] = found.accuracy if found else None
+            choice = of_direction.get(line["key"])
+            line[f"{place}_chosen"] = setting_text(choice.setting) if choice else None
+            line[f"{place}_cv"] = choice.accuracy if choice else None
     table = Table(columns(directions, published=published, chosen=chosen is not None), records)
     report.table(name, heading, table, caption=caption)
     bars = [
@@ -200,12 +200,12 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
     ]
     records = [
         {
-            **vars(found),
-            "difference": found.difference,
-            "errors": found.errors,
-            "ratio": found.exact_seconds / found.answer_seconds,
+            **vars(verdict),
+            "difference": verdict.difference,
+            "errors": verdict.errors,
+            "ratio": verdict.exact_seconds / verdict.answer_seconds,
         }
-        for found in verdicts
+        for verdict in verdicts
     ]
     shown = [
         Column("direction", "direction", left=True),
@@ -227,30 +227,30 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
         f"has {m} landmarks. Gain: points of accuracy on the target; its standard error over the draws of landmarks, "
         "and, paired, over the images of the target. Seconds are medians of a fit, landmarks included.",
     )
-    report.tell(*(sentence(found, m) for found in verdicts))
+    report.tell(*(sentence(verdict, m) for verdict in verdicts))
 
 
-def sentence(found: Verdict, m: int) -> str:
+def sentence(v: Verdict, m: int) -> str:
     """Describe the numbers of one direction."""
-    ratio = found.exact_seconds / found.answer_seconds
+    ratio = v.exact_seconds / v.answer_seconds
     speed = f"{ratio:.1f} times as fast" if ratio >= 1 else f"{1 / ratio:.1f} times as slow"
-    more = "more" if found.difference > 0 else "less"
+    more = "more" if v.difference > 0 else "less"
     return (
-        f"{found.direction}: with {m} landmarks {METHODS[ANSWER].name} recognises {abs(found.difference):.1f} points "
-        f"{more} than SSSL_N ({found.answer:.1f} and {found.exact:.1f} %), {abs(found.errors):.1f} standard errors, "
+        f"{v.direction}: with {m} landmarks {METHODS[ANSWER].name} recognises {abs(v.difference):.1f} points "
+        f"{more} than SSSL_N ({v.answer:.1f} and {v.exact:.1f} %), {abs(v.errors):.1f} standard errors, "
         f"and is {speed} with the cost of its landmarks. "
         + (
             "That answers the open problem: a semi-supervised method on m landmarks, faster and more accurate."
-            if found.holds
+            if v.holds
             else "That does not answer the open problem, which asks for both."
         )
     )
 
 
-def subtitle(parts: Sequence[str]) -> str:
+def subtitle(experiments: Sequence[str]) -> str:
     """Return the subtitle of the page."""
-    words = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
-    return "Domain generalization and adaptation with m landmarks: " + ", ".join(words[part] for part in parts)
+    titles = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
+    return "Domain generalization and adaptation with m landmarks: " + ", ".join(titles[name] for name in experiments)
 
 
 def introduction(report: Report) -> None:

@@ -42,12 +42,12 @@ def fit_all(
     with steps(what, 2 * len(draws), quiet=quiet) as after, threadpool_limits(limits=1, user_api="blas"):
         for number, draw in enumerate(draws):
             for direction, task in enumerate(tasks_of(sets, table, draw)):
-                drawn = Draws(task, m)
+                fitter = Draws(task, m)
                 for key, method in METHODS.items():
                     again = same and not method.landmarks and number >= TIMED
                     if method.takes(task) and (settings is None or key in settings) and not again:
                         setting = None if settings is None else settings[key][direction]
-                        fits.setdefault(key, [[], []])[direction].append(drawn.fit(method, draw, setting))
+                        fits.setdefault(key, [[], []])[direction].append(fitter.fit(method, draw, setting))
                 after()
     return fits
 
@@ -64,29 +64,29 @@ def choose(task: Task, m: int, seed: int, most: int | None, after: Callable[[], 
     Held-out digits, with all their copies, are no part of the fit; those of the target are, unlabelled, where a method
     knows them. Landmarks are of draw `seed`.
     """
-    drawn, found = Draws(task, m), {}
+    draws, chosen = Draws(task, m), {}
     splitter = StratifiedGroupKFold(N_FOLDS, shuffle=True, random_state=seed)
-    parts = list(splitter.split(task.source, task.labels, task.digit))
+    splits = list(splitter.split(task.source, task.labels, task.digit))
     for key, method in METHODS.items():
         if not method.takes(task) or not method.grid:
             continue
         best = Chosen(method.setting, -1.0)
         for setting in grid_of(method, most):
-            share = held_out_accuracy(method, drawn, setting, parts, seed)
+            share = held_out_accuracy(method, draws, setting, splits, seed)
             if share > best.accuracy:
                 best = Chosen(setting, share)
             after()
-        found[key] = best
-    return found
+        chosen[key] = best
+    return chosen
 
 
 def held_out_accuracy(
-    method: Method, drawn: Draws, setting: Setting, parts: Sequence[tuple[np.ndarray, np.ndarray]], seed: int
+    method: Method, draws: Draws, setting: Setting, splits: Sequence[tuple[np.ndarray, np.ndarray]], seed: int
 ) -> float:
     """Return the accuracy in % on the held-out rows of the source."""
-    task, right = drawn.task, 0
-    Z = drawn.landmarks(method.knows, seed)[0] if method.landmarks else np.empty((0, 0))
-    for train, held_out in parts:
+    task, right = draws.task, 0
+    Z = draws.landmarks(method.knows, seed)[0] if method.landmarks else np.empty((0, 0))
+    for train, held_out in splits:
         with guarded():
             predict = method.fit(task.labelled(train), Z, setting)
         right += int(np.sum(predict(task.source[held_out]) == task.labels[held_out]))

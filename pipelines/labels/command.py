@@ -75,7 +75,7 @@ def trials(
     """Return a record for every number of labels, draw and method: error on the test digits in %, and the choice."""
     test, records = np.arange(digits.rows, len(digits.X)), list[Record]()
     for per_class, draw in product(counts, range(draws)):
-        ids = digits.drawn(per_class, pool, np.random.RandomState([seed, per_class, draw]))
+        ids = digits.sample(per_class, pool, np.random.RandomState([seed, per_class, draw]))
         labels = digits.y[ids]
         for method in several:
             setting = choose(method, ids, labels, seed + draw)
@@ -99,13 +99,13 @@ def summary(records: Sequence[Record]) -> list[Record]:
 
 def chosen(records: Sequence[Record]) -> list[Record]:
     """Return the setting chosen most often for each number of labels and method, and in how many draws."""
-    found = []
+    lines = []
     for count, name in dict.fromkeys((one["labels"], one["method"]) for one in records):
         mine = [one for one in records if (one["labels"], one["method"]) == (count, name)]
         texts = Counter(_text({k: v for k, v in one.items() if k in NAMES}) for one in mine)
         text, times = texts.most_common(1)[0]
-        found.append({"labels": count, "method": name, "setting": text, "draws": f"{times} of {len(mine)}"})
-    return found
+        lines.append({"labels": count, "method": name, "setting": text, "draws": f"{times} of {len(mine)}"})
+    return lines
 
 
 NAMES = {"alpha": "α", "manifold": "μ", "n_components": "s"}
@@ -117,16 +117,18 @@ def _text(setting: Setting) -> str:
 
 @click.command()
 @click.option("--set", "which", type=click.Choice(SETS), default="bundled", show_default=True, help="The digits.")
-@click.option("--labels", "counts", type=Numbers(whole=True), default="1,5,10,100", show_default=True, help="A class.")
+@click.option(
+    "--labels", "counts", type=Numbers(whole=True), default="1,5,10,100", show_default=True, help="Labels per class."
+)
 @click.option(
     "--landmarks",
     "-m",
     type=click.IntRange(20),
     default=None,
-    help="Of SSSL. [default: a quarter of the rows, at most 2,000]",
+    help="Landmarks of SSSL. [default: a quarter of the rows, at most 2,000]",
 )
 @click.option(
-    "--pool", type=click.IntRange(100), default=10_000, show_default=True, help="Most rows that labels are drawn from."
+    "--pool", type=click.IntRange(100), default=10_000, show_default=True, help="Most rows from which labels are drawn."
 )
 @options("labels", repeats=5, repeats_help="Draws of the labels.")
 def labels(
@@ -140,11 +142,11 @@ def labels(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Few labels: what the rows without one are worth.
+    """Learn from few labels, with and without unlabelled rows.
 
     \b
-    1. Takes digits, as oriented strokes in a common pose, and forgets the labels of all
-       rows but --labels of each class, drawn --repeats times.
+    1. Takes digits, as oriented strokes in a common pose, and keeps the labels of
+       --labels rows of each class, drawn --repeats times.
     2. Learns by kernel ridge on the labels alone, by self-training, by scikit-learn's
        LabelSpreading, by SSSL, and by SSSL with a graph of all rows (manifold=).
        Settings are chosen by cross-validation on these labels alone.
@@ -154,7 +156,7 @@ def labels(
     python -m pipelines labels
     python -m pipelines labels --set mnist --repeats 10
 
-    LabelSpreading and self-training see --pool rows, SSSL all. In --out: report.html, results.csv, draws.csv,
+    LabelSpreading and self-training use --pool rows, SSSL all. In --out: report.html, results.csv, draws.csv,
     chosen.csv, labels.png, results.json. A quarter of a minute with scikit-learn's digits, seven minutes with
     MNIST's and ten draws.
     """
@@ -162,11 +164,11 @@ def labels(
     pool = min(pool, digits.rows)
     landmarks = landmarks or min(2000, digits.rows // 4)
     report = Report(out, "A few labels", f"{digits.title}: {digits.rows:,} rows, {repeats} draws", quiet=as_json)
-    first = digits.drawn(max(counts), pool, np.random.RandomState(seed))
+    first = digits.sample(max(counts), pool, np.random.RandomState(seed))
     with steps("fits", 4 + METHODS * len(counts) * repeats, quiet=as_json) as after:
         several = methods(digits, first, landmarks=landmarks, pool=pool, seed=seed, after=after)
-        found = trials(digits, several, counts, pool=pool, draws=repeats, seed=seed, after=after)
-    _show(report, found, counts)
+        records = trials(digits, several, counts, pool=pool, draws=repeats, seed=seed, after=after)
+    _show(report, records, counts)
     _, d = digits.X.shape
     facts = {
         "data": f"{digits.title}: {digits.rows:,} rows of {d} features, {len(digits.X) - digits.rows:,} test digits",
@@ -175,7 +177,7 @@ def labels(
         "labels": f"drawn among {pool:,} rows, {repeats} times; LabelSpreading and self-training see no others",
         "seed": seed,
     }
-    report.finish(facts, all=found)
+    report.finish(facts, all=records)
 
 
 def _show(report: Report, records: list[Record], counts: Sequence[int]) -> None:

@@ -31,31 +31,31 @@ class Digits:
     rows: int  # n
     sigma: float  # of the Gaussian kernel, from the distances between rows
 
-    def drawn(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
+    def sample(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
         """Return the ids of `per_class` random rows of each class among the first `among` rows."""
-        found = []
+        ids_by_class = []
         for label in np.unique(self.y):
             ids = np.flatnonzero(self.y[:among] == label)
             if len(ids) < per_class:
                 raise ConfigError(
                     f"--labels {per_class}: class {label} has {len(ids)} of {among:,} rows; expected fewer labels"
                 )
-            found.append(rng.permutation(ids)[:per_class])
-        return np.concatenate(found)
+            ids_by_class.append(rng.permutation(ids)[:per_class])
+        return np.concatenate(ids_by_class)
 
 
 def read(name: str, data: Path, seed: int) -> Digits:
     """Read the digits of one of `SETS`; files are in the directory `data`."""
     if name == "bundled":
         images, labels, others, truth = bundled_originals(seed)
-        parts, title = [(images.reshape(-1, 64), labels), (others.reshape(-1, 64), truth)], "scikit-learn's digits, 8×8"
+        sets, title = [(images.reshape(-1, 64), labels), (others.reshape(-1, 64), truth)], "scikit-learn's digits, 8×8"
     elif name == "mnist":
-        parts, title = [_read(data_file(data, file)) for file in MNIST_FILES], "MNIST, 28×28"
+        sets, title = [_read(data_file(data, file)) for file in MNIST_FILES], "MNIST, 28×28"
     else:
-        parts, title = [_read(data_file(data, file)) for file in ("zip.train.gz", "zip.test.gz")], "USPS, 16×16"
-    order = np.random.RandomState(seed).permutation(len(parts[0][0]))
-    pixels = np.concatenate([parts[0][0][order], parts[1][0]])
-    y = np.concatenate([parts[0][1][order], parts[1][1]]).astype(np.int64)
+        sets, title = [_read(data_file(data, file)) for file in ("zip.train.gz", "zip.test.gz")], "USPS, 16×16"
+    order = np.random.RandomState(seed).permutation(len(sets[0][0]))
+    pixels = np.concatenate([sets[0][0][order], sets[1][0]])
+    y = np.concatenate([sets[0][1][order], sets[1][1]]).astype(np.int64)
     X = features(pixels)
     return Digits(title, X, y, len(order), median_width(X[: min(LOOKED_AT, len(order))], share=SHARE))
 

@@ -40,12 +40,12 @@ class Method(ABC):
     default: Setting
 
     @abstractmethod
-    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
-        """Return the classes of the digits `wanted`, from the labels of the rows `ids`."""
+    def predict(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
+        """Return the classes of the digits `rows`, from the labels of `ids`."""
 
-    def trial(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+    def trial(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
         """Predict as `predict` does, to evaluate a setting."""
-        return self.predict(ids, labels, wanted, setting)
+        return self.predict(ids, labels, rows, setting)
 
 
 def choose(method: Method, ids: Array, labels: Array, seed: int) -> Setting:
@@ -79,8 +79,8 @@ class LabelsAlone(Method):
         """Return the model fitted to these rows."""
         return KernelRidgeClassifier(Gaussian(self.sigma), setting["alpha"]).fit(self.X[ids], labels)
 
-    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
-        return np.asarray(self.fitted(ids, labels, setting).predict(self.X[wanted]))
+    def predict(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
+        return np.asarray(self.fitted(ids, labels, setting).predict(self.X[rows]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class SelfTraining(LabelsAlone):
     pool: Array = field(default_factory=lambda: np.empty(0, np.int64))  # ids of the rows that may get a label
     name: str = "self-training"
 
-    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+    def predict(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
         model, others = self.fitted(ids, labels, setting), np.setdiff1d(self.pool, ids)
         for count in ROUNDS:
             values = np.asarray(model.decision_function(self.X[others]))
@@ -98,13 +98,13 @@ class SelfTraining(LabelsAlone):
             two = np.partition(values, -2, axis=1)[:, -2:]
             surest = np.argsort(two[:, 0] - two[:, 1], kind="stable")
             taken = np.concatenate([surest[guess[surest] == label][:count] for label in model.classes_])
-            more, told = np.concatenate([ids, others[taken]]), np.concatenate([labels, guess[taken]])
-            model = self.fitted(more, told, setting)
-        return np.asarray(model.predict(self.X[wanted]))
+            extended_ids, extended_labels = np.concatenate([ids, others[taken]]), np.concatenate([labels, guess[taken]])
+            model = self.fitted(extended_ids, extended_labels, setting)
+        return np.asarray(model.predict(self.X[rows]))
 
-    def trial(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+    def trial(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
         """Predict by the first round alone: kernel ridge on the labels. The other rounds use its penalty."""
-        return LabelsAlone.predict(self, ids, labels, wanted, setting)
+        return LabelsAlone.predict(self, ids, labels, rows, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,12 +117,12 @@ class Eigenfunctions(Method):
     settings: Sequence[Setting]
     default: Setting
 
-    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+    def predict(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
         """Predict what `SSSLClassifier` fitted to all rows with these labels predicts."""
         Z, classes = self.values[setting["manifold"]][:, : int(setting["n_components"])], np.unique(labels)
         few = Z[ids]
         beta = ridge(few.T @ few, few.T @ (labels[:, None] == classes), setting["alpha"], n_rows=len(ids))
-        return np.asarray(classes[(Z[wanted] @ beta).argmax(axis=1)])
+        return np.asarray(classes[(Z[rows] @ beta).argmax(axis=1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Spreading(Method):
     settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (0.2, 0.8, 0.95))
     default: Setting = field(default_factory=lambda: {"alpha": 0.95})
 
-    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+    def predict(self, ids: Array, labels: Array, rows: Array, setting: Setting) -> Array:
         spread_over = self.graph.shape[1]
         y = np.full(spread_over, -1)
         y[ids] = labels
@@ -147,18 +147,18 @@ class Spreading(Method):
             warnings.simplefilter("ignore", RuntimeWarning)  # rows that no label reaches
             model.fit(np.arange(spread_over)[:, None], y)
         shares = np.nan_to_num(model.label_distributions_)
-        mine = wanted < spread_over
-        votes = np.empty((len(wanted), shares.shape[1]))
-        votes[mine] = shares[wanted[mine]]
-        votes[~mine] = self.graph[wanted[~mine] - self.rows + spread_over] @ shares
+        mine = rows < spread_over
+        votes = np.empty((len(rows), shares.shape[1]))
+        votes[mine] = shares[rows[mine]]
+        votes[~mine] = self.graph[rows[~mine] - self.rows + spread_over] @ shares
         return np.asarray(model.classes_[votes.argmax(axis=1)])
 
 
 def neighbours(X: Array, among: int) -> sparse.csr_array:
     """Return the graph (n, among) of each row's `NEIGHBOURS` nearest of the first `among` rows, itself excluded."""
-    found = NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute").fit(X[:among])
-    parts = [found.kneighbors_graph()] + [found.kneighbors_graph(X[among:])] * (len(X) > among)
-    return sparse.csr_array(sparse.vstack(parts, format="csr"))
+    nearest = NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute").fit(X[:among])
+    graphs = [nearest.kneighbors_graph()] + [nearest.kneighbors_graph(X[among:])] * (len(X) > among)
+    return sparse.csr_array(sparse.vstack(graphs, format="csr"))
 
 
 def eigenfunctions(
@@ -175,12 +175,12 @@ def eigenfunctions(
     sums, kernel, Z = model.statistics_, model.kernel_, model.landmarks_
     whitening, G = whiten(np.asarray(kernel(Z), np.float64)), sums["G"].sum(axis=0)
     L = whitening.rotate(laplacian(G, sums["anchors"], sums["degrees"]))
-    G, found = whitening.rotate(G), {}
+    G, functions = whitening.rotate(G), {}
     for manifold, count in counts.items():
         values, W = leading(G, count, penalty=rough(L, manifold) if manifold else None)
-        found[manifold] = _at(digits.X, kernel, Z, whitening.expand(W * np.sqrt(values)))
+        functions[manifold] = _at(digits.X, kernel, Z, whitening.expand(W * np.sqrt(values)))
         after()
-    return found
+    return functions
 
 
 def _at(X: Array, kernel: Any, Z: Array, coef: Array) -> Array:

@@ -187,9 +187,9 @@ def line(costs: Sequence[Cost]) -> dict[str, float]:
     counts = np.array([cost.segments for cost in costs], np.float64)
     if len(set(counts)) < 2:
         raise ValueError(f"a line: expected at least two numbers of segments, found {sorted(set(counts))}")
-    found = {"seconds": [cost.seconds for cost in costs]}
-    found |= {role: [cost.processor[role] for cost in costs] for role in ROLES}
-    slopes = {name: np.polyfit(counts, np.array(values), 1) for name, values in found.items()}
+    seconds = {"seconds": [cost.seconds for cost in costs]}
+    seconds |= {role: [cost.processor[role] for cost in costs] for role in ROLES}
+    slopes = {name: np.polyfit(counts, np.array(values), 1) for name, values in seconds.items()}
     return {**{name: float(slope) for name, (slope, _) in slopes.items()}, "fixed": float(slopes["seconds"][1])}
 
 
@@ -205,16 +205,16 @@ def measure(
     workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
 ) -> list[dict[str, Any]]:
     """Measure segments that are tasks of their own, without and with a run directory; return records as `line` does."""
-    found: dict[bool, list[Cost]] = {False: [], True: []}
+    results: dict[bool, list[Cost]] = {False: [], True: []}
     done = 0
     with crowd(workers) as client:
         # workers are connected and have imported everything
         count_rows(client, workers, run=None)
         # every round measures both cases, so that a slow minute affects both
         for count in counts:
-            for published, costs in found.items():
+            for published, costs in results.items():
                 with tempfile.TemporaryDirectory(dir=out) as scratch:
                     costs.append(count_rows(client, count, run=Path(scratch, "run") if published else None))
                 done += 1
                 update(done, 2 * len(counts))
-    return [{"task": 1, "run": published, **line(costs)} for published, costs in found.items()]
+    return [{"task": 1, "run": published, **line(costs)} for published, costs in results.items()]

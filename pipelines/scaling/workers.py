@@ -43,12 +43,12 @@ def measure(
 ) -> list[Timing]:
     """Time the sweeps of several rounds, and return them in order."""
     cases = [(1, whole), (2, whole), (1, half)]
-    found: list[Timing] = []
+    timings: list[Timing] = []
     for number in range(repeats):
         for workers, corpus in cases if number % 2 == 0 else cases[::-1]:
-            found.append(timed(corpus, landmarks, workers))
-            update(len(found), repeats * len(cases))
-    return found
+            timings.append(timed(corpus, landmarks, workers))
+            update(len(timings), repeats * len(cases))
+    return timings
 
 
 def timed(corpus: Corpus, landmarks: int, workers: int) -> Timing:

@@ -33,7 +33,7 @@ class Blank(Source):
         """Return ones."""
         return np.ones((stop - start, *self.shape[1:]), self.dtype)
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         """Return itself."""
         return self
 

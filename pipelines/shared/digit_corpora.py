@@ -127,11 +127,11 @@ def _source_of_copies(originals: Corpus, seed: int, variation: Variation) -> str
 
 def bundled(out: Path, n_rows: int, seed: int, *, keep: bool, quiet: bool = True) -> Digits:
     """Return a training corpus of `n_rows` deformed digits and a test corpus of originals."""
-    found, path = originals(out, seed, keep=keep), out / "train.corpus"
+    undeformed, path = originals(out, seed, keep=keep), out / "train.corpus"
     options: dict[str, Any] = {"seed": seed, "variation": VARIATION}
-    kept = kept_copies(path, found.train, n_rows, **options) if keep else None
-    train = kept or deform(found.train, path, n_rows, **options, quiet=quiet, overwrite=True)
-    return Digits(train, found.test, kept is not None)
+    kept = kept_copies(path, undeformed.train, n_rows, **options) if keep else None
+    train = kept or deform(undeformed.train, path, n_rows, **options, quiet=quiet, overwrite=True)
+    return Digits(train, undeformed.test, kept is not None)
 
 
 def mnist(out: Path, data: Path, *, keep: bool, progress: Progress) -> Digits:
@@ -180,12 +180,12 @@ def images_at(corpus: Corpus, ids: Array) -> Array:
 def _kept(path: Path, source: str, n_rows: int | None, *, keep: bool) -> Corpus | None:
     """Return the corpus at `path` if it is complete, has the same source and rows, and may be kept."""
     try:
-        found = open_corpus(path)
-        for name in ("x", *found.columns):
-            zarr_arrays.require_chunks(found.array(name))
+        corpus = open_corpus(path)
+        for name in ("x", *corpus.columns):
+            zarr_arrays.require_chunks(corpus.array(name))
     except DataError:
         return None
-    return found if keep and (found.info.source, found.n_rows) == (source, n_rows) else None
+    return corpus if keep and (corpus.info.source, corpus.n_rows) == (source, n_rows) else None
 
 
 def _sha256(path: str) -> str:

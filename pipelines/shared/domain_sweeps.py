@@ -75,23 +75,23 @@ def measure(
     """Run every sweep `repeats` times on a local cluster; return seconds, ratios to the Gram sweep, and memory."""
     todo = jobs(corpus, m)
     announced = {name: job.planned_bytes() for name, job in todo.items()}
-    found: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}
+    results: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}
     few = domained(corpus).window(0, min(len(corpus), 4_096))
     for number, name in product(range(repeats), todo):
         # a new cluster, so that the peak of a worker is that of this sweep
         with connect("local", workers=workers) as client, executing(client):
             KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=16).fit(few)  # workers import their modules
-            found[name].append(todo[name].run())
-        update(number * len(todo) + len([runs for runs in found.values() if len(runs) > number]), repeats * len(todo))
+            results[name].append(todo[name].run())
+        update(number * len(todo) + len([runs for runs in results.values() if len(runs) > number]), repeats * len(todo))
     return {
         name: {
             "seconds": statistics.median(seconds for seconds, _ in runs),
             "all_seconds": [seconds for seconds, _ in runs],
-            "ratio": statistics.median(run[0] / gram[0] for run, gram in zip(runs, found[GRAM], strict=True)),
+            "ratio": statistics.median(run[0] / gram[0] for run, gram in zip(runs, results[GRAM], strict=True)),
             "peak_bytes": max(peak for _, peak in runs),
             "planned_bytes": announced[name],
         }
-        for name, runs in found.items()
+        for name, runs in results.items()
     }
 
 

@@ -48,9 +48,9 @@ FILES = {
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 seed_option = click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Of every random choice."
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Seed of every random choice."
 )
 
 
@@ -82,7 +82,7 @@ def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
         out_option(name, "Directory for report.html, CSV and PNG."),
         json_option,
     )
-    return lambda function: functools.reduce(lambda found, option: option(found), reversed(several), function)
+    return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(several), function)
 
 
 def data_file(data: Path, name: str) -> Path:
@@ -96,17 +96,17 @@ def data_file(data: Path, name: str) -> Path:
 def read_all(path: Path, **options: Any) -> tuple[Array, Array]:
     """Read all rows of a file and their labels into memory; options are those of `open_source`."""
     blocks = [(np.asarray(block[0]), np.asarray(block[1])) for block in open_source(path, **options).blocks()]
-    x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    x, y = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
     return x, y
 
 
 def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:
     """Read USPS rows (1800, 256) and labels, MNIST rows (2000, 256) and labels; 16×16 pixels, rows of unit norm."""
-    found = []
+    arrays = []
     for name in ("digits16_USPS_1800.mat", "digits16_MNIST_2000.mat"):
         stored = loadmat(data_file(data, name))
-        found += [normalize(stored["fts"].astype(np.float64)), stored["labels"].ravel().astype(np.int64) - 1]
-    return found[0], found[1], found[2], found[3]
+        arrays += [normalize(stored["fts"].astype(np.float64)), stored["labels"].ravel().astype(np.int64) - 1]
+    return arrays[0], arrays[1], arrays[2], arrays[3]
 
 
 @contextmanager

@@ -96,10 +96,10 @@ class Page:
 
     title: str
     subtitle: str = ""
-    _parts: list[str] = field(default_factory=list)
+    _markup: list[str] = field(default_factory=list)
 
     def _add(self, markup: str) -> Self:
-        self._parts.append(markup)
+        self._markup.append(markup)
         return self
 
     def heading(self, text: str) -> Self:
@@ -139,7 +139,7 @@ class Page:
     def html(self) -> str:
         """Render the whole page."""
         head = _HEAD.replace("{title}", _shown(self.title)).replace("{subtitle}", _shown(self.subtitle))
-        return head + "\n".join(self._parts) + "\n</body></html>\n"
+        return head + "\n".join(self._markup) + "\n</body></html>\n"
 
     def write(self, path: Path) -> Path:
         """Write the page and return its path."""

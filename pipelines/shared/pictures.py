@@ -79,8 +79,8 @@ def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> 
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     texts = [[f"{int(count):,}" if count else "·" for count in line] for line in counts]
     names, side = [str(label) for label in labels], 1.4 + 0.42 * len(labels)
-    words = {"x_label": "predicted digit", "y_label": "true digit"}
-    return heat_map(shares, names, names, **words, texts=texts, size=(side, side - 0.35), paper=paper)
+    axes = {"x_label": "predicted digit", "y_label": "true digit"}
+    return heat_map(shares, names, names, **axes, texts=texts, size=(side, side - 0.35), paper=paper)
 
 
 def heat_map(

@@ -39,7 +39,7 @@ def product_flops_per_second(
         "block": (2.0 * rows * columns * landmarks, lambda: np.matmul(x, Z, out=block[:, :landmarks])),
         "gram": (float(rows) * width**2, lambda: syrk(block, gram, accumulate=True)),
     }
-    found = {}
+    rates = {}
     with threadpool_limits(limits=1, user_api="blas"):
         for name, (flops, function) in work.items():
             function()
@@ -47,6 +47,6 @@ def product_flops_per_second(
             while not count or time.perf_counter() - clock < seconds:
                 function()
                 count += 1
-            found[name + "_processor"] = flops * count / (time.thread_time() - processor)
-            found[name] = flops * count / (time.perf_counter() - clock)
-    return found
+            rates[name + "_processor"] = flops * count / (time.thread_time() - processor)
+            rates[name] = flops * count / (time.perf_counter() - clock)
+    return rates

@@ -80,8 +80,8 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
     pair = draws.pair
     X, y = pair.source, pair.source_labels
     kinds = {kind: draws.landmarks(kind, m, seed)[0] for kind in KINDS}
-    found = whole_grid(X, y, pair.target, kinds, m, seed, quiet=quiet)
-    of_rr, of_krr, of_sssl = (best(found, method) for method in ("RR", "KRR", "SSSL_m"))
+    grid = whole_grid(X, y, pair.target, kinds, m, seed, quiet=quiet)
+    of_rr, of_krr, of_sssl = (best(grid, method) for method in ("RR", "KRR", "SSSL_m"))
     setting = Setting("all", of_sssl.landmarks, m, of_sssl.s, of_sssl.sigma, of_sssl.alpha)
     with steps("SSSL as chosen", len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
         approximate = draws.fits([setting], after)[setting]
@@ -94,7 +94,7 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
             [evaluate(pair, lambda: sssl_exact(pair, of_sssl.sigma, of_sssl.s, of_sssl.alpha))],
         ),
     ]
-    page.without_target_labels(report, results, found, fits, m)
+    page.without_target_labels(report, results, grid, fits, m)
 
 
 def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet: bool) -> None:
@@ -104,13 +104,13 @@ def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet
     counts = sorted({count for count in COUNTS if count <= most} | {m})
     settings = [replace(setting, m=count) for count in counts for setting in curve_settings(m)]
     with steps("50 to 800 landmarks", len(settings) * len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
-        found = draws.fits(settings, after)
-    page.against_landmarks(report, found, fits["SSSL_N"], counts)
+        fitted = draws.fits(settings, after)
+    page.against_landmarks(report, fitted, fits["SSSL_N"], counts)
 
 
 @click.command()
 @options("usps-mnist", repeats=10, repeats_help="Draws of landmarks.")
-@click.option("--landmarks", "m", type=click.IntRange(10), default=400, show_default=True, help="Of SSSL_m.")
+@click.option("--landmarks", "m", type=click.IntRange(10), default=400, show_default=True, help="Landmarks of SSSL_m.")
 def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m: int) -> None:
     """Fit SSSL, exact and Nyström, from labelled USPS to unlabelled MNIST digits.
 

@@ -22,7 +22,7 @@ N_CLASSES = 10
 UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")
 HALVES_OF = "balanced-k-means"  # name of HALVES among the choices of the estimators
 SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # SSSL as the reference prints it; it prints no s for SSSL_m
-FOUND_COMPONENTS = 100  # s of HALVES; found on the accuracies themselves
+HALVES_COMPONENTS = 100  # s of HALVES; found on the accuracies themselves
 RR_ALPHA, KRR_ALPHA, KRR_SIGMA = 1.0, 1.0, 0.06
 
 
@@ -58,7 +58,7 @@ def table_settings(m: int) -> list[Setting]:
         Setting("landmarks", UNIFORM, m, s=m),
         Setting("landmarks", KMEANS, m),
         Setting("all", KMEANS, m),
-        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+        Setting("all", HALVES, m, s=HALVES_COMPONENTS),
     ]
 
 
@@ -68,7 +68,7 @@ def curve_settings(m: int) -> list[Setting]:
         Setting("landmarks", UNIFORM, m),
         Setting("all", UNIFORM, m),
         Setting("all", KMEANS, m),
-        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+        Setting("all", HALVES, m, s=HALVES_COMPONENTS),
     ]
 
 

@@ -15,7 +15,7 @@ from pipelines.usps_mnist.choice import Chosen
 from pipelines.usps_mnist.fits import (
     ALPHA,
     COMPONENTS,
-    FOUND_COMPONENTS,
+    HALVES_COMPONENTS,
     SIGMA,
     UNIFORM,
     Fit,
@@ -154,14 +154,14 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
         "of a fit, landmarks included. Last column: source and target accuracy and seconds as printed, on the "
         "reference's machine; of SSSL_m also ±0.51 and ±2.50, and not its s.",
     )
-    found = verdict(fits, m)
+    comparison = verdict(fits, m)
     source, target = PRINTED["SSSL_m"][:2]
     best = max((row for row in records if row["method"] == "SSSL_m"), key=lambda row: row["target"])
-    if found["reached"]:
+    if comparison["reached"]:
         rows = ", ".join(
             f"“{FORMS[row['eigenfunctions']]}, {row['landmarks']}, s = {row['s']}” ({row['source']:.2f} and "
             f"{row['target']:.2f} %)"
-            for row in found["reached"]
+            for row in comparison["reached"]
         )
         first = f"Not below the {source} and {target} % that the reference prints for SSSL_m: {rows}."
     else:
@@ -172,9 +172,9 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
     uniform = max(mean(fits[setting], "target") for setting in table_settings(m) if setting.landmarks == UNIFORM)
     krr, exact = (mean(fits[name], "target") for name in ("KRR", "SSSL_N"))
     ratios = " and ".join(
-        f"{np.floor(10 * found['speedup'][form]) / 10:.1f} (“{name}”)" for form, name in FORMS.items()
+        f"{np.floor(10 * comparison['speedup'][form]) / 10:.1f} (“{name}”)" for form, name in FORMS.items()
     )
-    short = " and ".join(f"“{FORMS[form]}”" for form, ratio in found["speedup"].items() if ratio < REQUIRED_RATIO)
+    short = " and ".join(f"“{FORMS[form]}”" for form, ratio in comparison["speedup"].items() if ratio < REQUIRED_RATIO)
     report.tell(
         f"{first} With uniform landmarks the target accuracy is at most {uniform:.1f} %.",
         "The last row was looked for: forms, kinds of landmarks and s were tried on these very accuracies, target "
@@ -195,14 +195,14 @@ def without_target_labels(
 ) -> None:
     """Write the second table: settings chosen on the source alone."""
     records = []
-    for chosen, found in results:
+    for chosen, fitted in results:
         before = fits[chosen.method] if chosen.method in fits else fits[table_settings(m)[-1]]
         records.append(
             {"method": chosen.method, "chosen": chosen.text, "cv": chosen.accuracy}
             | {"landmarks": chosen.landmarks or None, "sigma": chosen.sigma, "s": chosen.s, "alpha": chosen.alpha}
-            | spread("source", [fit.source for fit in found])
-            | spread("target", [fit.target for fit in found])
-            | {"table_target": mean(before, "target"), "seconds": median_seconds(found)}
+            | spread("source", [fit.source for fit in fitted])
+            | spread("target", [fit.target for fit in fitted])
+            | {"table_target": mean(before, "target"), "seconds": median_seconds(fitted)}
         )
     columns = [
         Column("method", "method", left=True),
@@ -243,7 +243,7 @@ def against_landmarks(
     report: Report, fits: Mapping[Setting, list[Fit]], exact: Sequence[Fit], counts: Sequence[int]
 ) -> None:
     """Plot accuracies and seconds of SSSL_m over m, with SSSL_N as a level; write the points to curves.csv."""
-    records = [record("SSSL_m", found, setting) for setting, found in fits.items()]
+    records = [record("SSSL_m", curve, setting) for setting, curve in fits.items()]
     columns = [Column(key, key) for key in ("eigenfunctions", "landmarks", "m", "s", "source", "source_std")]
     columns += [Column(key, key) for key in ("target", "target_std", "seconds")]
     Table(columns, records).write_csv(report.out / "curves.csv")
@@ -253,7 +253,7 @@ def against_landmarks(
         chosen.setdefault(f"{FORMS[r['eigenfunctions']]}, {r['landmarks']}", []).append(r)
     captions = {
         "target": "Accuracy on the target against the number of landmarks, mean ± standard deviation over the draws; s "
-        f"= {COMPONENTS}, for “k-means ½” {FOUND_COMPONENTS}, or m where that is less. Points of one m are drawn side "
+        f"= {COMPONENTS}, for “k-means ½” {HALVES_COMPONENTS}, or m where that is less. Points of one m are drawn side "
         "by side.",
         "source": "Accuracy on the source, that is, on the labelled rows themselves.",
     }

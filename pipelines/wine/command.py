@@ -169,7 +169,7 @@ def judge_all(what: str, splits: Sequence[Split], models: Callable[[int], dict[s
     type=click.IntRange(0),
     default=3,
     show_default=True,
-    help="Times that exact KRR and the printed formula run in turn, about 10 s each; 0 leaves that part out.",
+    help="Times that exact KRR and the printed formula run in turn, about 10 s each; 0 skips this.",
 )
 def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmarks: tuple[int, ...], pairs: int) -> None:
     """Fit linear, ridge and kernel ridge regression to white wine.

@@ -63,11 +63,11 @@ def race(
     done = []
     with bar("exact KRR and the printed formula", enabled=not quiet) as update:
         for number in range(pairs):
-            found, seconds = timed(ours)
+            predictions, seconds = timed(ours)
             update((2 * number + 1) * len(y), 2 * pairs * len(y))
             printed, printed_seconds = timed(krr_predict, X, y, X_test, penalty, sigma)
             update((2 * number + 2) * len(y), 2 * pairs * len(y))
-            difference = max(float(np.abs(a - b).max()) for a, b in zip(found, printed, strict=True))
+            difference = max(float(np.abs(a - b).max()) for a, b in zip(predictions, printed, strict=True))
             done.append(Pair(seconds, printed_seconds, difference, len(y), len(X_test)))
     return done
 

@@ -75,10 +75,10 @@ def as_printed(report: Report, runs: Sequence[Run]) -> None:
     records = []
     for method, printed in PRINTED.items():
         for rows, shown in (("train", "training"), ("apart", "test")):
-            found, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
-            difference = found["mse"] - mean
+            figures, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
+            difference = figures["mse"] - mean
             records.append(
-                {"method": method, "rows": shown, **found, "printed_mse": mean, "printed_mse_std": deviation}
+                {"method": method, "rows": shown, **figures, "printed_mse": mean, "printed_mse_std": deviation}
                 | {"difference": difference, "within": abs(difference) <= deviation}
                 | {"seconds": seconds(runs, method), "printed_seconds": printed["seconds"]}
             )
@@ -150,11 +150,11 @@ def landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts:
 
 def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts: Sequence[int]) -> None:
     """Plot errors and seconds of Nyström KRR over the number of landmarks, with RR and exact KRR as levels."""
-    names, drawn = [nystrom_name(m) for m in counts], []
+    names, lines = [nystrom_name(m) for m in counts], []
     for key, rows in (("apart", "test"), ("train", "training")):
-        found = [spread("mse", errors(runs, name, key)) for name in names]
-        bars = [one["mse_std"] for one in found]
-        drawn.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in found], None if None in bars else bars))
+        spreads = [spread("mse", errors(runs, name, key)) for name in names]
+        bars = [one["mse_std"] for one in spreads]
+        lines.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in spreads], None if None in bars else bars))
     methods = {"exact KRR": "KRR", "RR": "RR"}
     levels = {name: float(errors(exact, method, "apart").mean()) for name, method in methods.items()}
     times = {name: seconds(exact, method) for name, method in methods.items()}
@@ -162,7 +162,7 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
     report.figure(
         "nystrom_error",
         curves,
-        drawn,
+        lines,
         **axes,
         y_label="mean squared error of the\nstandardised quality (variance 1)",
         levels=[(f"{name}, test: {value:.3f}", value) for name, value in levels.items()],

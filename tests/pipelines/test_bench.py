@@ -103,7 +103,7 @@ def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     assert result["silently_wrong"] == 0
     assert result["swept_again"] > 0
     assert {cell["sums"] for cell in result["cells"]} >= {"float32", "float64"}
-    assert 0.1 < result["told_over_error"][2] < 10
+    assert 0.1 < result["estimated_over_error"][2] < 10
 
 
 def test_a_silent_cell_ends_the_command(where, monkeypatch):
