@@ -1,4 +1,4 @@
-"""From files to a corpus: sources, one or several, stream into `write_corpus.fill`, whole or split.
+"""Ingest of files: one or several sources stream into `write_corpus.fill`, with or without a split.
 
 Rows of several files follow one another, and the column `domain` numbers the files.
 """
@@ -35,7 +35,7 @@ def ingest(
     chunk_rows: int | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Write the rows and labels of a source, or of several that agree, as a corpus.
+    """Write the rows and labels of one source, or of several compatible ones, as a corpus.
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file.
 
@@ -98,7 +98,7 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
 
 
 def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
-    """Refuse sources that do not make one corpus, by the first property that differs."""
+    """Raise an error if sources do not make one corpus, naming the first property that differs."""
     if not sources:
         raise DataError("no source to ingest; give one at least")
     first, stated = sources[0], dict[str, Any]()

@@ -84,14 +84,14 @@ _SETTINGS = (
     click.option(
         "--sigma",
         type=_Widths(),
-        help="Width of the Gaussian kernel; several are chosen from on training rows [rows of unit norm 0.5, 8×8 digits "
-        "0.35; with --transform five around the median distance].",
+        help="Width of the Gaussian kernel; of several the best on training rows [0.5 for rows of unit norm, 0.35 "
+        "for 8×8 digits; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
         type=_Penalties(),
-        help="Ridge penalty; several are chosen from on training rows; gcv: generalised cross-validation on the statistics "
-        "of the fit [gcv; with --transform nine from 1e-4 to 1].",
+        help="Ridge penalty; of several the best on training rows; gcv: generalised cross-validation "
+        "[gcv; with --transform nine from 1e-4 to 1].",
     ),
     click.option(
         "--search-rows",
@@ -155,9 +155,9 @@ def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: 
     With --transform (as in `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm and on these features.
     The model of the features is saved.
 
-    Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume continues
-    with the same bits; an incomplete corpus is made again. --resume also starts a run that does not exist yet, so that
-    batch schedulers can always pass it.
+    Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume
+    continues with the same bits; an incomplete corpus is made again. --resume also starts a run that does not exist
+    yet, so that batch schedulers can always pass it.
 
     \b
     python -m pipelines corpus --run out/corpus --cluster local

@@ -1,8 +1,8 @@
-"""Reading other people's files: one reader a format, found in one table.
+"""Readers of other file formats, one per format, listed in one table.
 
-`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
-into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is wrong
-with a file is a `DataError` that names the path and the row.
+`open_source` reads the header of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
+into a corpus. No reader holds a whole file (except MATLAB and Fortran-ordered npz), and faults in a file are
+`DataError`s that name the path and the row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
 _TABLE = ("target", "group")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
-# The order is the order in which `auto` asks.
+# in the order in which `auto` tries them
 _READERS: dict[str, _Reader] = {
     "npy": _Reader(
         "NumPy array (n, d) or (n, h, w)",
@@ -97,7 +97,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in 
 
 
 def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: Any = None, **options: Any) -> Source:
-    """Look at the head of a file, folder or store and say what it holds.
+    r"""Open a file, folder or store, reading only its header.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "wine.csv")
-    >>> _ = path.write_text('"pH";"alcohol";"quality"\\n3;8.8;6\\n3.3;9.5;5\\n')
+    >>> _ = path.write_text('"pH";"alcohol";"quality"\n3;8.8;6\n3.3;9.5;5\n')
     >>> source = open_source(path)
     >>> source.format, source.n_features, source.labelled
     ('csv', 2, True)
@@ -143,7 +143,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
         raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
     reader = _READERS[found]
     _require_kind(name, found, reader)
-    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # which any format may be given
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # options of every format
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
@@ -156,7 +156,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:
-    """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
+    """Raise an error for a folder instead of a file, a file instead of a folder, and a missing path."""
     if stores.is_url(path):
         if name != "zarr":
             raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")

@@ -49,16 +49,16 @@ X_NAMES = ("x", "X", "data")
 Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
 A = TypeVar("A", bound=StoredArray)
-# what zipfile raises over damaged directories and headers, encryption and unknown compression included
+# errors of zipfile for damaged directories and headers, encryption and unknown compression
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
-# type code -> dtype, as in the file
+# type code → dtype, as in the file
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IDX_IMAGES = re.compile(r"images([-.])idx\d(-\w+?)(\.gz)?$")
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array in a file, or in an archive (`member`), as its header of `head_bytes` says."""
+    """An array in a file, or in an archive (`member`), as described by its header of `head_bytes`."""
 
     path: str
     member: str
@@ -83,7 +83,7 @@ class _Array:
             return
         whole = self._load() if self.member else None
         for start in range(0, self.shape[0], step):
-            # mapped anew for each block, so that the pages of those before do not count as this process's memory
+            # mapped anew for each block, so that earlier pages do not count as memory of this process
             values = self._load() if whole is None else whole
             yield in_native_order(np.array(values[start : start + step], order="C"))
 
@@ -138,7 +138,7 @@ def read_idx(path: str, *, labels: str | None = None) -> Source:
 
 
 def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) -> tuple[A, A | None]:
-    """Return the rows and the labels among the arrays of a file.
+    """Choose the arrays of rows and labels in a file.
 
     x : name; None: "x", "X" or "data" where there is one of them, else the largest matrix
     y : name; None: "y", "labels" or "target", else the only vector of one number a row; "none": no labels, as
@@ -193,9 +193,9 @@ def _npy_header(path: str, member: str = "") -> _Array:
             parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = parse(stream.handle, max_header_size=_MOST_HEADER_BYTES)
             array = _Array(path, member, shape, dtype, stream.handle.tell(), bool(fortran) and len(shape) > 1)
-        except Exception as error:  # whatever NumPy and zipfile raise over damage
+        except Exception as error:  # errors of NumPy and zipfile for damage
             raise DataError(f"{stream.name}: its .npy header cannot be read: {error}; {AGAIN}") from error
-    if dtype.hasobject:  # is never read, nor chosen
+    if dtype.hasobject:  # never read or chosen
         return array
     if min(shape, default=0) < 0:
         raise DataError(f"{array.name}: impossible shape {shape}; {AGAIN}")
@@ -242,7 +242,7 @@ def _labels_beside(path: str) -> str | None:
 
 # ---------------------------------------------------------------- MATLAB
 
-_EXPANSION = 8 * DEFLATE_RATIO  # a double takes a byte at least
+_EXPANSION = 8 * DEFLATE_RATIO  # a double takes at least a byte
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _DTYPES = {
     "double": "f8",
@@ -255,7 +255,7 @@ _IMAGE_SIDES = {64: 8, 256: 16, 784: 28}
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable of a MATLAB file, as its header says."""
+    """A variable of a MATLAB file, as described by its header."""
 
     path: str
     label: str
@@ -299,10 +299,10 @@ def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source
 
 
 def _parsed(path: str, parse: Callable[[], Any]) -> Any:
-    """Return what `scipy.io` finds; whatever it raises or warns of over damage is a DataError."""
+    """Return what `scipy.io` finds; its errors and warnings about damage become DataErrors."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # what scipy.io cannot read it replaces by a text, and warns
+            warnings.simplefilter("error")  # scipy.io replaces what it cannot read by a text, and warns
             return parse()
     except NotImplementedError:
         raise _hdf5(path) from None
@@ -311,7 +311,7 @@ def _parsed(path: str, parse: Callable[[], Any]) -> Any:
 
 
 def _variables(path: str) -> dict[str, _Variable]:
-    import scipy.io  # late: --help needs none of it
+    import scipy.io  # imported late: --help does not need it
 
     with open(path, "rb") as file:
         head = file.read(128)
@@ -331,7 +331,7 @@ def _variables(path: str) -> dict[str, _Variable]:
 
 
 def _hdf5(path: str) -> DataError:
-    """Return the refusal of MATLAB 7.3: `scipy.io` says NotImplementedError of it."""
+    """Return the error for MATLAB 7.3, for which `scipy.io` raises NotImplementedError."""
     return DataError(
         f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
     )
