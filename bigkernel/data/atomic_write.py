@@ -172,9 +172,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def clear_orphans(path: Path) -> None:
     """Remove what killed writers of a file or store have left beside it. No other process may be writing it."""
     for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if (
-            "." not in orphan.name[len(path.name) + 2 : -len(".partial")]
-        ):  # otherwise it belongs to another target, path.more
+        if "." not in orphan.name[len(path.name) + 2 : -len(".partial")]:  # else it belongs to path.more
             shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 

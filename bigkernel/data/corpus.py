@@ -184,11 +184,7 @@ class Corpus:
         }
         try:
             return html.table(f"corpus {info.name}", figures) + self.first_rows()
-        except (
-            BigKernelError,
-            OSError,
-            ValueError,
-        ) as error:  # the corpus was removed; a cell that shows it must not fail
+        except (BigKernelError, OSError, ValueError) as error:  # it was removed; its display must not fail
             return html.table(f"corpus {info.name}", {**figures, "now": str(error)})
 
     def first_rows(self) -> str:

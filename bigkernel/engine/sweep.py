@@ -1,7 +1,7 @@
-"""The one engine: `sweep` streams rows through a statistic, over segments, and merges the partials in a fixed tree.
+"""Sweeps: `sweep` streams rows through a statistic, over segments, and merges the partials in a fixed tree.
 
-Executors: serial (the specification), threads (rows in this process or in a store, no cluster) and Dask (a client).
-Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deaths and resumes.
+Executors: serial (the reference), threads (rows in this process or in a store, no cluster) and Dask (a client). The
+same plan gives the same bits, whatever the executor, the number of workers, their failures and resumes.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class Swept:
     """The result of a sweep."""
 
     total: Accumulator  # the accumulator of all rows
-    plan: Plan  # what was planned
-    receipts: tuple[Receipt, ...]  # one a segment, in order
+    plan: Plan  # the plan
+    receipts: tuple[Receipt, ...]  # one per segment, in order
     seconds: float  # from the first task to the merged total
     executor: str  # "serial", "threads" or "dask"
-    incidents: tuple[Incident, ...] = ()  # what went wrong meanwhile
-    merge_seconds: float = 0.0  # of all merges together
-    planned_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
-    blas_threads: int = 0  # of the driver, which solves from the total
+    incidents: tuple[Incident, ...] = ()
+    merge_seconds: float = 0.0  # seconds of all merges together
+    planned_bytes: int = 0  # planned peak of a process that runs tasks, given what it held before the first one
+    blas_threads: int = 0  # BLAS of the driver, which solves from the total
 
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
 
-        `gflops_per_second` is of what was computed, not resumed; `peak_bytes` the highest resident memory of a process
-        that ran tasks; `stage_seconds` are of all tasks.
+        `gflops_per_second` counts what was computed, not resumed; `peak_bytes` is the highest resident memory of a
+        process that ran tasks; `stage_seconds` are those of all tasks.
         """
         stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
         for receipt in self.receipts:
@@ -92,11 +92,11 @@ class Swept:
 
 
 class JobDirectory:
-    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order."""
+    """The run directory of a job, with those of its sweeps below: "moments", "moments-2", … in order."""
 
     def __init__(self, path: str, *, resume: bool) -> None:
-        self.path, self.resume = path, resume  # sweeps that are there are gone on with
-        self._begun: Counter[str] = Counter()  # sweeps by what they are for
+        self.path, self.resume = path, resume  # existing sweeps are continued
+        self._begun: Counter[str] = Counter()  # number of sweeps by purpose
 
     def next(self, what: str) -> Path:
         """Return the directory of the next sweep for `what`, which begins now."""
@@ -116,7 +116,7 @@ class JobDirectory:
 
 @dataclass(frozen=True)
 class Execution:
-    """The client of the sweeps of a block of code, and the directory where they can be resumed; see `executing`."""
+    """The client of the sweeps of a block of code, and their run directory; see `executing`."""
 
     client: ExecutorChoice = None
     job: JobDirectory | None = None
@@ -127,7 +127,7 @@ before_sweep: ContextVar[Callable[[SweepSpec], None] | None] = ContextVar("bigke
 
 
 def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Literal["serial", "threads"]:
-    """Choose who runs the tasks of a sweep of these rows: what is given, or else what `executing` says; see `sweep`."""
+    """Choose the executor of a sweep of these rows: the given one, or that of `executing`; see `sweep`."""
     client = execution.get().client if client is None else client
     if client is None and not rows.in_memory:
         with suppress(ValueError):  # there is none
@@ -196,8 +196,8 @@ def sweep(
 def run_sweep(spec: SweepSpec) -> Swept:
     """Run all segments and merges of a plan, and finish their total.
 
-    Outermost first: the job that is told about it, the lock and the journal of its run, the checks before the first
-    task, the events of its beginning and its end.
+    From outer to inner: the observed job, the lock and journal of its run, the checks before the first task, and the
+    events of its beginning and end.
     """
     with ExitStack() as stack:
         scope = stack.enter_context(job(spec.what))
@@ -256,7 +256,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
     except StalledError:
-        lost = True  # workers may still be at what is half-written, and a resume will
+        lost = True  # workers may still use what is half-written, and a resume will
         raise
     finally:
         if run is not None and not lost:
@@ -264,7 +264,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
 
 
 def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, str]]:
-    """Return the receipts of what a run holds of a plan, and what is wrong with the rest, whose receipts go."""
+    """Return the receipts of a plan's nodes in a run, and the faults of the rest, whose receipts are removed."""
     return run.usable(merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments])
 
 
@@ -274,7 +274,7 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
     bounds = rows.bounds(wanted)
     block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows)
-    # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
+    # needed by a float64 block of rows in the row maps, beside the statistic's own buffers
     maps = map_costs(rows.row_maps, rows.x.shape[1], 8)
     travelling = rows.x.held_bytes(wanted.segment_rows) if isinstance(rows.x, SparseSource) else 0
     footprint = replace(
@@ -295,7 +295,7 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
     if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
         decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
         stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
-    copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
+    copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # if bad rows are masked
     return replace(
         steps,
         work_bytes=steps.work_bytes + copied,
@@ -306,9 +306,9 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
 
 @contextmanager
 def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[tuple[SweepTask, Callable[[], None]]]:
-    """Make the task of a sweep in a run, locked and begun; and what raises where the lock is lost.
+    """Yield the task of a sweep in a run, locked and begun, and a function that raises if the lock is lost.
 
-    A run that is of one sweep alone has a journal, and leaves a report; the job may go on after it.
+    A run of a single sweep has a journal and leaves a report; the job may continue after it.
     """
     wanted = spec.wanted
     run = Run(str(location.path.absolute()))
@@ -325,7 +325,7 @@ def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[
 
 
 def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:
-    """Describe every field that changes a number of the result, each as a short text."""
+    """Describe every field that changes a number of the result as a short text."""
     return {
         "rows": fingerprint(rows.x),
         "bad_rows": rows.bad_rows,

@@ -94,9 +94,7 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
     folders = [name for name in listed if os.path.isdir(os.path.join(path, name))]
     names = sorted(set(listed) - set(folders), key=natural)
     for name in names:
-        if not (
-            name.lower().endswith(".png") and os.path.isfile(os.path.join(path, name))
-        ):  # reading a pipe would block
+        if not (name.lower().endswith(".png") and os.path.isfile(os.path.join(path, name))):  # a pipe would block
             raise DataError(f"{path}/{name}: no PNG image among PNG images; convert it or move it elsewhere")
     return names, folders
 
