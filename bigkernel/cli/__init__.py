@@ -55,9 +55,9 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"bigkernel.cli.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name)
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table, so that no command is imported for this page."""

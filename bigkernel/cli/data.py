@@ -63,9 +63,9 @@ def check(path: str, as_json: bool) -> None:
         from bigkernel.models.persistence import check_model  # with scikit-learn: a second that rows do without
 
         check_model(path)
-        found = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the description"}
-        found |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
-        show(found, as_json=as_json, title=path)
+        figures = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the description"}
+        figures |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
+        show(figures, as_json=as_json, title=path)
         return
     from bigkernel.data.check import kind_at, walk
     from bigkernel.monitor.terminal.bar import bar
@@ -73,10 +73,10 @@ def check(path: str, as_json: bool) -> None:
     kind = kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []
-    parts = 0
+    chunks = 0
     with bar(f"check {os.path.basename(path)}", enabled=not as_json) as update:
         for looked in walk(path, kind):
-            parts += 1
+            chunks += 1
             if looked.array not in names:
                 names.append(looked.array)
             if looked.damage:
@@ -89,13 +89,13 @@ def check(path: str, as_json: bool) -> None:
         "sound": not damaged,
         "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
         "arrays": names,
-        "chunks_read": parts,
+        "chunks_read": chunks,
         **({"damaged": [str(error) for error in damaged] if as_json else len(damaged)} if damaged else {}),
         "seconds": time.perf_counter() - start,
     }
     show(figures, as_json=as_json, title=path)
     if damaged:
-        raise type(damaged[0])(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
+        raise type(damaged[0])(f"{path}: {len(damaged)} of {chunks} chunks are damaged; the first: {damaged[0]}")
 
 
 def _model_figures(path: str) -> dict[str, Any]:

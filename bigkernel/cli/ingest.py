@@ -113,14 +113,14 @@ def ingest(
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for pair in pairs:
         name, _, share = pair.partition("=")
         try:
             number = float(share)
         except ValueError:
             raise ConfigError(f"split: {pair!r}; expected NAME=SHARE, such as test=0.1") from None
-        if name in found:
+        if name in shares:
             raise ConfigError(f"split: {name!r} is there twice")
-        found[name] = number
-    return found
+        shares[name] = number
+    return shares

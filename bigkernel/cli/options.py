@@ -56,11 +56,11 @@ class Numbers(click.ParamType):
         return text if text in self.choices else float(text)
 
     def _several(self, text: str) -> list[Any]:
-        parts = text.split(":")
-        if len(parts) == 1:
-            return [self._one(part) for part in text.split(",")]
-        first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
+        fields = text.split(":")
+        if len(fields) == 1:
+            return [self._one(number) for number in text.split(",")]
+        first, last, count = float(fields[0]), float(fields[1]), int(fields[2])
+        if len(fields) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
             raise ValueError
         import numpy as np
 
@@ -192,11 +192,11 @@ def execution(
 
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
-    found = Path(run or "", "report.html")
-    if run is None or not os.path.isfile(found):
+    page = Path(run or "", "report.html")
+    if run is None or not os.path.isfile(page):
         return
     if target is not None:
         with suppress(OSError):  # it stays in the run
-            found = Path(shutil.move(found, target))
+            page = Path(shutil.move(page, target))
     if not quiet:
-        say(f"report: {found}", err=True)
+        say(f"report: {page}", err=True)

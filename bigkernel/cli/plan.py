@@ -107,9 +107,9 @@ def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
 
 def not_timed(before: list[Any], last: Any) -> list[str]:
     """Name the sweeps of a fit that neither its plan nor the pilot counts."""
-    found = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
+    names = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
     if rounds := getattr(last, "n_rounds", 0):
-        found.append(f"at most {rounds} rounds of pseudo-labels")
+        names.append(f"at most {rounds} rounds of pseudo-labels")
     if getattr(last, "probability", False):
-        found.append("the sweep that calibrates probabilities")
-    return found
+        names.append("the sweep that calibrates probabilities")
+    return names

@@ -84,15 +84,15 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
 
 def _numbers_of(params: dict[str, Any]) -> dict[str, float]:
     """The numbers of a candidate by name; of a kernel its first parameter."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in params.items():
         name = name.rpartition("__")[2]
         if isinstance(value, Kernel):
             name, value = next(iter(value.get_params().items()), (name, None))
             value = float(np.mean(value)) if isinstance(value, tuple | list | np.ndarray) else value
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-            found[name] = float(value)
-    return found
+            numbers[name] = float(value)
+    return numbers
 
 
 def _draw_line(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: Array, doubtful: Array) -> None:
@@ -135,5 +135,5 @@ def _or_new(ax: Axes | None) -> Axes:
     except ImportError as error:
         raise ConfigError(f'pictures need matplotlib ({error}): pip install "bigkernel[plots]"') from error
     _, made = pyplot.subplots(layout="constrained")
-    found: Axes = made
-    return found
+    axes: Axes = made
+    return axes

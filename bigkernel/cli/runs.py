@@ -168,12 +168,12 @@ def follow(look: Callable[[], State], draw: Callable[[State], None], seconds: fl
         state = look()
         draw(state)
         states = {job["id"]: str(job["state"]) for job in state["jobs"]}
-        running = {name for name, found in states.items() if found == "running"}
+        running = {name for name, status in states.items() if status == "running"}
         run = state.get("run", {})
         # a job may begin: a driver holds the run directory, or the scheduler has had none yet
         expected = bool(run["holder"]) if run else not states
         if once or not (running or expected):
-            ended = [found for name, found in states.items() if name in followed]
+            ended = [status for name, status in states.items() if name in followed]
             if not ended and run.get("known", True):
                 ended = list(states.values())[:1]
             left = CODES["interrupted"] if run.get("state") in ("interrupted", "failed") else 0

@@ -52,12 +52,12 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
     if name not in TRANSFORMS:
         raise ConfigError(f"{name!r} is not one of {', '.join(map(repr, TRANSFORMS))}")
     parameters: dict[str, Any] = {}
-    for part in given.split(",") if given else []:
-        key, equals, value = part.partition("=")
+    for setting in given.split(",") if given else []:
+        key, equals, value = setting.partition("=")
         if not (key and equals and value):
-            raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {part!r}")
+            raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {setting!r}")
         if (key := key.replace("-", "_")) in parameters:
-            raise ConfigError(f"{text!r}: expected every parameter once, found a second {part!r}")
+            raise ConfigError(f"{text!r}: expected every parameter once, found a second {setting!r}")
         values = tuple(_value(one) for one in value.split("/"))
         parameters[key] = values if len(values) > 1 else values[0]
     return name, parameters
@@ -81,11 +81,11 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
     from bigkernel import estimators
     from bigkernel.estimators.checks import require_valid
 
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, given in map(read, texts):
-        if name in found:
+        if name in named:
             raise ConfigError(f"--transform {name}: expected once, found twice")
-        found[name] = made = getattr(estimators, TRANSFORMS[name])()
+        named[name] = made = getattr(estimators, TRANSFORMS[name])()
         # what the corpus and --seed say
         known = {"image_shape": corpus.info.image_shape, "random_state": seed, "factor": 1 / corpus.info.scale}
         own = {key: value for key, value in known.items() if key in made.get_params()}
@@ -94,4 +94,4 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
         except ValueError as error:
             raise ConfigError(f"--transform {name}: {error}") from error
         require_valid(made, f"--transform {name}")
-    return list(found.items())
+    return list(named.items())

@@ -71,7 +71,7 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
     try:
         # in a thread of its own: the caller may be inside a running event loop, as notebooks are
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask).result()
+            answer = pool.submit(ask).result()
     except (CommClosedError, ValueError) as error:
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
@@ -79,20 +79,22 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         raise StalledError(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
     except RuntimeError as error:
         raise ConfigError(f"{address}: Dask's own configuration refuses to connect: {error}") from error
-    if found.get("type") != "Scheduler":
-        raise ConfigError(f"{address}: expected a scheduler, found a {found.get('type')}; take the scheduler's address")
+    if answer.get("type") != "Scheduler":
+        raise ConfigError(
+            f"{address}: expected a scheduler, found a {answer.get('type')}; take the scheduler's address"
+        )
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:
     """Say why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not."""
     if tls is None:
         return "the scheduler closed the connection before it answered; if it speaks TLS, write tls:// and tls: DIR"
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, ssl.SSLError):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
         # a StreamClosedError of Tornado keeps the error of the socket in real_error
-        found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
+        cause = cause.__cause__ or getattr(cause, "real_error", None) or cause.__context__
     return (
-        f"no encrypted connection comes about ({found or error}): it is a tcp:// scheduler, or one that was given "
+        f"no encrypted connection comes about ({cause or error}): it is a tcp:// scheduler, or one that was given "
         f"other certificates than {tls}"
     )
 

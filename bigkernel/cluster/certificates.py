@@ -89,18 +89,18 @@ def _require_private(target: Path) -> None:
     files = [target / name for name in FILES]
     for path, forbidden in zip((target, *files), (0o022, 0o022, 0o022, 0o077), strict=True):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise ConfigError(
                 f"{path}: no certificates there ({error.strerror}); make a directory of them: bigkernel certs DIR"
             ) from error
-        if not (stat.S_ISDIR if path == target else stat.S_ISREG)(found.st_mode):
+        if not (stat.S_ISDIR if path == target else stat.S_ISREG)(status.st_mode):
             what = "a directory of certificates" if path == target else "a file"
             raise ConfigError(f"{path}: expected {what}; bigkernel certs DIR makes one")
-        if found.st_uid not in (os.geteuid(), 0):
-            raise ConfigError(f"{path}: belongs to user {found.st_uid}, expected {os.geteuid()} or root; chown it")
-        if found.st_mode & forbidden:
-            mode = stat.S_IMODE(found.st_mode)
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(f"{path}: belongs to user {status.st_uid}, expected {os.geteuid()} or root; chown it")
+        if status.st_mode & forbidden:
+            mode = stat.S_IMODE(status.st_mode)
             raise ConfigError(f"{path}: open to other users (mode {mode:04o}); chmod {mode & ~forbidden:o} {path}")
 
 

@@ -103,13 +103,13 @@ def read_file(path: Path) -> ClusterFile:
     return cluster_of(ours["cluster"], f"{path}: bigkernel.cluster", path.parent)
 
 
-def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
+def cluster_of(content: Any, at: str, directory: Path) -> ClusterFile:
     """Make a cluster from a mapping, every key known and of its type; a `ConfigError` names the whole path of one.
 
     `at` is where it stands, for errors: "job.yaml: bigkernel.cluster"; a relative path of certificates starts at
     `directory`.
     """
-    given = _checked(found, at)
+    given = _checked(content, at)
     kind = given.get("kind")
     if kind not in KINDS:
         raise ConfigError(f"{at}.kind: expected local, address, ssh or slurm, found {show(kind)}")
@@ -183,20 +183,20 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _checked(found: Any, at: str) -> dict[str, Any]:
+def _checked(content: Any, at: str) -> dict[str, Any]:
     """Return a mapping in which every key is known and of its type; a truth value is no number."""
-    if not isinstance(found, dict):
-        raise ConfigError(f"{at}: expected a mapping, found {show(found)}")
-    for key, value in found.items():
+    if not isinstance(content, dict):
+        raise ConfigError(f"{at}: expected a mapping, found {show(content)}")
+    for key, value in content.items():
         if not isinstance(key, str) or key not in _TYPES:
             raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(_TYPES))}")
         kinds = _TYPES[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ConfigError(f"{at}.{key}: expected {expected}, found {show(value)}")
-    if not 1 <= len(found.get("hosts", (1,))) <= MOST_WORKERS:
-        raise ConfigError(f"{at}.hosts: expected from 1 to {MOST_WORKERS} hosts, found {len(found['hosts'])}")
-    return dict(found)
+    if not 1 <= len(content.get("hosts", (1,))) <= MOST_WORKERS:
+        raise ConfigError(f"{at}.hosts: expected from 1 to {MOST_WORKERS} hosts, found {len(content['hosts'])}")
+    return dict(content)
 
 
 def show(value: object) -> str:

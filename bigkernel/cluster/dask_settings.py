@@ -36,7 +36,7 @@ def memory_limit(file: ClusterFile) -> int:
 
 def configuration(port: int) -> dict[str, Any]:
     """Return Dask's configuration of a scheduler, with its dashboard at this port of 127.0.0.1, and of its workers."""
-    wanted = settings()
+    config = settings()
     scheduler = ["distributed.http.health", "distributed.http.statics"]
     worker = ["distributed.http.health"]
     if find_spec("prometheus_client") is not None:
@@ -52,29 +52,29 @@ def configuration(port: int) -> dict[str, Any]:
             **dask.config.get("distributed.nanny.pre-spawn-environ"),
             **_ONE_THREAD,
         },
-        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * wanted.monitor],
-        "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
-        "distributed.scheduler.allowed-failures": wanted.allowed_failures,
+        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * config.monitor],
+        "distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s",
+        "distributed.scheduler.allowed-failures": config.allowed_failures,
         # its timer would close the nanny of a worker that happens to be starting again when it fires
         "distributed.deploy.lost-worker-timeout": "3650d",
-        "distributed.scheduler.no-workers-timeout": f"{wanted.stall_seconds}s",
+        "distributed.scheduler.no-workers-timeout": f"{config.stall_seconds}s",
         "distributed.scheduler.http.routes": scheduler,
         "distributed.worker.http.routes": worker,
         "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
             f"localhost:{port}",
             f"127.0.0.1:{port}",
         ],
-        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if wanted.monitor else 'status'}",
+        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if config.monitor else 'status'}",
     }
 
 
-def worker_lines(wanted: Mapping[str, Any]) -> list[str]:
+def worker_lines(config: Mapping[str, Any]) -> list[str]:
     """Return lines of a batch script that give a worker one BLAS thread, our settings and Dask's configuration."""
-    found: dict[str, Any] = {}
-    dask.config.set({**wanted, "bigkernel": dask.config.get("bigkernel")}, config=found)
+    merged: dict[str, Any] = {}
+    dask.config.set({**config, "bigkernel": dask.config.get("bigkernel")}, config=merged)
     return [
         *(f"export {name}={value}" for name, value in _ONE_THREAD.items()),
-        f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(found)}",
+        f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(merged)}",
     ]
 
 
@@ -92,16 +92,16 @@ def environment_kept() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def dashboard_port(wanted: int | None) -> int:
+def dashboard_port(requested: int | None) -> int:
     """Return the wanted port (None: 8787) if it is free on loopback, else another, with a warning; for 0 any."""
-    wanted = 8787 if wanted is None else wanted
+    requested = 8787 if requested is None else requested
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", requested))
         except OSError:
             probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    if wanted not in (0, port):
-        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
+    if requested not in (0, port):
+        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", requested, port)
     return port

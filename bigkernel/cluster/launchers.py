@@ -46,18 +46,18 @@ def launched(file: ClusterFile) -> Iterator[Client]:
             "certificates in a directory that all of them see (bigkernel certs DIR) and name it (tls: DIR)"
         )
     port = dashboard_port(file.dashboard)
-    wanted = configuration(port) | _encryption(file)
+    config = configuration(port) | _encryption(file)
     if ssh:
-        wanted["distributed.scheduler.preload"] = [*wanted["distributed.scheduler.preload"], __name__]
+        config["distributed.scheduler.preload"] = [*config["distributed.scheduler.preload"], __name__]
     own = {} if ssh else {"distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s"}
-    with dask.config.set(wanted | own):
+    with dask.config.set(config | own):
         try:
             if ssh:
                 # a busy sshd drops some connections of many at once (MaxStartups)
                 dropped = (ConnectionResetError, library.ConnectionLost)
                 runner, cluster = _begin(lambda: _hosts(file, port), jobs=0, again=dropped)
             else:
-                runner, cluster = _begin(lambda: _queue(file, port, worker_lines(wanted)), jobs=file.workers or 1)
+                runner, cluster = _begin(lambda: _queue(file, port, worker_lines(config)), jobs=file.workers or 1)
         except Exception as error:
             raise (_refused_by_ssh(error, file) if ssh else _refused_by_slurm(error)) from error
         try:

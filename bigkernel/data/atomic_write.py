@@ -52,19 +52,19 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
             f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
             "place"
         ) from error
-    for part in scratch_path(target).relative_to(place).parts:
-        if len(os.fsencode(part)) > longest:
+    for name in scratch_path(target).relative_to(place).parts:
+        if len(os.fsencode(name)) > longest:
             raise DataError(
                 f"{os.fspath(path)}: {what} cannot be written there: its name and those beside it while it is written "
-                f"take {len(os.fsencode(part))} bytes, and {longest} are the most there; choose a shorter name"
+                f"take {len(os.fsencode(name))} bytes, and {longest} are the most there; choose a shorter name"
             )
     require_free(path, needed_bytes, what)
 
 
 def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
     """Raise an error if one target or input of a job is, or lies inside, another."""
-    found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
-    for (what, path, place), (other, there, around) in permutations(found, 2):
+    resolved = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
+    for (what, path, place), (other, there, around) in permutations(resolved, 2):
         if place == around:
             raise DataError(f"{path}: is the {what} and the {other}; give each a place of its own")
         if around in place.parents:

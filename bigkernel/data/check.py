@@ -100,9 +100,9 @@ def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
     for done, entry in enumerate(kept, 1):
         damage = None
         try:
-            found = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
-            if found != entry.name:
-                damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
+            digest = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
+            if digest != entry.name:
+                damage = DataError(f"{entry}: its content has the digest {digest[:12]}…")
         except BigKernelError as error:
             damage = DataError(str(error))
         yield CheckedChunk(f"{name}/arrays", done, len(kept), damage)

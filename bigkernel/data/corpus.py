@@ -129,11 +129,11 @@ class Corpus:
             return self._read(row, row + 1)[0]
         ids = np.arange(self.n_rows)[np.asarray(index, np.int64 if not len(index) else None)]
         self._require_room(len(ids))
-        found = np.empty((len(ids), self.n_features), self.dtype)
+        values = np.empty((len(ids), self.n_features), self.dtype)
         for chunk in np.unique(ids // self.chunk_rows):
             start, here = int(chunk) * self.chunk_rows, np.flatnonzero(ids // self.chunk_rows == chunk)
-            found[here] = self._read(start, min(start + self.chunk_rows, self.n_rows))[ids[here] - start]
-        return found
+            values[here] = self._read(start, min(start + self.chunk_rows, self.n_rows))[ids[here] - start]
+        return values
 
     def __iter__(self) -> Iterator[Array]:
         """Yield every row (d,) in turn, with one chunk in memory at a time."""
@@ -145,10 +145,10 @@ class Corpus:
         """Yield the rows and their columns, a chunk at a time; text labels as names."""
         for start in range(0, self.n_rows, self.chunk_rows):
             stop = min(start + self.chunk_rows, self.n_rows)
-            found = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
-            if "y" in found:
-                found["y"] = named_labels(found["y"], self.info.classes)
-            yield found
+            batch = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
+            if "y" in batch:
+                batch["y"] = named_labels(batch["y"], self.info.classes)
+            yield batch
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return all rows (n, d) if they are at most 1 GiB; otherwise raise `PlanTooLargeError` with alternatives."""
@@ -163,10 +163,10 @@ class Corpus:
         Text labels are returned as names, "" if unlabelled.
         """
         count = max(0, min(count, self.n_rows))
-        found = {"x": self[:count], **{name: self._read(0, count, name) for name in self.columns}}
-        if "y" in found:
-            found["y"] = named_labels(found["y"], self.info.classes, unlabelled="")
-        return found
+        columns = {"x": self[:count], **{name: self._read(0, count, name) for name in self.columns}}
+        if "y" in columns:
+            columns["y"] = named_labels(columns["y"], self.info.classes, unlabelled="")
+        return columns
 
     def _repr_html_(self) -> str:
         info = self.info
@@ -253,11 +253,11 @@ def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) ->
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
     """
-    wanted = settings()
-    rows = max(1, int(wanted.chunk_bytes // max(1, n_features * itemsize)))
+    config = settings()
+    rows = max(1, int(config.chunk_bytes // max(1, n_features * itemsize)))
     if n_rows is None or n_rows <= rows // 2:
         return max(1, min(rows, n_rows or rows))
-    unit = wanted.min_segments
+    unit = config.min_segments
     return min(rows, -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit))
 
 
@@ -338,10 +338,10 @@ class CorpusWriter:
         # row shape and dtype of every array
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes |= {name: ((), np.dtype(kind)) for name, kind in columns.items()}
-        for name, (_, found) in self._shapes.items():
-            if found.kind not in "biuf" or found.itemsize > 8:
+        for name, (_, stored) in self._shapes.items():
+            if stored.kind not in "biuf" or stored.itemsize > 8:
                 raise DataError(
-                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
+                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {stored}; number what is "
                     "none, or convert with astype"
                 )
         self._overwrite = overwrite
@@ -384,9 +384,9 @@ class CorpusWriter:
         """
         count = np.shape(rows["x"])[0]
         for name, (tail, _) in self._shapes.items():
-            found = np.shape(rows.get(name, ()))
-            if found != (count, *tail):
-                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
+            shape = np.shape(rows.get(name, ()))
+            if shape != (count, *tail):
+                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {shape}")
         self._pending.append({name: np.array(rows[name]) for name in self._shapes})
         self._pending_rows += count
         if self._pending_rows >= self.chunk_rows:
@@ -400,8 +400,8 @@ class CorpusWriter:
             place = zarr_arrays.directory_of(kept)
             y = self._arrays["y"] = self._create("y", (self.n_rows,), labels.dtype)
             for start in range(0, self.n_rows, self.chunk_rows):
-                found = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
-                zarr_arrays.write(y, start, labels.stored(found))
+                values = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
+                zarr_arrays.write(y, start, labels.stored(values))
             shutil.rmtree(place)
         self.info = replace(self.info, classes=labels.classes)
 

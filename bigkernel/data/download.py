@@ -178,9 +178,9 @@ def fetch_file(
         try:
             with replacing(target) as partial:
                 _download(url, partial, file, progress or (lambda done, total: None), wait_seconds)
-                found = _digest(partial, file.content_bytes)
-                if found != file.sha256:
-                    raise DataError(f"sent other content (SHA-256 {found}, expected {file.sha256})")
+                digest = _digest(partial, file.content_bytes)
+                if digest != file.sha256:
+                    raise DataError(f"sent other content (SHA-256 {digest}, expected {file.sha256})")
         except DataError as error:
             failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
             continue

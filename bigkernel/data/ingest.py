@@ -70,8 +70,8 @@ def ingest(
             if split is not None:
                 what = f"share {share} of a split" if share else "what stays of a split"
                 here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}")
-                part = split.shares[share] if share else 1 - sum(split.shares.values())
-                most = None if n_rows is None else 1 + round(n_rows * part)
+                portion = split.shares[share] if share else 1 - sum(split.shares.values())
+                most = None if n_rows is None else 1 + round(n_rows * portion)
             step = chunk_rows or chunk_rows_for(sources[0].n_features, sources[0].dtype.itemsize, most)
             writers.append(stack.enter_context(writer_for(place, first, here, chunk_rows=step, overwrite=overwrite)))
         fill(writers, batches, Labelling(classes), split)
@@ -103,7 +103,7 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
         raise DataError("no source to ingest; give one at least")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
-        found = {
+        properties = {
             "features": source.n_features,
             "image shape": source.image_shape,
             "dtype": str(source.dtype),
@@ -111,8 +111,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.grouped else "no groups",
         }
-        stated = stated or found
-        for key, value in found.items():
+        stated = stated or properties
+        for key, value in properties.items():
             if value != stated[key]:
                 advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
                 if "libsvm" in (source.format, first.format):

@@ -50,7 +50,7 @@ class Labelling:
     """
 
     def __init__(self, classes: Classes = "auto") -> None:
-        self._wanted = classes
+        self._classes = classes
         self._named: bool | None = None
         self._whole = classes is not False
         self._names: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Labelling:
         if not named:
             return self._encode_numbers(y, name, start)
         distinct, places = np.unique(y, return_inverse=True)
-        if self._wanted is False and len(y):
+        if self._classes is False and len(y):
             raise DataError(f"{name}: row {start}: the label {str(y[0])!r} is a name, but numbers were asked for")
         codes = [self._names.setdefault(label, len(self._names)) for label in distinct.tolist()]
         self._require_few(self._names, name)
@@ -83,27 +83,27 @@ class Labelling:
             return values
         odd = ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))  # NaN is odd
         if odd.any():
-            if self._wanted != "auto":
+            if self._classes != "auto":
                 row = int(np.argmax(odd))
                 raise DataError(f"{name}: row {start + row}: {y[row]} is no class, but classes were asked for")
             self._whole = False
-        elif self._wanted != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: −1 may be one of them
+        elif self._classes != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: −1 may be one of them
             distinct = np.unique(values).astype(np.int64).tolist()
             self._numbers.update(distinct)
             self._require_few(self._numbers, name)
         return values
 
-    def _require_few(self, found: Iterable[Any], name: str) -> None:
-        if len(set(found) - _MISSING) > MOST_CLASSES:
+    def _require_few(self, values: Iterable[Any], name: str) -> None:
+        if len(set(values) - _MISSING) > MOST_CLASSES:
             raise DataError(f"{name}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
 
     def decide(self, name: str) -> Labels:
         """Return the kind of the labels after the last row."""
         distinct: set[Any] = set(self._names or self._numbers)
         classes = tuple(sorted(distinct - _MISSING))
-        if not self._named and not (self._whole and (self._wanted != "auto" or len(classes) <= AUTO_CLASSES)):
+        if not self._named and not (self._whole and (self._classes != "auto" or len(classes) <= AUTO_CLASSES)):
             return Labels(())
-        if distinct & _MISSING and len(classes) < (1 if self._wanted is True else 2):
+        if distinct & _MISSING and len(classes) < (1 if self._classes is True else 2):
             raise DataError(
                 f"{name}: its labels are {', '.join(map(str, (-1, *classes)))}, and −1 among classes means unlabelled; "
                 "if it is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; "

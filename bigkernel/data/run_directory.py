@@ -93,11 +93,11 @@ class Run:
         if manifest.exists():
             if not resume:
                 raise DataError(f"{self.path}: holds a run already; resume it or choose another directory")
-            found = self._job()
-            for name in sorted({*job, *found}):
-                if job.get(name) != found.get(name):
+            recorded = self._job()
+            for name in sorted({*job, *recorded}):
+                if job.get(name) != recorded.get(name):
                     raise ResumeMismatchError(
-                        f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
+                        f"{self.path}: the run on disk is another job: {name} was {recorded.get(name, 'absent')}, "
                         f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
                     )
             self.remove_partials()
@@ -165,9 +165,9 @@ class Run:
     def partial(self, node: str, digest: str) -> Accumulator:
         """Read a partial; raise DataError if it is not what was published."""
         values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
-        found = zarr_arrays.digest(values)
-        if found != digest:
-            raise DataError(f"{self.path}/partials/{node}: digest {found[:12]}…, its receipt says {digest[:12]}…")
+        actual = zarr_arrays.digest(values)
+        if actual != digest:
+            raise DataError(f"{self.path}/partials/{node}: digest {actual[:12]}…, its receipt says {digest[:12]}…")
         return values
 
     def finished(self, node: str) -> Receipt | None:
@@ -199,7 +199,7 @@ class Run:
         `merges` lists (node, left, right), children first. Receipts without a valid partial are removed.
         """
         children = {node: (left, right) for node, left, right in merges}
-        found: dict[str, Receipt] = {}
+        receipts: dict[str, Receipt] = {}
         damaged: dict[str, str] = {}
         missing: list[str] = []
         look = [merges[-1][0]] if merges else list(leaves)
@@ -207,7 +207,7 @@ class Run:
             node = look.pop()
             receipt, wrong = self._read_back(node)
             if receipt:
-                found[node] = receipt
+                receipts[node] = receipt
                 continue
             if wrong:
                 damaged[node] = wrong
@@ -220,7 +220,7 @@ class Run:
             look.extend(children.get(node, ()))
         if any(self._receipt(node).exists() for node in missing):  # it has, and has removed what it merged
             return self.usable(merges, leaves)
-        return found, damaged
+        return receipts, damaged
 
     def _receipt(self, node: str) -> Path:
         return self.root / "receipts" / f"{node}.json"
@@ -239,7 +239,7 @@ class Run:
         except DataError:
             self.discard(node)
 
-    def keep_only(self, root: str) -> None:
+    def keep_root(self, root: str) -> None:
         """Remove every partial but the last: a dead writer may have left what it had merged."""
         for place in (self.root / "partials").iterdir():
             if place.name != root and not place.name.startswith("."):
@@ -296,7 +296,7 @@ def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [part.name for part in dataclasses.fields(value) if part.init]
+        fields = [one.name for one in dataclasses.fields(value) if one.init]
         return dataclasses.replace(value, **{name: _mapped(getattr(value, name), kind, change) for name in fields})
     if type(value) is tuple:
         return tuple(_mapped(item, kind, change) for item in value)
@@ -348,11 +348,11 @@ def survey(directory: str | os.PathLike[str]) -> list[RunState]:
         raise DataError(
             f"{directory}: expected a run directory, found {'a file' if os.path.exists(root) else 'nothing'}"
         )
-    found = sweeps_below(root)
+    paths = sweeps_below(root)
     above = _holder(root)
-    if not found:
+    if not paths:
         raise DataError(f"{directory}: no run is there{f' yet; {above} is at work' if above else ''}")
-    return [_state(path, above) for path in found]
+    return [_state(path, above) for path in paths]
 
 
 def command_of(directory: str | os.PathLike[str]) -> list[str]:
@@ -392,5 +392,5 @@ def _state(path: Path, above: str) -> RunState:
 
 
 def _holder(path: Path) -> str:
-    found = run_lock.read(path)
-    return run_lock.holder_name(found) if found and found["alive"] else ""
+    holder = run_lock.read(path)
+    return run_lock.holder_name(holder) if holder and holder["alive"] else ""

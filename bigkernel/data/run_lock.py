@@ -53,9 +53,9 @@ class Lock:
         # alone, for two that find the same stale lock must not both take it
         with writing(self.path.parent, passing=False), _alone(self.path.parent):
             require_free_lock(self.path.parent)
-            found = read(self.path.parent)
-            if found is not None:
-                self.left_by = holder_name(found)
+            holder = read(self.path.parent)
+            if holder is not None:
+                self.left_by = holder_name(holder)
             self._write()
         self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
         self._thread.start()
@@ -142,25 +142,25 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
 
 def require_free_lock(directory: str | os.PathLike[str]) -> None:
     """Raise `RunLockedError` if a live holder has the lock of a directory."""
-    found = read(directory)
-    if found is None or not found["alive"]:
+    holder = read(directory)
+    if holder is None or not holder["alive"]:
         return
     path = Path(directory) / NAME
-    if not found["pid"]:
+    if not holder["pid"]:
         raise RunLockedError(
             f"{path}: is damaged or empty, so that nobody can tell who works in the run; it was touched "
             f"{max(0.0, _age(path)):.0f} s ago, and a driver at work does so every {BEAT_SECONDS:.0f} s: if none is, "
             f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
         )
     raise RunLockedError(
-        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
+        f"{os.fspath(directory)}: in use by {holder_name(holder)} since {holder['since']}; wait for it, or choose "
         "another directory"
     )
 
 
-def holder_name(found: Mapping[str, Any]) -> str:
+def holder_name(holder: Mapping[str, Any]) -> str:
     """Name the holder returned by `read` for people."""
-    return f"process {found['pid']} on {found['host']}" if found["pid"] else f"a process unknown ({NAME} is damaged)"
+    return f"process {holder['pid']} on {holder['host']}" if holder["pid"] else f"a process unknown ({NAME} is damaged)"
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -170,10 +170,11 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     path = Path(directory) / NAME
     try:
-        found = json.loads(path.read_text())
-        holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
-        token = str(found.get("token", ""))
-        birth, namespace = str(found["birth"]), str(found.get("namespace", _namespace()))
+        content = json.loads(path.read_text())
+        holder: dict[str, Any] = {"host": str(content["host"]), "pid": int(content["pid"])}
+        holder["since"] = str(content["since"])
+        token = str(content.get("token", ""))
+        birth, namespace = str(content["birth"]), str(content.get("namespace", _namespace()))
         if holder["pid"] < 1:
             raise ValueError
     except FileNotFoundError:

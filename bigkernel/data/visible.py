@@ -28,17 +28,17 @@ def visible(text: object, *, lines: bool = False, most: int = MOST_LETTERS) -> s
     >>> visible("x" * 20, most=5)
     'xxxxx… (20 letters)'
     """
-    found = str(text)
-    cut = f"… ({len(found):,} letters)" if len(found) > most else ""
-    found = found[:most]
-    if not found.isprintable():
+    shown = str(text)
+    cut = f"… ({len(shown):,} letters)" if len(shown) > most else ""
+    shown = shown[:most]
+    if not shown.isprintable():
         kept = "\n" if lines else ""
-        found = "".join(
+        shown = "".join(
             # spaces of any width are printed unchanged
             letter if letter in kept or letter.isprintable() or category(letter) == "Zs" else repr(letter)[1:-1]
-            for letter in found
+            for letter in shown
         )
-    return found + cut
+    return shown + cut
 
 
 def all_visible(value: Any, *, most: int = MOST_LETTERS) -> Any:

@@ -159,10 +159,10 @@ def fill(
     for batch in batches:
         kind = kind or batch.kind
         if batch.kind != kind:
-            (width, columns), (wanted, before) = batch.kind, kind
+            (width, columns), (expected, before) = batch.kind, kind
             raise DataError(
                 f"{batch.name}: rows of {width} features with {', '.join(columns) or 'no column'}; the first piece had "
-                f"{wanted} with {', '.join(before) or 'none'}"
+                f"{expected} with {', '.join(before) or 'none'}"
             )
         batch.require_finite()
         values = dict(batch.values)
@@ -171,10 +171,10 @@ def fill(
             values[KEPT_LABELS] = labelling.encode(values.pop("y"), batch.name, batch.start)
         sides = None if split is None else split.sides(batch.start, count, file=batch.file, group=values.get("group"))
         for side, writer in enumerate(writers):
-            part = values if sides is None else {key: found[sides == side] for key, found in values.items()}
-            if len(part["x"]):
-                writer.append(**part)
-            written[side] += len(part["x"])
+            selected = values if sides is None else {key: column[sides == side] for key, column in values.items()}
+            if len(selected["x"]):
+                writer.append(**selected)
+            written[side] += len(selected["x"])
         done += count
     for writer, count in zip(writers, written, strict=True):
         if not count:
@@ -324,8 +324,8 @@ def _pieces(values: Any, name: str) -> Iterator[Array]:
     if dask.is_dask_collection(values):
         if hasattr(values, "rechunk"):
             values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-        for part in np.ravel(values.to_delayed()):
-            yield from _pieces(part.compute(), name)
+        for block in np.ravel(values.to_delayed()):
+            yield from _pieces(block.compute(), name)
         return
     if sparse.issparse(values):
         values = values.tocsr()

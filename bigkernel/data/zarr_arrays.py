@@ -170,14 +170,14 @@ def kind_of(root: str | os.PathLike[str]) -> str | None:
 
 def array_names(root: Path) -> list[str]:
     """Return the sorted names of a group's arrays: directories with their own metadata, except the manifest."""
-    found = []
+    names = []
     with os.scandir(root) as entries:
         for count, entry in enumerate(entries):
             if count > 2 * _MOST_ARRAYS:
                 raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
             if entry.is_dir() and entry.name != MANIFEST and os.path.lexists(os.path.join(entry.path, METADATA)):
-                found.append(entry.name)
-    return sorted(found)
+                names.append(entry.name)
+    return sorted(names)
 
 
 def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
@@ -239,8 +239,8 @@ class ChunkDigests:
 
 def chunks_digest(base: Path) -> tuple[str, int]:
     """Return the SHA-256 of the names, sizes and ends of all chunk files of the array at `base`, and their number."""
-    found = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
-    keys = [key for key in found if key != METADATA]
+    paths = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
+    keys = [key for key in paths if key != METADATA]
     return _digest_of((key, *_size_and_end(base / key)) for key in keys), len(keys)
 
 
@@ -289,14 +289,14 @@ class Store:
             self._explain(array)
         base, keys = directory_of(array), list(chunk_keys(array))
         try:
-            found = {key: _size_and_end(base / key) for key in keys}
+            files = {key: _size_and_end(base / key) for key in keys}
         except FileNotFoundError:
             require_chunks(array)  # name a missing chunk
             raise
-        if _digest_of((key, *found[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
+        if _digest_of((key, *files[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
             self._explain(array)
-        sizes = np.array([found[key][0] for key in keys], np.int64)
-        ends = np.frombuffer(b"".join(found[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
+        sizes = np.array([files[key][0] for key in keys], np.int64)
+        ends = np.frombuffer(b"".join(files[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
         return ChunkDigests(0, sizes, ends)
 
     def _explain(self, array: zarr.Array) -> NoReturn:
@@ -321,20 +321,20 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
         manifest = read_manifest(root)
         try:
             attributes = json.loads(manifest.texts[""])["attributes"][ATTRIBUTE]
-            found = attributes["kind"]
+            actual = attributes["kind"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            found = None
-        if found == kind:
+            actual = None
+        if actual == kind:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
         hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
-    elif (found := kind_of(root)) == kind:
+    elif (actual := kind_of(root)) == kind:
         raise DataError(
             f"{root}: a {kind} without a manifest: an earlier version wrote it, its writing was not completed, or its "
             f"manifest was lost; {_REWRITE.get(kind, 'start a new run')}"
         )
-    raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
+    raise DataError(f"{root}: expected a {kind}, found {actual or 'a zarr group without our attributes'}")
 
 
 def open_arrays(
@@ -485,17 +485,17 @@ def read_group(
     if links:
         raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
     arrays = {name: store.array(name) for name in sorted(store.manifest.arrays)}
-    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
-    if wanted > limit_bytes:
-        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+    total = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
+    if total > limit_bytes:
+        raise DataError(f"{path}: its arrays claim {total:,} bytes, more than the limit of {limit_bytes:,}")
     digests = {name: store.digests(name, array) for name, array in arrays.items()}
     for name, array in arrays.items():
         _require_content(array, int(digests[name].sizes.sum()))
-    found = {
+    contents = {
         name: read(array, 0, array.shape[0], digests[name]) if array.ndim else np.asarray(array[...])
         for name, array in arrays.items()
     }
-    return found, store.attributes
+    return contents, store.attributes
 
 
 def _require_content(array: zarr.Array, stored_bytes: int) -> None:
@@ -553,8 +553,8 @@ def create(
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return values in another dtype, and where that changes one; rounding to a shorter float is not a change."""
     with np.errstate(invalid="ignore", over="ignore"):
-        found: NDArray[Any] = values.astype(dtype)
-    return found, np.isinf(found) & np.isfinite(values) if dtype.kind == "f" else found != values
+        cast: NDArray[Any] = values.astype(dtype)
+    return cast, np.isinf(cast) & np.isfinite(values) if dtype.kind == "f" else cast != values
 
 
 def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:

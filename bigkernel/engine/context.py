@@ -51,7 +51,7 @@ def executing(
     DifferentBlasWarning
         The run began with another BLAS, or with a number of threads that is not possible here.
     """
-    wanted, directory = settings(), None if run is None else os.fspath(run)
+    config, directory = settings(), None if run is None else os.fspath(run)
     with ExitStack() as stack:
         left_by = ""
         if directory is not None:
@@ -61,14 +61,14 @@ def executing(
             if command:
                 write_json(Path(directory) / "command.json", {"command": list(command)})
             begun, before = stack.enter_context(solving_as_begun(Path(directory)))
-            if wanted.monitor:
+            if config.monitor:
                 stack.callback(show_run, directory)
         scope = stack.enter_context(
             job(_title(command), "" if directory is None else str(Path(directory).absolute()), own=True)
         )
         if isinstance(client, Client):
-            send_to_scheduler(scope, client, wanted=wanted.monitor)
-        if directory is not None and wanted.monitor:
+            send_to_scheduler(scope, client, monitored=config.monitor)
+        if directory is not None and config.monitor:
             write_journal(scope, directory)
         if left_by:
             emit(Note(f"{directory}: {left_by} died and left its lock, which is taken"))

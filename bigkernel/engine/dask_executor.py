@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 def run_on_cluster(work: RunningSweep, client: Client) -> Partial:
     """Run all remaining segments and merges on the workers of a client; return the merged partial."""
-    tasks, wanted = _Tasks(client, work), work.spec.wanted
+    tasks, config = _Tasks(client, work), work.spec.config
     try:
         tasks.share()
         with Watch(client, work) as watch:
@@ -60,7 +60,7 @@ def run_on_cluster(work: RunningSweep, client: Client) -> Partial:
         tasks.let_go()
         with contextlib.suppress(Exception):  # the cluster may be gone; report the error that led here
             if work.task.run:
-                _await_tasks(client, work.token, error, patience(error, wanted.grace_seconds))
+                _await_tasks(client, work.token, error, patience(error, config.grace_seconds))
         raise
     finally:
         tasks.let_go()
@@ -72,7 +72,7 @@ class _Tasks:
     def __init__(self, client: Client, work: RunningSweep) -> None:
         self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.task.run
         pause = max(PULSE_SECONDS, sum(client.ncores().values()) / PULSES_PER_SECOND)
-        to_scheduler = ToScheduler(work.token, pause) if work.spec.wanted.monitor else None
+        to_scheduler = ToScheduler(work.token, pause) if work.spec.config.monitor else None
         self._task = replace(work.task, on_pulse=to_scheduler)
         self._segments: dict[Future, str] = {}  # pending futures, and their nodes
         self._receipts: dict[Future, str] = {}

@@ -45,7 +45,7 @@ class SweepSpec:
     rows: Rows
     statistic: Statistic
     plan: Plan
-    wanted: Settings
+    config: Settings
     what: str  # a name for messages
     executor: str  # "serial", "threads" or "dask"
     client: Client | None  # of the cluster that runs the tasks; None: this process
@@ -223,7 +223,7 @@ def _run_in_threads(work: RunningSweep, threads: int) -> None:
             del ended
     except BaseException as error:
         if work.task.run is not None:  # running segments are still published there
-            seconds = patience(error, work.spec.wanted.grace_seconds)
+            seconds = patience(error, work.spec.config.grace_seconds)
             tell_waiting(error, len(running), seconds)
             wait(running, timeout=seconds)
         pool.shutdown(wait=False, cancel_futures=True)

@@ -92,7 +92,7 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> int:
+def check_cluster(client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None) -> int:
     """Return the planned peak of the fullest worker, in bytes; raise an error if the cluster cannot do the job.
 
     What a worker holds before its first task is what it says, not a constant.
@@ -108,8 +108,8 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
     PlanTooLargeError
         The plan does not fit in the memory of a worker.
     """
-    wait_for_workers(client, 1, wanted.stall_seconds)
-    states = ask(client, rows, run, wanted)
+    wait_for_workers(client, 1, config.stall_seconds)
+    states = ask(client, rows, run, config)
     mine, kind = versions(), processor()
     for address, state in states.items():
         for name, version in state.versions.items():
@@ -131,7 +131,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
     client.register_plugin(OneBlasThread())
     held = {address: state.resident for address, state in states.items()}
-    return _check_memory(client, steps, held, run, wanted.reserved_bytes)
+    return _check_memory(client, steps, held, run, config.reserved_bytes)
 
 
 def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
@@ -166,12 +166,12 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
             return
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
-            found = f"{there} of {count} workers" if there else "no worker"
-            raise StalledError(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
+            present = f"{there} of {count} workers" if there else "no worker"
+            raise StalledError(f"{present} came to {address} within {seconds:g} s; start workers or check their logs")
         time.sleep(0.1)
 
 
-def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[str, WorkerState]:
+def ask(client: Client, rows: Rows, run: Run | None, config: Settings) -> dict[str, WorkerState]:
     """Examine all remaining workers; return their states by address."""
     token = uuid.uuid4().hex
     try:
@@ -183,14 +183,14 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
             None if run is None else run.path,
             token,
             on_error="return",
-            callback_timeout=wanted.stall_seconds,
+            callback_timeout=config.stall_seconds,
         )
         if run is not None and len(list(run.root.glob(f".preflight.{token}.*"))) < sum(
             isinstance(answer, WorkerState) and not answer.wrong for answer in answers.values()
         ):
             raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
     except TimeoutError as error:
-        raise StalledError(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
+        raise StalledError(f"workers did not answer within {config.stall_seconds} s before the first task") from error
     except OSError as error:
         raise StalledError(f"the cluster was lost before the first task ({error})") from error
     finally:

@@ -414,8 +414,8 @@ def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
     tail = () if is_series_like(frame) else (len(frame.columns),)
     number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
     chunks = [
-        da.from_delayed(number(part, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
-        for i, (part, count) in enumerate(zip(pieces, counts, strict=True))
+        da.from_delayed(number(partition, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
+        for i, (partition, count) in enumerate(zip(pieces, counts, strict=True))
         if count
     ]
     return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)
@@ -434,9 +434,9 @@ def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
     return dtypes.pop()
 
 
-def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
+def _numbers(partition: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
     """Return the values of a partition; raise an error if it does not match its frame."""
-    values = np.ascontiguousarray(part.to_numpy())
+    values = np.ascontiguousarray(partition.to_numpy())
     if values.shape != shape or values.dtype != dtype:
         raise DataError(
             f"{name}: {values.shape} values of {values.dtype}, where {shape} of {dtype} were found before; what the "
@@ -567,15 +567,15 @@ class Rows:
         columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
         return replace(self, x=self.x.restrict(start, stop), columns=columns)
 
-    def bounds(self, wanted: Settings) -> tuple[int, ...]:
+    def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
-        n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
+        n, target = len(self), max(1, int(config.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: enough steps to give every segment one, of at least a quarter of a block
-            count = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
+            count = max(-(-n // target), min(config.min_segments, 4 * n // config.block_rows), 1)
             return tuple(n * i // count for i in range(count + 1))
         # never so large that a segment is too long, or there are too few segments
-        return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
+        return self._pieces(min(target, config.segment_rows, max(1, n // config.min_segments)))
 
     def _pieces(self, target: int) -> tuple[int, ...]:
         """Return row ids where pieces of about `target` rows begin, at whole chunks of the input if it has any."""
@@ -684,11 +684,11 @@ class Rows:
             return []
         bounds = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes)))
         ids = np.split(index, np.searchsorted(index, bounds[1:-1]))
-        wanted = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
+        needed = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
         if self.in_memory:
-            return [read(start, stop)[piece - start] for start, stop, piece in wanted]
+            return [read(start, stop)[piece - start] for start, stop, piece in needed]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], wanted))
+            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], needed))
 
     def column(self, name: str) -> Array | None:
         """Read a whole column, or None if there is none."""

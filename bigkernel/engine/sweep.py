@@ -176,8 +176,8 @@ def sweep(
     ------
     PlanTooLargeError, DataError, ResumeMismatchError, RunLockedError, StalledError, ConfigError
     """
-    wanted, directory = settings(), execution.get().job
-    steps = plan_sweep(rows, statistic, wanted)
+    config, directory = settings(), execution.get().job
+    steps = plan_sweep(rows, statistic, config)
     chosen = choose_executor(rows, client)
     rows.require_unchanged()
     location = None
@@ -187,7 +187,7 @@ def sweep(
         location = RunLocation(directory.next(what), directory.resume, alone=False)
     threads = processors() if chosen == "threads" else 1
     executor, cluster = ("dask", chosen) if isinstance(chosen, Client) else (chosen, None)
-    spec = SweepSpec(rows, statistic, steps, wanted, what, executor, cluster, threads, location)
+    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location)
     if (stop := before_sweep.get()) is not None:
         stop(spec)
     return run_sweep(spec)
@@ -202,14 +202,14 @@ def run_sweep(spec: SweepSpec) -> Swept:
     with ExitStack() as stack:
         scope = stack.enter_context(job(spec.what))
         if spec.client is not None:
-            send_to_scheduler(scope, spec.client, wanted=spec.wanted.monitor)
-        task, require_lock = SweepTask(spec.statistic, spec.wanted.block_rows, retries=spec.wanted.retries), None
+            send_to_scheduler(scope, spec.client, monitored=spec.config.monitor)
+        task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
         announced = (
             local_peak_bytes(spec)
             if spec.client is None
-            else check_cluster(spec.client, spec.rows, spec.plan, spec.wanted, task.run)
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run)
         )
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
@@ -252,7 +252,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
         spec.rows.require_unchanged()
         if run is not None:  # the root of the merges is the only partial that stays there
             total = run.partial(receipt.node, receipt.digest) if total is None else total
-            run.keep_only(receipt.node)
+            run.keep_root(receipt.node)
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
     except StalledError:
@@ -268,15 +268,15 @@ def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, s
     return run.usable(merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments])
 
 
-def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
+def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None) -> Plan:
     """Plan what `sweep` would do with these rows and this statistic."""
-    wanted = wanted or settings()
-    bounds = rows.bounds(wanted)
-    block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
+    config = config or settings()
+    bounds = rows.bounds(config)
+    block_rows = min(config.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows)
     # needed by a float64 block of rows in the row maps, beside the statistic's own buffers
     maps = map_costs(rows.row_maps, rows.x.shape[1], 8)
-    travelling = rows.x.held_bytes(wanted.segment_rows) if isinstance(rows.x, SparseSource) else 0
+    travelling = rows.x.held_bytes(config.segment_rows) if isinstance(rows.x, SparseSource) else 0
     footprint = replace(
         footprint,
         flops_per_row=footprint.flops_per_row + maps.flops_per_row,
@@ -288,8 +288,8 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         rows.x.dtype.itemsize,
         footprint,
         column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
-        segment_rows=wanted.segment_rows,
-        min_segments=wanted.min_segments,
+        segment_rows=config.segment_rows,
+        min_segments=config.min_segments,
     )
     stored_share = None
     if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
@@ -310,21 +310,21 @@ def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[
 
     A run of a single sweep has a journal and leaves a report; the job may continue after it.
     """
-    wanted = spec.wanted
+    config = spec.config
     run = Run(str(location.path.absolute()))
-    fields = identity(spec.rows, spec.statistic, spec.plan, wanted)
+    fields = identity(spec.rows, spec.statistic, spec.plan, config)
     size = {"segments": len(spec.plan.segments), "rows": spec.plan.n_rows}
     with ExitStack() as stack:
         lock = stack.enter_context(run.held(fields, resume=location.resume, plan=size))
-        if location.alone and wanted.monitor:
+        if location.alone and config.monitor:
             stack.callback(show_run, run.path)
             name = write_journal(scope, run.path)
             stack.push(lambda kind, error, trace: scope.drop(name, ending(error)))
         require_disk(run, spec.plan, spec.slots()[0])
-        yield SweepTask(detach(spec.statistic, run), wanted.block_rows, run, wanted.retries), lock.require
+        yield SweepTask(detach(spec.statistic, run), config.block_rows, run, config.retries), lock.require
 
 
-def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:
+def identity(rows: Rows, statistic: Statistic, steps: Plan, config: Settings) -> dict[str, str]:
     """Describe every field that changes a number of the result as a short text."""
     return {
         "rows": fingerprint(rows.x),
@@ -333,7 +333,7 @@ def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) ->
         **described(rows.row_maps, "row_maps"),
         **described(statistic, "statistic"),
         "plan": fingerprint(steps.segments),
-        "block_rows": str(wanted.block_rows),
+        "block_rows": str(config.block_rows),
         "versions": f"bigkernel {bigkernel.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
         f"zarr {zarr.__version__}, dask {dask.__version__}",
     }

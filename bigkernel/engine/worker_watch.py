@@ -41,7 +41,7 @@ class Watch:
     def __init__(self, client: Client, work: RunningSweep) -> None:
         self.deaths: Counter[str] = Counter()  # by segment or merge: workers lost with it
         self._client, self._work, self._token, self._schedule = client, work, work.token, work.schedule
-        self._stall_seconds = work.spec.wanted.stall_seconds
+        self._stall_seconds = work.spec.config.stall_seconds
         self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._frozen: set[str] = set()
         self._lost: list[str] = []  # workers, with the reasons
@@ -75,12 +75,12 @@ class Watch:
 
     def _note_lost(self, report: Message) -> None:
         here = [key for key in report["under_way"] if self._token in key]
-        gone = [key for key in report["held"] if self._token in key]
+        lost = [key for key in report["held"] if self._token in key]
         stimulus, address = report["stimulus"], report["worker"]
         self.deaths.update({node for key in here for node in self._suspects(key)})
         why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
         why = _FROZEN if address in self._frozen else why
-        again = f"{len(here)} tasks under way and {len(gone)} results are done again"
+        again = f"{len(here)} tasks under way and {len(lost)} results are done again"
         self._lost.append(f"{address}: {why}")
         self._work.note("worker", f"worker {address} lost: {why}; {again}", address)
 

@@ -47,13 +47,13 @@ def write_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
     return name
 
 
-def send_to_scheduler(scope: Scope, client: Client, *, wanted: bool) -> None:
+def send_to_scheduler(scope: Scope, client: Client, *, monitored: bool) -> None:
     """Send a job to the scheduler of `client` from now on.
 
     `wanted` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still tells of lost
     workers.
     """
-    if install_monitor(client, shown=wanted) and wanted:
+    if install_monitor(client, shown=monitored) and monitored:
         scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
 
 

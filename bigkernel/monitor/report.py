@@ -101,8 +101,8 @@ class RunReader:
 
     def _holder(self) -> State:
         """Return the living holder of the lock, as `run_lock.read` says; empty: nobody."""
-        found = run_lock.read(self.path)
-        return found if found and found["alive"] else {}
+        holder = run_lock.read(self.path)
+        return holder if holder and holder["alive"] else {}
 
     def look(self) -> State:
         """Return `Board.snapshot` of its jobs, with `run`: what the directory holds.
@@ -159,10 +159,10 @@ class RunReader:
     def _run_state(self, holder: State, now: float) -> State:
         jobs, gaps = list(self._board.jobs.values()), list[str]()
         busy = bool(holder) and any(_may_hold(holder, job) for job in self._running())
-        found: list[RunState] = []
+        states: list[RunState] = []
         if not (busy and self._bounded):  # its journal says enough, and receipts are many
             try:
-                found = survey(self.path)
+                states = survey(self.path)
             except DataError:
                 gaps.append("No sweep has begun.")
         other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
@@ -172,7 +172,7 @@ class RunReader:
             gaps.append("The last attempt left no journal: what it did is known from its receipts only.")
         if self._damaged:
             gaps.append(f"{self._damaged:,} lines of the journal are damaged and left out.")
-        state, command = _state(jobs if known else [], holder, found), command_of(self.path)
+        state, command = _state(jobs if known else [], holder, states), command_of(self.path)
         if command and state in ("interrupted", "failed") and "--resume" not in command:
             command.append("--resume")
         return {
@@ -185,22 +185,22 @@ class RunReader:
             "journal": bool(jobs),
             "known": known,
             "silent_seconds": now - self._alive,
-            "segments": sum(one.segments for one in found),
-            "segments_done": sum(one.segments_done for one in found),
-            "sweeps": [self._kept(one, gaps) for one in found],
+            "segments": sum(one.segments for one in states),
+            "segments_done": sum(one.segments_done for one in states),
+            "sweeps": [self._kept(one, gaps) for one in states],
             "gaps": gaps,
             "version": bigkernel.__version__,
         }
 
-    def _kept(self, found: RunState, gaps: list[str]) -> State:
-        name, settings = os.path.relpath(found.path, self.path), dict[str, str]()
+    def _kept(self, run: RunState, gaps: list[str]) -> State:
+        name, settings = os.path.relpath(run.path, self.path), dict[str, str]()
         try:
-            job = read_sealed(Path(found.path) / "manifest.json").get("job")
+            job = read_sealed(Path(run.path) / "manifest.json").get("job")
             settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
         except (OSError, ValueError):
             gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
         counts = ("state", "segments", "segments_done", "rows", "rows_done")
-        return {"name": name, **{key: getattr(found, key) for key in counts}, "settings": settings}
+        return {"name": name, **{key: getattr(run, key) for key in counts}, "settings": settings}
 
 
 def _may_hold(holder: Mapping[str, Any], job: Job) -> bool:

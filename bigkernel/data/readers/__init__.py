@@ -138,11 +138,11 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     >>> folder.cleanup()
     """
     name = os.fspath(path)
-    found = _detect(name) if format == "auto" else format
-    if found not in _READERS:
-        raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
-    reader = _READERS[found]
-    _require_kind(name, found, reader)
+    kind = _detect(name) if format == "auto" else format
+    if kind not in _READERS:
+        raise DataError(f"{stores.shown(name)}: unknown format {kind!r}; the formats are {', '.join(FORMATS)}")
+    reader = _READERS[kind]
+    _require_kind(name, kind, reader)
     unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # options of every format
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
@@ -150,7 +150,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     foreign = sorted(set(given) - set(reader.options))
     if foreign:
         takes = ", ".join(reader.options) or "no options"
-        raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
+        raise ConfigError(f"{foreign[0]}: not an option of format {kind!r}, which takes {takes}")
     source = reader.read(name, **given)
     return source if dtype is None else _stored_as(source, dtype)
 
@@ -163,8 +163,8 @@ def _require_kind(path: str, name: str, reader: _Reader) -> None:
     elif reader.files and not (os.path.isdir(path) and reader.recognises_folder):
         require_file(path)
     elif not os.path.isdir(path):
-        found = "a file" if os.path.exists(path) else "nothing"
-        raise DataError(f"{path}: expected a folder for format {name!r}, found {found}")
+        actual = "a file" if os.path.exists(path) else "nothing"
+        raise DataError(f"{path}: expected a folder for format {name!r}, found {actual}")
 
 
 def _detect(path: str) -> str:
@@ -200,20 +200,20 @@ def _detect(path: str) -> str:
 
 def _stored_as(source: Source, dtype: Any) -> Source:
     try:
-        wanted = np.dtype(dtype)
+        target = np.dtype(dtype)
     except TypeError:
         raise ConfigError(f"dtype: expected a dtype such as 'float32', found {dtype!r}") from None
-    if wanted.kind not in "iuf" or wanted.itemsize > 8:
-        raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {wanted}")
+    if target.kind not in "iuf" or target.itemsize > 8:
+        raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {target}")
 
     def blocks() -> Iterator[Block]:
         start = 0
         for x, *columns in source.blocks():
-            rows, lost = zarr_arrays.cast_values(x, wanted)
+            rows, lost = zarr_arrays.cast_values(x, target)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
-                raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
+                raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {target}")
             yield rows, *columns
             start += len(x)
 
-    return replace(source, dtype=wanted, blocks=blocks)
+    return replace(source, dtype=target, blocks=blocks)

@@ -91,14 +91,14 @@ class _Array:
         try:
             if self.member:
                 with np.load(self.path, allow_pickle=False, max_header_size=_MOST_HEADER_BYTES) as archive:
-                    found = archive[self.member]
+                    values = archive[self.member]
             else:
-                found = np.load(self.path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
+                values = np.load(self.path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
         except _ZIP_ERRORS as error:
             raise DataError(f"{self.name}: cannot be read: {error}; {AGAIN}") from error
-        if (found.shape, found.dtype) != (self.shape, self.dtype):
-            raise DataError(f"{self.name}: has shape {found.shape} of {found.dtype} now; it was changed meanwhile")
-        return np.asarray(found)
+        if (values.shape, values.dtype) != (self.shape, self.dtype):
+            raise DataError(f"{self.name}: has shape {values.shape} of {values.dtype} now; it was changed meanwhile")
+        return np.asarray(values)
 
 
 def read_npy(path: str, *, labels: str | None = None) -> Source:
@@ -146,29 +146,29 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
     """
     numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
     usual = [numbers[name] for name in ((x,) if x else X_NAMES) if name in numbers]
-    if not (found := usual) and x is None:
+    if not (candidates := usual) and x is None:
         matrices = [array for array in numbers.values() if len(array.shape) > 1 and min(array.shape) > 1]
         most = max((np.prod(array.shape, dtype=object) for array in matrices), default=0)
-        found = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
-    rows = _single(path, arrays, found, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
+        candidates = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
+    rows = _single(path, arrays, candidates, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
     if x is None and len(rows.shape) == 2 and rows.shape[0] == 1 < rows.shape[1]:
         raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; give x=NAME to take it for one row")
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
     vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
     others = {name: array for name, array in arrays.items() if array is not rows and array.dtype.kind in "biufU"}
-    found = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
-    if not found and y is None:
-        found = [array for array in others.values() if array.shape in vectors]
+    candidates = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
+    if not candidates and y is None:
+        candidates = [array for array in others.values() if array.shape in vectors]
     what = f"vector of {rows.shape[0]} labels{f' {y!r}' if y else ''} for the rows of {rows.name}"
-    return rows, _single(path, arrays, found, what, 'y=NAME, or y="none" to read without labels')
+    return rows, _single(path, arrays, candidates, what, 'y=NAME, or y="none" to read without labels')
 
 
-def _single(path: str, arrays: Mapping[str, A], found: Sequence[A], what: str, way_out: str) -> A:
-    if len(found) != 1:
+def _single(path: str, arrays: Mapping[str, A], candidates: Sequence[A], what: str, way_out: str) -> A:
+    if len(candidates) != 1:
         holds = ", ".join(f"{name} ({'×'.join(map(str, array.shape))})" for name, array in arrays.items())
-        raise DataError(f"{path}: {len(found) or 'no'} {what}; it holds {holds or 'nothing'}; give {way_out}")
-    return found[0]
+        raise DataError(f"{path}: {len(candidates) or 'no'} {what}; it holds {holds or 'nothing'}; give {way_out}")
+    return candidates[0]
 
 
 @contextlib.contextmanager
@@ -220,8 +220,8 @@ def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
             codes = ", ".join(f"{code:02x}" for code in IDX_TYPES)
             raise DataError(f"{path}: expected an IDX magic (00 00, a type of {codes}), found {magic.hex(' ')}")
         if magic[3] not in dimensions:
-            wanted = " or ".join(map(str, dimensions))
-            raise DataError(f"{path}: expected {wanted} dimensions for {meaning}, found {magic[3]}")
+            expected = " or ".join(map(str, dimensions))
+            raise DataError(f"{path}: expected {expected} dimensions for {meaning}, found {magic[3]}")
         shape = struct.unpack(f">{magic[3]}I", stream.read_exactly(4 * magic[3], "the IDX header"))
     array = _Array(path, "", shape, np.dtype(IDX_TYPES[magic[2]]), 4 + 4 * len(shape))
     claim = " × ".join(map(str, shape)) + f" values of {array.dtype.itemsize} bytes"
@@ -231,11 +231,11 @@ def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
 
 def _labels_beside(path: str) -> str | None:
     folder, name = os.path.split(path)
-    found = _IDX_IMAGES.search(name)
-    if not found:
+    match = _IDX_IMAGES.search(name)
+    if not match:
         return None
-    stem = f"{name[: found.start()]}labels{found[1]}idx1{found[2]}"
-    endings = (".gz", "") if found[3] else ("", ".gz")
+    stem = f"{name[: match.start()]}labels{match[1]}idx1{match[2]}"
+    endings = (".gz", "") if match[3] else ("", ".gz")
     candidates = (os.path.join(folder, stem + ending) for ending in endings)
     return next((candidate for candidate in candidates if os.path.exists(candidate)), None)
 
@@ -277,12 +277,12 @@ class _Variable:
         values = _parsed(self.path, find)
         if values.dtype.kind not in "biuf" or values.size != math.prod(self.shape):
             raise DataError(f"{self.name} is stored as {values.dtype} of shape {values.shape}; save real numbers")
-        found = values.astype(self.dtype, copy=False)
-        if self.dtype.kind != "f" and (found != values).any():
+        cast = values.astype(self.dtype, copy=False)
+        if self.dtype.kind != "f" and (cast != values).any():
             raise DataError(f"{self.name} holds other values than its class can; {AGAIN}")
-        found = found.reshape(self.shape)
+        cast = cast.reshape(self.shape)
         for start in range(0, self.shape[0], step):
-            yield np.ascontiguousarray(found[start : start + step])
+            yield np.ascontiguousarray(cast[start : start + step])
 
 
 def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -320,14 +320,14 @@ def _variables(path: str) -> dict[str, _Variable]:
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
     listed = _parsed(path, lambda: scipy.io.whosmat(path))
-    found = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
-    for variable in found.values():
+    variables = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
+    for variable in variables.values():
         claimed = np.prod(variable.shape, dtype=object) * np.dtype(_DTYPES.get(variable.kind, "u1")).itemsize
         if min(variable.shape, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
             raise DataError(f"{variable.name} claims more than the file can hold; {AGAIN}")
-    if len(found) < len(listed):
+    if len(variables) < len(listed):
         raise DataError(f"{path}: two variables have one name; {AGAIN}")
-    return {name: variable for name, variable in found.items() if not name.startswith("__")}  # MATLAB's own
+    return {name: variable for name, variable in variables.items() if not name.startswith("__")}  # MATLAB's own
 
 
 def _hdf5(path: str) -> DataError:

@@ -40,10 +40,10 @@ def read(path: str, *, grey: bool = False) -> Source:
     first = os.path.join(path, images[0][1])
     (width, height), dtype = _head(first, grey)
     for _, name in images:
-        found = _head(os.path.join(path, name), grey)
-        if found != ((width, height), dtype):
+        head = _head(os.path.join(path, name), grey)
+        if head != ((width, height), dtype):
             raise DataError(
-                f"{os.path.join(path, name)}: {found[0][1]}×{found[0][0]} pixels of {found[1]}, but {first} has "
+                f"{os.path.join(path, name)}: {head[0][1]}×{head[0][0]} pixels of {head[1]}, but {first} has "
                 f"{height}×{width} of {dtype}; all images of a corpus are alike"
             )
     labelled, numbered = images[0][0] != "", all(_is_number(label) for label, _ in images)
@@ -77,8 +77,8 @@ def _listed(path: str) -> Iterator[tuple[str, str]]:
     """Yield (label, path below the folder) of all images; hidden files are skipped, others refused."""
     here, folders = _entries(path)
     if bool(here) == bool(folders):
-        found = "images beside folders" if here else "no PNG image"
-        raise DataError(f"{path}: {found}; expected folders of images, named as their labels, or images alone")
+        problem = "images beside folders" if here else "no PNG image"
+        raise DataError(f"{path}: {problem}; expected folders of images, named as their labels, or images alone")
     yield from (("", name) for name in here)
     for folder in folders:
         names, deeper = _entries(os.path.join(path, folder))

@@ -77,7 +77,7 @@ class StoredArray(Protocol):
 
 
 def source_of_arrays(
-    format: str, path: str, x: StoredArray, y: StoredArray | None, *, step: int | None = None, **found: Any
+    format: str, path: str, x: StoredArray, y: StoredArray | None, *, step: int | None = None, **properties: Any
 ) -> Source:
     """Return the source of rows (n, d), images (n, h, w) or single numbers (n,), and of labels (n,) or (n, 1).
 
@@ -92,8 +92,8 @@ def source_of_arrays(
     require_features(x.name, n_features)
     if y is not None and (y.shape not in ((n_rows,), (n_rows, 1)) or y.dtype.kind not in "biufU"):
         raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found {y.dtype} of shape {y.shape}")
-    image_shape = found.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
-    found.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
+    image_shape = properties.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
+    properties.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
     rows_at_once = step or block_rows(n_features * dtype.itemsize)
 
     def blocks() -> Iterator[Block]:
@@ -101,7 +101,7 @@ def source_of_arrays(
         for rows, targets in zip(x.rows(rows_at_once), labels, strict=True):
             yield rows.reshape(len(rows), n_features), None if targets is None else targets.reshape(len(rows))
 
-    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **found)
+    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **properties)
 
 
 def require_features(path: str, n_features: int) -> None:
@@ -188,21 +188,21 @@ def is_gzip(path: str) -> bool:
 def require_file(path: str) -> None:
     """Raise an error unless the path is a regular file that can be opened."""
     if not os.path.isfile(path):
-        found = "no such file" if not os.path.exists(path) else "expected a file, found something else"
-        raise DataError(f"{path}: {found}")
+        problem = "no such file" if not os.path.exists(path) else "expected a file, found something else"
+        raise DataError(f"{path}: {problem}")
     with open_stream(path):
         pass
 
 
-def require_size(path: str, wanted_bytes: int, claim: str) -> None:
+def require_size(path: str, expected_bytes: int, claim: str) -> None:
     """Compare the size in a header with what the file can hold, before allocating memory."""
     size = os.path.getsize(path)
     if is_gzip(path):
-        if wanted_bytes > size * DEFLATE_RATIO:
+        if expected_bytes > size * DEFLATE_RATIO:
             raise DataError(f"{path}: its header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
-    elif size != wanted_bytes:
-        what = "truncated" if size < wanted_bytes else "trailing bytes"
-        raise DataError(f"{path}: {what}: its header claims {claim}, {wanted_bytes} bytes; it has {size}; {AGAIN}")
+    elif size != expected_bytes:
+        what = "truncated" if size < expected_bytes else "trailing bytes"
+        raise DataError(f"{path}: {what}: its header claims {claim}, {expected_bytes} bytes; it has {size}; {AGAIN}")
 
 
 def number_in(text: str) -> float | None:

@@ -91,9 +91,9 @@ def shown(url: str) -> str:
     """Return a URL without user, password, query and fragment, for printing and storing."""
     if not is_url(url):
         return url
-    parts = urlsplit(url.partition("::")[0])  # the first link of a chain: the others may hold passwords too
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    split = urlsplit(url.partition("::")[0])  # the first link of a chain: the others may hold passwords too
+    host = split.netloc.rpartition("@")[2]
+    return f"{split.scheme}://{host}{split.path}"
 
 
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -137,13 +137,13 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
     return source_of_arrays("zarr", name, rows, labels, step=rows.step)
 
 
-def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> _Array | None:
-    for key in usual if wanted is None else (wanted,):
+def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) -> _Array | None:
+    for key in usual if requested is None else (requested,):
         with _naming(f"{name}/{key}", "its metadata"):
-            found = group.get(key)
-        if isinstance(found, zarr.Array):
-            return _Array(f"{name}/{key}", found)
-        if found is not None:
+            item = group.get(key)
+        if isinstance(item, zarr.Array):
+            return _Array(f"{name}/{key}", item)
+        if item is not None:
             raise DataError(f"{name}/{key}: a group, expected an array")
     return None
 

@@ -93,14 +93,14 @@ def choose(path: str, names: Sequence[str], target: str | int | None, group: str
     return Columns(tuple(names), features, label, grouped)
 
 
-def _find(path: str, names: Sequence[str], wanted: str | int, role: str) -> int:
-    if wanted in names:
-        return list(names).index(str(wanted))
+def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
+    if column in names:
+        return list(names).index(str(column))
     try:
-        position = int(wanted)
+        position = int(column)
     except ValueError:
         there = ", ".join(map(repr, names[:20]))
-        raise DataError(f"{path}: no column {wanted!r} for {role}; its columns are {there}") from None
+        raise DataError(f"{path}: no column {column!r} for {role}; its columns are {there}") from None
     if not -len(names) <= position < len(names):
         raise DataError(f"{path}: no column {position} for {role}; its columns are 0 to {len(names) - 1}")
     return position % len(names)
@@ -137,8 +137,8 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
 
 def _labels(column: Any) -> NDArray[Any]:
     values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-    found = values.to_numpy(zero_copy_only=False)
-    return np.asarray(found if found.dtype.kind != "O" else found.astype(np.str_))
+    labels = values.to_numpy(zero_copy_only=False)
+    return np.asarray(labels if labels.dtype.kind != "O" else labels.astype(np.str_))
 
 
 # ---------------------------------------------------------------- text
@@ -181,7 +181,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 csv_of.ParseOptions(delimiter=delimiter),
                 csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
             )
-            for batch in (found.select(order) for found in reader if found.num_rows):
+            for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
                     labels, named = _numbers_or_names(path, start, texts, named)
@@ -259,10 +259,10 @@ def read_usps(path: str) -> Source:
     Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
     """
     lines = _first_lines(path)
-    found = len(lines[0].split())
-    if found != USPS_FEATURES + 1:
-        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {found} columns")
-    columns = choose(path, [f"column {place}" for place in range(found)], 0, None)
+    count = len(lines[0].split())
+    if count != USPS_FEATURES + 1:
+        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {count} columns")
+    columns = choose(path, [f"column {place}" for place in range(count)], 0, None)
     return replace(_text_source("usps", path, columns, " ", False, np.float32), image_shape=(16, 16))
 
 
@@ -310,37 +310,37 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
 
     Index columns of pandas (`__index_level_0__`) are left out. `target` and `group`: see `choose`.
     """
-    parts, n_rows, schema = _parts(path), 0, None
-    for part in parts:
-        with _opened(part) as file:
+    files, n_rows, schema = _files(path), 0, None
+    for name in files:
+        with _opened(name) as file:
             schema = schema or file.schema_arrow
             if not file.schema_arrow.equals(schema):
-                raise DataError(f"{part}: its columns are not those of {parts[0]}; write all parts alike")
+                raise DataError(f"{name}: its columns are not those of {files[0]}; write all parts alike")
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     columns = choose(path, names, target, group)
-    dtype = np.result_type(*(_dtype(parts[0], schema.field(names[place])) for place in columns.features))
+    dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
     if columns.target is not None:
-        _dtype(parts[0], schema.field(names[columns.target]), text=True)
+        _dtype(files[0], schema.field(names[columns.target]), text=True)
     order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
 
     def blocks() -> Iterator[Block]:
-        for part in parts:
-            with _opened(part) as file:
+        for name in files:
+            with _opened(name) as file:
                 start = 0
                 for batch in file.iter_batches(step, columns=order, use_threads=False):
-                    yield _block_of(part, start, batch.select(order), columns, dtype)
+                    yield _block_of(name, start, batch.select(order), columns, dtype)
                     start += batch.num_rows
                 if start != file.metadata.num_rows:
-                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
+                    raise DataError(f"{name}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
 
     labelled, grouped = columns.target is not None, columns.group is not None
-    files = () if os.path.isdir(path) else parts
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=files)
+    digested = () if os.path.isdir(path) else files
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=digested)
 
 
-def _parts(path: str) -> tuple[str, ...]:
+def _files(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
         if is_gzip(path):
             raise DataError(f"{path}: Parquet within gzip, which cannot be read in parts; decompress it (gunzip)")
@@ -373,8 +373,8 @@ def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
     if types.is_integer(field.type) or types.is_floating(field.type):
-        found: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
-        return found
+        dtype: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
+        return dtype
     raise DataError(
         f"{path}: column {field.name!r} holds {field.type}, expected numbers; name it as the target or the group, "
         "leave it out, or write it as numbers"

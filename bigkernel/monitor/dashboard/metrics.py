@@ -126,10 +126,10 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
 def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
     """Keep at most `MOST_NAMES` names, those that came first; the others added up."""
     names = list(counts)
-    found = {name: counts[name] for name in names[:MOST_NAMES]}
+    kept = {name: counts[name] for name in names[:MOST_NAMES]}
     if len(names) > MOST_NAMES:
-        found["other"] = found.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
-    return found
+        kept["other"] = kept.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
+    return kept
 
 
 class Collector:
@@ -153,11 +153,11 @@ class Collector:
             living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
             boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
             jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
-            found = list(families(totals_of(board.totals for board in boards), jobs))
-            for metric in found:  # its labels become text that can be written and read
+            metrics = list(families(totals_of(board.totals for board in boards), jobs))
+            for metric in metrics:  # its labels become text that can be written and read
                 letters = (one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples)
                 metric.samples = list(letters)
-            return found
+            return metrics
         except Exception as error:
             if not self._failed:
                 _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)

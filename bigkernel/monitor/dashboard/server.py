@@ -63,7 +63,7 @@ def install(scheduler: Scheduler) -> None:
     if application is None:
         _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
         return
-    dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
+    dashboard = next((app for app in application.applications if hasattr(app, "app_paths")), None)
     if dashboard is not None:
         prefix = str(dashboard.prefix).rstrip("/")
     else:  # the scheduler itself does not remember what its paths begin with, "" or "/…"
@@ -144,7 +144,7 @@ class State(Page):
         self.set_header("Content-Type", "application/json")
         try:
             state = state_of(self.server)
-            pages = any(hasattr(found, "app_paths") for found in self.application.applications)
+            pages = any(hasattr(app, "app_paths") for app in self.application.applications)
             text = "" if state is None else to_json({**state, "pages": pages})
             fault = "this scheduler keeps no books of jobs"
         except Exception as error:

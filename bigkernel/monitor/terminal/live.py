@@ -45,14 +45,14 @@ def done(sweep: Data) -> int:
 
 def figures(sweep: Data) -> list[str]:
     """Say how far a sweep is, in short parts, the most important first."""
-    found, left, rate = sweep["incidents"], sweep["left_seconds"], sweep["flops_per_second"]
+    incidents, left, rate = sweep["incidents"], sweep["left_seconds"], sweep["flops_per_second"]
     ended = done(sweep) == len(sweep["stops"])
     merging = f"merging {sweep['merges_done']}/{sweep['merges']}" if sweep["merges_done"] < sweep["merges"] else ""
-    counts = ((found.get("retry", 0) + found.get("repeat", 0), "retries"), (found.get("worker", 0), "lost"))
+    counts = ((incidents.get("retry", 0) + incidents.get("repeat", 0), "retries"), (incidents.get("worker", 0), "lost"))
     busy = len(set(sweep["running_on"].values()))
     # rows have the same share of the flops
     rows = rate / max(1e-9, sweep["plan"]["flops"]) * sweep["rows"]
-    parts = [
+    texts = [
         f"{done(sweep):,}/{len(sweep['stops']):,}",
         merging if ended else _left(left) if left else "",
         *(f"{count:,} {what}" for count, what in counts if count),
@@ -60,7 +60,7 @@ def figures(sweep: Data) -> list[str]:
         measured(rate, "FLOP/s") if rate > 0 else "",
         f"{busy:,} busy" if busy else "",
     ]
-    return [part for part in parts if part]
+    return [text for text in texts if text]
 
 
 def _left(seconds: Data) -> str:
@@ -68,13 +68,13 @@ def _left(seconds: Data) -> str:
     return f"{low} left" if low == high else f"{low} to {high} left"
 
 
-def fitted(parts: Sequence[str], room: int) -> str:
+def fitted(texts: Sequence[str], room: int) -> str:
     """Join the first parts that fit so many letters; the first one always."""
-    line = parts[0]
-    for part in parts[1:]:
-        if len(line) + 2 + len(part) > room:
+    line = texts[0]
+    for text in texts[1:]:
+        if len(line) + 2 + len(text) > room:
             break
-        line += f"  {part}"
+        line += f"  {text}"
     return line
 
 
@@ -122,7 +122,7 @@ def no_job(state: Data) -> str:
     return "no job has begun here yet" + (f"; start one with --cluster {place}" if place else "")
 
 
-def bar(what: str, share: float, parts: Sequence[str], width: int) -> RenderableType:
+def bar(what: str, share: float, texts: Sequence[str], width: int) -> RenderableType:
     """Draw a name, a bar that takes the place that is left, and parts, in one line."""
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_LETTERS)
@@ -131,7 +131,7 @@ def bar(what: str, share: float, parts: Sequence[str], width: int) -> Renderable
     name = Text(visible(what))
     room = width - min(_NAME_LETTERS, name.cell_len) - 14
     full = ProgressBar(total=1.0, completed=share, style="dim")
-    grid.add_row(name, full, Text(fitted(parts, room)))
+    grid.add_row(name, full, Text(fitted(texts, room)))
     return grid
 
 
@@ -168,10 +168,10 @@ def workers_table(sweep: Data, workers: Data) -> Table:
     table.add_column(f"planned peak {size(planned)}" if planned else "worker", no_wrap=True, overflow="ellipsis")
     for name in ("segments", "peak", "of plan", "now", "of limit"):
         table.add_column(name, justify="right", no_wrap=True)
-    found: dict[str, Data] = sweep["workers"]
-    order = sorted(found, key=lambda name: (-found[name]["peak_bytes"], found[name]["lost"], name))
+    shares: dict[str, Data] = sweep["workers"]
+    order = sorted(shares, key=lambda name: (-shares[name]["peak_bytes"], shares[name]["lost"], name))
     for name in order[:_WORKERS]:
-        share, now = found[name], workers.get(name)
+        share, now = shares[name], workers.get(name)
         peak, limit = share["peak_bytes"], now["limit_bytes"] if now else 0
         state = "lost " if share["lost"] else ""
         table.add_row(
@@ -191,8 +191,8 @@ def workers_table(sweep: Data, workers: Data) -> Table:
 def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    found = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
-    yield Text(f"{rows:,} of {sweep['rows']:,} rows{found}")
+    resumed = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
+    yield Text(f"{rows:,} of {sweep['rows']:,} rows{resumed}")
     yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
     total = sum(seconds for _, seconds in stages)
