@@ -1,4 +1,4 @@
-"""`bigkernel ingest`: files, folders and stores become corpora."""
+"""The command `bigkernel ingest`: a corpus from files, folders and stores."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Examples:
 @click.argument("corpus", type=click.Path())
 @click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file of each source; or none [found by name]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups, rows that belong together.")
-@click.option("--delimiter", help="csv: , ; tab or blank [found out].")
+@click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
@@ -60,7 +60,7 @@ Examples:
     help="Put a share of the rows, chosen by a hash, into CORPUS-NAME; may be repeated.",
 )
 @click.option("--split-by", type=click.Choice(["row", "group"]), default="row", show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split.")
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the first source].")
 @overwrite_option
@@ -70,12 +70,11 @@ def ingest(
     split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
     as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
-    """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
+    """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
-    Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
-    the file and the row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
-    the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
-    them from 0.
+    Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
+    file and the row, and leaves no corpus; only a text file truncated within its last number is not detected (csv,
+    usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
@@ -90,7 +89,7 @@ def ingest(
     require_target(corpus, "the corpus")
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    # one file of labels a source, or one word for all
+    # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")

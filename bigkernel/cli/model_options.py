@@ -1,4 +1,4 @@
-"""Options that say what is fitted: a method, its kernel, landmarks and penalties; one value of each, or grids."""
+"""Options of a model: method, kernel, landmarks and penalties; single values or grids."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _METHOD = together(
     click.option(
         "--landmarks",
         type=click.IntRange(1),
-        help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+        help="Landmarks m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
     ),
     click.option(
         "--landmark-choice",
         type=click.Choice([*LANDMARKS, *FOURIER]),
         metavar="CHOICE",
-        help="Who serves. Rows: uniform; balanced, as many from every domain; rpcholesky, by randomly "
-        "pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-        "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
+        help="Rows: uniform; balanced, as many from every domain; rpcholesky, by randomly pivoted "
+        "Cholesky. Centres: k-means, balanced-k-means. Random features instead of landmarks: fourier, "
+        "orthogonal-fourier.  [default: uniform; artl: k-means]",
     ),
     click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
 )
@@ -49,7 +49,7 @@ _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
+        help="For krr. direct: one sweep for m×m moments, kept in the model. cg: conjugate gradients, a sweep per "
         "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
         "[default: auto].",
     ),
@@ -57,16 +57,16 @@ _REST = together(
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
-        help="Of classifiers. balanced: rows weigh such that every class weighs as much in all.",
+        help="For classifiers. balanced: weight rows so that all classes have equal total weight.",
     ),
     click.option(
         "--probability",
         is_flag=True,
-        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
+        help="For classifiers: calibrate probabilities on held-out folds, by one more sweep; see score.",
     ),
     transform_option,
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of landmarks."),
 )
 
 
@@ -90,12 +90,16 @@ def _model_options(*, grid: bool) -> Decorator:
         click.option(
             "--gamma",
             type=width,
-            help="Of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
+            help="For laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
             "1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
-        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Degree of polynomial."),
         click.option(
-            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+            "--nu",
+            type=click.Choice(["0.5", "1.5", "2.5"]),
+            default="1.5",
+            show_default=True,
+            help="Smoothness of matern.",
         ),
         click.option(
             "--alpha",
@@ -105,7 +109,9 @@ def _model_options(*, grid: bool) -> Decorator:
             help=penalty,
         ),
         click.option(
-            "--components", type=Numbers(whole=True) if grid else click.IntRange(1), help="s, of sssl  [default: 120]."
+            "--components",
+            type=Numbers(whole=True) if grid else click.IntRange(1),
+            help="Eigenfunctions of sssl  [default: 120].",
         ),
         _REST,
     )

@@ -23,14 +23,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Write lines to standard output or standard error, all that they hold shown by `visible`."""
+    """Write lines to standard output or standard error, with unprintable characters escaped."""
     click.echo(visible(text, lines=True, most=2**20), err=err)
 
 
 class Numbers(click.ParamType):
     """A number or one of some `words`; with `several` a tuple of them, the values of a grid.
 
-    Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
+    Several are given as "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
     def __init__(self, *choices: str, several: bool = True, whole: bool = False) -> None:
@@ -72,10 +72,8 @@ def together(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
-json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."
-)
-overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Replace what is at the target.")
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Replace an existing target.")
 # as one argument `transforms`; `transforms.steps` makes estimators of it
 transform_option: Decorator = click.option(
     "--transform",
@@ -83,22 +81,22 @@ transform_option: Decorator = click.option(
     multiple=True,
     type=Transform(),
     metavar="NAME[:KEY=VALUE,…]",
-    help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-    "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
-    "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-    "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
+    help="Row transform, saved with the model; may be repeated, in order. scale divides by the corpus's "
+    "scale; unit-norm; standardize; project to principal components; for images, moments normalises the pose, "
+    "orientations describes strokes, conv learns patches. With parameters: conv:patch-size=5,sigma=0.5; with two "
+    "layers: conv:n-landmarks=32/128.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
-    "or leave them out and count them.",
+    help="For rows with NaN or infinity, or an infinite target or weight: fail and name the first ones, or leave "
+    "them out and count them.",
 )
 run_options = together(
-    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."),
-    click.option("--resume", is_flag=True, help="Go on with the work in --run; refused if the job differs."),
+    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
+    click.option("--resume", is_flag=True, help="Continue the job in --run; refused if the job differs."),
 )
 _TLS = "Certificates made by `bigkernel certs`, for a local cluster or a tls:// address."
 _cluster_options = together(
@@ -111,13 +109,13 @@ _cluster_options = together(
         "(tls://host:8786); or a YAML file that describes a cluster.",
     ),
     click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
-    click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
+    click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB]."),
     click.option(
         "--dashboard-port",
         type=click.IntRange(0, 65535),
         default=8787,
         show_default=True,
-        help="Of a local cluster's dashboard, on 127.0.0.1.",
+        help="Port of a local cluster's dashboard, on 127.0.0.1.",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
 )
@@ -125,7 +123,7 @@ _cluster_options = together(
 
 @dataclass(frozen=True)
 class Where:
-    """The place where the tasks of a command run; what `cluster_options` hands to it as `where`."""
+    """The location of a command's tasks, from `cluster_options`."""
 
     cluster: str
     workers: int | None
@@ -134,7 +132,7 @@ class Where:
     tls: str | None
 
     def announce(self) -> None:
-        """Say on standard error what begins, before the libraries load that it takes."""
+        """Say on standard error what begins, before slow imports."""
         if self.cluster == "local":
             count = "one worker a processor" if self.workers is None else f"{self.workers} workers"
             say(f"bigkernel: starting {count} on this machine …", err=True)
@@ -143,7 +141,7 @@ class Where:
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
+    """Add --cluster, --workers, --memory-limit, --dashboard-port and --tls, passed on as one argument `where`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
@@ -159,9 +157,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def execution(
     where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False, report: Path | None = None
 ) -> Iterator[None]:
-    """Run the sweeps of a command where its options say, with progress on standard error.
+    """Run the sweeps of a command at the location of its options, with progress on standard error.
 
-    The report of the run is put at `report`, where that is given.
+    The report of the run is moved to `report`, if given.
     """
     from bigkernel.engine.context import executing
     from bigkernel.engine.interrupts import collect_as_usual

@@ -1,4 +1,4 @@
-"""`bigkernel plan`: what a fit would cost, before it is run."""
+"""The command `bigkernel plan`: the cost of a fit before it is run."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
     from bigkernel.streaming.plan import Plan
 
-LEARNED_ROWS = 4096  # that transforms before a pilot learn from
+LEARNED_ROWS = 4096  # rows that transforms are fitted to before a pilot
 
 
 @click.command()
 @click.argument("corpus", type=click.Path())
 @model_options
 @bad_rows_option
-@click.option("--no-time", is_flag=True, help="Run nothing: tell flops, bytes and memory alone.")
+@click.option("--no-time", is_flag=True, help="Run nothing: show flops, bytes and memory only.")
 @click.option(
     "--on-workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Tell the time with N tasks at once, each as fast as those here.",
+    help="Estimate the time for N tasks at once, as fast as those here.",
 )
 @cluster_options
 @json_option
 def plan(
     corpus: str, on_bad_rows: str, no_time: bool, on_workers: int | None, where: Where, as_json: bool, **options: Any
 ) -> None:
-    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
+    """Estimate the cost of fitting CORPUS: flops, bytes, memory of a worker, time.
 
     \b
     bigkernel plan train.corpus --landmarks 4000
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
-    The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
-    up after some seconds. It is told with a range; solves come on top. Nothing is written.
+    The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
+    rows, and is abandoned after some seconds. Solves are not included. Nothing is written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -89,10 +89,10 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
 
 
 def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
-    """Return the rows as these steps of a Pipeline leave them.
+    """Return the rows as transformed by these steps of a Pipeline.
 
-    A step that learns by a sweep of its own says what it would make of the rows at most; with `learn` it is fitted to
-    the first thousands of them.
+    A step that learns by a sweep gives the most features it could return; with `learn` it is fitted to the first
+    thousands of rows.
     """
     from sklearn.base import clone
 
@@ -106,7 +106,7 @@ def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
 
 
 def not_timed(before: list[Any], last: Any) -> list[str]:
-    """Name the sweeps of a fit that neither its plan nor the pilot counts."""
+    """Return the sweeps of a fit that neither its plan nor the pilot counts."""
     names = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
     if rounds := getattr(last, "n_rounds", 0):
         names.append(f"at most {rounds} rounds of pseudo-labels")

@@ -2,7 +2,7 @@
 
     unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128
 
-The words are read here without any library; `steps` makes estimators of them.
+Its value is parsed here without any library; `steps` makes estimators.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRANSFORMS = {
 
 
 class Transform(click.ParamType):
-    """NAME or NAME:KEY=VALUE,KEY=VALUE; a text, checked."""
+    """NAME or NAME:KEY=VALUE,KEY=VALUE; a validated text."""
 
     name = "transform"
 
@@ -64,7 +64,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A whole number, a number, yes or no, or a word."""
+    """Parse a whole number, a number, yes or no, or a word."""
     if text in ("yes", "no"):
         return text == "yes"
     for kind in (int, float):
@@ -77,7 +77,7 @@ def _value(text: str) -> Any:
 
 
 def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
-    """Return the transforms of the option as named steps of a Pipeline, not fitted; draws are from `seed`."""
+    """Return the transforms of the option as named steps of a Pipeline, not fitted; sampling uses `seed`."""
     from bigkernel import estimators
     from bigkernel.estimators.checks import require_valid
 
@@ -86,7 +86,7 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
         if name in named:
             raise ConfigError(f"--transform {name}: expected once, found twice")
         named[name] = made = getattr(estimators, TRANSFORMS[name])()
-        # what the corpus and --seed say
+        # determined by the corpus and --seed
         known = {"image_shape": corpus.info.image_shape, "random_state": seed, "factor": 1 / corpus.info.scale}
         own = {key: value for key, value in known.items() if key in made.get_params()}
         try:
