@@ -103,9 +103,9 @@ def main() -> None:
 
     \b
     bigkernel ingest train-images-idx3-ubyte.gz train.corpus
-    bigkernel plan   train.corpus --landmarks 1000
-    bigkernel tune   train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned
-    bigkernel fit    train.corpus digits.model --transform unit-norm --sigma 0.7071
+    bigkernel plan train.corpus --landmarks 1000
+    bigkernel tune train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned
+    bigkernel fit train.corpus digits.model --transform unit-norm --sigma 0.7071
     bigkernel predict digits.model test.corpus test.predictions
     bigkernel score  digits.model test.corpus
 

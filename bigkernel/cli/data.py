@@ -63,7 +63,7 @@ def check(path: str, as_json: bool) -> None:
         from bigkernel.models.persistence import check_model  # imports scikit-learn: a second that rows do not need
 
         check_model(path)
-        figures = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the description"}
+        figures = {"kind": "model", "intact": True, "protection": "CRC-32 of each array and of the description"}
         figures |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
         show(figures, as_json=as_json, title=path)
         return
@@ -86,7 +86,7 @@ def check(path: str, as_json: bool) -> None:
             update(looked.done, looked.total)
     figures = {
         "kind": _NAMES.get(kind, kind),
-        "sound": not damaged,
+        "intact": not damaged,
         "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
         "arrays": names,
         "chunks_read": chunks,

@@ -27,7 +27,7 @@ _VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
 # figures of a sweep's report
 _FIGURES = (
     *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
-    "blas_threads_of_the_driver",
+    "driver_blas_threads",
 )
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")

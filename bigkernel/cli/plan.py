@@ -59,8 +59,8 @@ def plan(
         **steps.summary(),
         **(last.plan_solver(planned) if hasattr(last, "plan_solver") else {}),
         "worker_bytes": steps.worker_bytes(base),
-        "of_it_process_bytes": base,
-        "blas_threads_of_the_driver": driver_blas().threads,
+        "process_bytes": base,
+        "driver_blas_threads": driver_blas().threads,
     }
     if not no_time:
         with execution(where, quiet=True):

@@ -73,7 +73,7 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     bigkernel watch tcp://127.0.0.1:8786         a scheduler
     bigkernel watch tls://host:8786 --tls DIR
     bigkernel watch cluster.yaml                 as --cluster takes it
-    bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
+    bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].rows_done
 
     A run directory can be watched even after the driver has died: it shows what is kept, and the command to resume. The
     map shows segments: # merged, + published, > running, a running again, x failed, . waiting. If the output is not

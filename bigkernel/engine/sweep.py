@@ -82,7 +82,7 @@ class Swept:
             "gflops_per_second": flops / max(self.seconds, 1e-9) / 1e9,
             "peak_bytes": max((receipt.peak_bytes for receipt in self.receipts), default=0),
             "planned_bytes": self.planned_bytes,
-            "blas_threads_of_the_driver": self.blas_threads,
+            "driver_blas_threads": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],

@@ -273,7 +273,7 @@ class Progress:
         segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `left_seconds` (`expected`,
+        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `remaining_seconds` (`expected`,
         `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
@@ -308,7 +308,7 @@ class Progress:
             "rate_history": history,
             "stage_seconds": dict(stages),
             "planned_bytes": self.planned_bytes,
-            "left_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
+            "remaining_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
             "incidents": dict(self.incidents),
             "workers": {name: {**vars(one), "running": running.get(name, [])} for name, one in self.workers.items()},
         }

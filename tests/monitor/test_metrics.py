@@ -107,7 +107,7 @@ def test_the_figures_are_those_of_the_board():
     assert value(found, "bigkernel_stage_seconds_total", stage="gram") == pytest.approx(sweep["stage_seconds"]["gram"])
     assert value(found, "bigkernel_incidents_total", kind="worker") == sweep["incidents"].get("worker", 0)
     low, expected, high = (
-        value(found, "bigkernel_left_seconds", bound=bound, **OF_SWEEP) for bound in ("low", "expected", "high")
+        value(found, "bigkernel_remaining_seconds", bound=bound, **OF_SWEEP) for bound in ("low", "expected", "high")
     )
     assert low <= expected <= high
     info = next(dict(labels) for name, labels in found if name == "bigkernel_job_info")

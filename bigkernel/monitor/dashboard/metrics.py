@@ -103,7 +103,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
     bounds = "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)"
-    left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
+    left = GaugeMetricFamily("bigkernel_remaining_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
     peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
     highest_of = f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep"
@@ -111,7 +111,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
             segments.add_metric([*labels, state], count)
-        for bound, seconds in (sweep["left_seconds"] or {}).items():
+        for bound, seconds in (sweep["remaining_seconds"] or {}).items():
             left.add_metric([*labels, bound], seconds)
         workers.add_metric(labels, len(set(sweep["running_on"].values())))
         known = {name: share["peak_bytes"] for name, share in sweep["workers"].items() if share["peak_bytes"]}

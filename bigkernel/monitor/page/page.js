@@ -197,7 +197,7 @@ const merges = (sweep) => (sweep.merges ? `${count(sweep.merges_done)} of ${coun
   : "nothing to merge");
 
 function timeLeft(sweep) {
-  const { expected, low, high } = sweep.left_seconds ?? {};
+  const { expected, low, high } = sweep.remaining_seconds ?? {};
   if (!isNumber(expected) || rowsDone(sweep) === sweep.rows) return "";
   const between = duration(low) === duration(high) ? "" : `, ${duration(low)} to ${duration(high)}`;
   return make("span", { className: "left" }, text("b", duration(expected)), ` left${between}`);

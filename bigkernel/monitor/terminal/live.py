@@ -45,7 +45,7 @@ def done(sweep: Data) -> int:
 
 def figures(sweep: Data) -> list[str]:
     """Describe the progress of a sweep in short texts, the most important first."""
-    incidents, left, rate = sweep["incidents"], sweep["left_seconds"], sweep["flops_per_second"]
+    incidents, left, rate = sweep["incidents"], sweep["remaining_seconds"], sweep["flops_per_second"]
     ended = done(sweep) == len(sweep["stops"])
     merging = f"merging {sweep['merges_done']}/{sweep['merges']}" if sweep["merges_done"] < sweep["merges"] else ""
     counts = ((incidents.get("retry", 0) + incidents.get("repeat", 0), "retries"), (incidents.get("worker", 0), "lost"))
