@@ -159,14 +159,14 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
     """Compare choices of landmarks by trace error, accuracy and seconds.
 
     \b
-    1. Takes the USPS-MNIST digits, and a mixture of clusters of 90, 9, 0.9 and 0.1 %
-       of the rows.
-    2. Fits KernelRidgeClassifier with every choice of landmarks and more and more of
-       them, --repeats times each: uniform, balanced over domains, centres of k-means
-       (of all rows, and of every domain), randomly pivoted Cholesky; and with as many
-       orthogonal random features.
-    3. Shows tr(K − K̂)/tr(K), the accuracy on other rows, and the seconds of a fit with
-       its choice.
+    1. Takes the USPS-MNIST digits, and a mixture of clusters with 90, 9, 0.9
+       and 0.1 % of the rows.
+    2. Fits KernelRidgeClassifier with every choice and growing numbers of
+       landmarks, --repeats times each: uniform, balanced over domains, centres
+       of k-means (of all rows, and of every domain), randomly pivoted Cholesky;
+       and with as many orthogonal random features.
+    3. Shows tr(K − K̂)/tr(K), the accuracy on test rows, and the seconds of a
+       fit including the choice.
 
     \b
     python -m pipelines landmarks

@@ -98,9 +98,9 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
 
     \b
     1. Draws --rows digits, --repeats times, each digit of unit norm.
-    2. Computes the spectrum of every kernel of the printed reference (“Fast Domain
-       Generalization with Kernel Methods”, part 1) and of ours with
-       bigkernel.check_positive_definite, and tells which are PDS.
+    2. Computes the spectrum of every kernel of the printed reference (“Fast
+       Domain Generalization with Kernel Methods”, part 1) and of ours with
+       bigkernel.check_positive_definite, and shows which are PDS.
 
     \b
     python -m pipelines mercer

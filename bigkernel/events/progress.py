@@ -268,13 +268,13 @@ class Progress:
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return all of it as plain data.
 
-        `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a letter a segment: w waiting,
-        r running, a begun again, p published, m merged, f failed); by index `fractions` and `running_on` of running
+        `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a letter a segment: w waiting, r
+        running, a begun again, p published, m merged, f failed); by index `fractions` and `running_on` of running
         segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `remaining_seconds` (`expected`,
-        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
+        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `remaining_seconds`
+        (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)

@@ -147,9 +147,9 @@ def labels(
     \b
     1. Takes digits, as oriented strokes in a common pose, and keeps the labels of
        --labels rows of each class, drawn --repeats times.
-    2. Learns by kernel ridge on the labels alone, by self-training, by scikit-learn's
-       LabelSpreading, by SSSL, and by SSSL with a graph of all rows (manifold=).
-       Settings are chosen by cross-validation on these labels alone.
+    2. Learns by kernel ridge on the labels alone, by self-training, by
+       scikit-learn's LabelSpreading, by SSSL, and by SSSL with a graph of all
+       rows (manifold=). Settings are chosen by cross-validation on these labels.
     3. Reads the test digits, once.
 
     \b

@@ -1,7 +1,7 @@
 """Methods that learn from few labels, with settings chosen by these labels alone.
 
-A method has all features, of rows and test digits, and is told the labels of some rows: it sees no other. Shapes: n
-rows, t test digits, l labelled rows, m landmarks, s eigenfunctions, c classes.
+A method gets all features, of rows and test digits, and the labels of some rows, but no others. Shapes: n rows, t test
+digits, l labelled rows, m landmarks, s eigenfunctions, c classes.
 """
 
 import warnings

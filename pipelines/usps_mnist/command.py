@@ -117,13 +117,13 @@ def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m:
     The printed reference is “Fast Domain Generalization with Kernel Methods”, part 2 (SSSL).
 
     \b
-    1. Hyper-parameters as printed: LR, RR, KRR on 1,800 labelled USPS digits; SSSL_N
-       (exact) and SSSL_m (400 landmarks, ten draws of them) that see 2,000 MNIST
-       digits without labels as well. Accuracy on either set, and seconds, beside the
-       printed numbers. SSSL_m with eigenfunctions of the landmarks (eq. 8 of the
-       reference) and of all rows; landmarks uniform and by k-means.
-    2. The same methods with hyper-parameters chosen without any label of MNIST, by
-       5-fold cross-validation on USPS: what an honest user would have got.
+    1. Hyper-parameters as printed: LR, RR, KRR on 1,800 labelled USPS digits;
+       SSSL_N (exact) and SSSL_m (400 landmarks, ten draws of them) also on 2,000
+       MNIST digits without labels. Accuracy on either set, and seconds, beside
+       the printed numbers. SSSL_m with eigenfunctions of the landmarks (eq. 8 of
+       the reference) and of all rows; landmarks uniform and by k-means.
+    2. The same methods with hyper-parameters chosen without labels of MNIST, by
+       5-fold cross-validation on USPS, as a user could have done.
     3. Accuracy and seconds against the number of landmarks, 50 to 800.
 
     Needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat (the pair of Long et al., ICCV 2013) in --data. Two

@@ -177,22 +177,22 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     The printed reference is “Fast Domain Generalization with Kernel Methods”, part 1.
 
     \b
-    1. As the reference does it: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on
-       ten random 90/10 splits, training and test rows standardised apart; errors
-       and seconds beside the printed numbers.
-    2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: what of
-       the error of exact KRR is reached in what part of its time.
-    3. An honest variant: statistics of the training rows alone, and rows that
-       repeat one another on one side of the split.
+    1. As in the reference: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on
+       ten random 90/10 splits, training and test rows standardised separately;
+       errors and seconds beside the printed numbers.
+    2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: error
+       and time relative to exact KRR.
+    3. Without leakage: statistics of the training rows alone, and duplicate
+       rows on one side of the split.
     4. Exact KRR against the printed formula, which inverts an n×n matrix twice:
-       seconds in turn in the same run, and the largest difference.
+       seconds in the same run, and the largest difference.
 
     Needs winequality-white.csv (UCI Wine Quality) in --data. A minute or two on two processors.
 
     \b
     python -m pipelines wine
     python -m pipelines wine --repeats 3 --landmarks 400 --landmarks 1600 --pairs 0
-    python -m pipelines wine --json | jq '.as_printed[] | {method, rows, mse, printed_mse, within}'
+    python -m pipelines wine --json | jq '.as_printed[] | {method, mse, within}'
     """
     X, y = read(data)
     group = groups(X)
