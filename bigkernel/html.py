@@ -21,7 +21,7 @@ MOST_IMAGES = 40
 MOST_BYTES = 65_536  # base64 text of all images in a message
 MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
-_MOST_LETTERS = 300  # pixels of a cell
+_MOST_LETTERS = 300  # most letters of a cell
 _CELL = 'style="text-align:left;padding:1px 8px 1px 0;vertical-align:top"'
 _PICTURE = 'style="height:48px;image-rendering:pixelated;border:1px solid #8888"'
 

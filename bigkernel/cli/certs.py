@@ -16,7 +16,7 @@ from bigkernel.monitor.terminal.figures import show
 def certs(directory: str, as_json: bool) -> None:
     """Make the certificates of a cluster in a new DIRECTORY.
 
-    The files ca.pem, cert.pem and key.pem are valid for a year. Whoever reaches a Dask scheduler can run code on it.
+    The files ca.pem, cert.pem and key.pem are valid for a year. Anyone who reaches a Dask scheduler can run code on it.
     With these files scheduler, workers and clients encrypt their traffic and accept only processes that have them. The
     key is a password: DIRECTORY has mode 0700, its files 0600, and a key that others can read is refused later on.
     Every machine of the cluster needs all three files.

@@ -21,7 +21,7 @@ from dask.utils import parse_bytes
 from bigkernel.errors import ConfigError
 
 MOST_WORKERS = 1024
-_LARGEST_FILE = 2**16  # longest text
+_LARGEST_FILE = 2**16  # characters
 
 
 # keys of each kind; the first is required unless it is shared by kinds

@@ -73,7 +73,7 @@ class Corpus:
         Which of y, weight, domain and group are there.
     info : CorpusInfo
     digest : str
-        SHA-256 of the manifest, which tells the content that was opened from any other.
+        SHA-256 of the manifest, which identifies the content that was opened.
     """
 
     path: str

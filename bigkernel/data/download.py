@@ -19,7 +19,7 @@ from bigkernel.data.readers.source import load_library, open_stream
 from bigkernel.errors import DataError
 
 WAIT_SECONDS = 20.0  # seconds to connect, and between two pieces of a response
-_SLACK_BYTES = 2**16  # factor by which compressed or decoded content may exceed its stated size
+_SLACK_BYTES = 2**16  # compressed or decoded content may exceed the stated size by so much
 _PIECE_BYTES = 2**16
 
 Progress = Callable[[int, int | None], None]

@@ -31,7 +31,7 @@ from bigkernel.errors import RunLockedError
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # seconds between touches of a held lock
 STALE_SECONDS = 90.0  # a lock of another host expires after so many seconds without a touch
-GUARD_SECONDS = 10.0  # most that whoever takes or gives back a lock waits for another who is at it
+GUARD_SECONDS = 10.0  # most seconds to wait for another process that takes or releases the lock
 
 
 _held: set[str] = set()  # tokens of the locks that this process holds

@@ -37,12 +37,12 @@ from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
 from bigkernel.streaming.plan import Merge, Segment, leaf
 
 BATCH = 512  # most tasks in one message to the scheduler
-PULSES_PER_SECOND = 200  # tasks a second of all workers together: each takes the scheduler about 0.2 ms
+PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most seconds for landmarks to reach every worker before the first task
-TASK_SECONDS = 10.0  # most segments in a task, where a processor does what follows in a second
+TASK_SECONDS = 10.0  # most seconds of a task with several segments
 _FLOPS_PER_SECOND = 1e11
 _BYTES_PER_SECOND = 5e8  # bytes of rows, decoded
-MOST_SEGMENTS = 16  # bytes of one task
+MOST_SEGMENTS = 16  # most segments of a task
 ROUNDS = 8  # least tasks of segments for every slot, so that all slots end at about the same time
 BUNDLE = 4  # most partials that one task merges
 T = TypeVar("T")

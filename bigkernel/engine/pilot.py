@@ -24,14 +24,14 @@ MOST_SECONDS = 10.0  # seconds of all pieces, after which none is begun
 MARGIN = 1.25  # factor by which a machine may be faster or slower later on
 _FIRST_ROWS = 512  # rows of a segment of the first piece, which also warms up the workers
 _SEGMENTS_A_SLOT = 2  # segments of a piece, so that its time includes merges
-_MOST_ROWS = 65_536  # rows of a segment of a piece
+_MOST_ROWS = 65_536  # most rows of a segment of a piece
 
 
 @dataclass(frozen=True)
 class Piece:
     """A timed short sweep."""
 
-    rows: int  # flops of the piece
+    rows: int  # rows that it swept
     seconds: float  # from the first task to the merged total
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import dask.dataframe as dd
 
 _NUMERIC = "biuf"
-_PICKED_BYTES = 2**23  # rows of the pieces in which selected rows are read
+_PICKED_BYTES = 2**23  # bytes of the pieces in which selected rows are read
 
 
 class Source(Protocol):

@@ -53,14 +53,14 @@ class Swept:
     """The result of a sweep."""
 
     total: Accumulator  # the accumulator of all rows
-    plan: Plan  # the plan
+    plan: Plan
     receipts: tuple[Receipt, ...]  # one per segment, in order
     seconds: float  # from the first task to the merged total
     executor: str  # "serial", "threads" or "dask"
     incidents: tuple[Incident, ...] = ()
     merge_seconds: float = 0.0  # seconds of all merges together
     planned_bytes: int = 0  # planned peak of a process that runs tasks, given what it held before the first one
-    blas_threads: int = 0  # BLAS of the driver, which solves from the total
+    blas_threads: int = 0  # BLAS threads of the driver, which solves from the total
 
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
@@ -256,7 +256,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
     except StalledError:
-        lost = True  # workers may still use what is half-written, and a resume will
+        lost = True  # workers may still write their partials; a resume removes what is incomplete
         raise
     finally:
         if run is not None and not lost:

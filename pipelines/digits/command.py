@@ -42,7 +42,7 @@ from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report, json_option, seed_option, timed
 
-SMALL_PIXELS = 256  # pixels on a side: below, a common pose loses more than it gains
+SMALL_PIXELS = 256  # pixels of a digit: below, a common pose loses more than it gains
 
 
 @dataclass(frozen=True)

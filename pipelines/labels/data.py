@@ -25,7 +25,7 @@ SETS = ("bundled", "mnist", "usps")
 class Digits:
     """Features of n rows and t test digits, and their classes."""
 
-    title: str  # title
+    title: str
     X: Array  # (n + t, d) float32, the rows first, in a random order
     y: Array  # (n + t,)
     rows: int  # n

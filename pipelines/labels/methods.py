@@ -29,7 +29,7 @@ Setting = Mapping[str, float]
 FOLDS = 5
 ROUNDS = (20, 200)  # rows of each predicted class added by self-training, round by round
 NEIGHBOURS, STEPS = 7, 100  # parameters of LabelSpreading: scikit-learn's default, with more than its 30 steps
-LEAST_ALPHA = 1e-3  # least penalty of the fit whose sums are shared, which must be accurate enough for it
+LEAST_ALPHA = 1e-3  # penalty of the fit whose sums are shared, which makes it accumulate them accurately
 
 
 class Method(ABC):

@@ -36,8 +36,8 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 from pipelines.shared.blank import Blank
 
 START_SECONDS = 120.0  # most seconds for processes to start
-CONNECTIONS = 24  # connections that a worker keeps open to others
-LONG_FLOPS = 1e12  # segments that are tasks of their own
+CONNECTIONS = 24  # open connections of a worker to others
+LONG_FLOPS = 1e12  # flops of a segment that is a task of its own
 SHORT_SEGMENTS = (256, 768)  # segments of sweeps whose tasks have sixteen each, on `SHORT_WORKERS`
 SHORT_WORKERS = 2
 ROLES = ("driver", "scheduler", "workers")

@@ -29,10 +29,10 @@ _PATIENCE_SECONDS = 120.0
 class Timing:
     """One sweep on a fresh cluster."""
 
-    workers: int  # rows of the corpus
+    workers: int  # number of workers
     rows: int
     seconds: float  # from the first task to the merged total
-    segments: int  # number of workers
+    segments: int  # number of segments
     flops_per_second: float  # flops per second of the sweep, all workers together
     gemm_flops_per_second: float  # flops per second of one worker while all are busy, the mean
     load: float  # load average of the last minute at the beginning

@@ -92,7 +92,7 @@ def smooth(noise: Array, sigma: float) -> Array:
     h, w = noise.shape[2:]
     down, across = fft.fftfreq(h)[:, None], fft.rfftfreq(w)
     transfer = np.exp(-2 * (np.pi * sigma) ** 2 * (down**2 + across**2))
-    weights = fft.irfft2(transfer, (h, w))  # the noise is normalised by it
+    weights = fft.irfft2(transfer, (h, w))  # weights of the noise in each smoothed value
     transfer /= np.sqrt((weights**2).sum())
     fields: Array = fft.irfft2(fft.rfft2(noise) * transfer.astype(noise.dtype), (h, w))
     return fields

@@ -41,7 +41,7 @@ from bigkernel.data.readers.source import (
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
-MOST_COLUMNS = 2**17  # bytes of a batch, each value of which is an object of Arrow
+MOST_COLUMNS = 2**17  # each is an Arrow object
 USPS_FEATURES = 256
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}

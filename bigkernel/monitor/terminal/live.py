@@ -35,7 +35,7 @@ _NAMES = {"f": "failed", "a": "again", "r": "running", "w": "waiting", "p": "pub
 _COLOURS = {"finished": LIGHT["good"], "failed": LIGHT["failed"], "lost": LIGHT["failed"]}
 _MAP_LINES = 4
 _WORKERS, _EVENTS, _SWEEPS, _JOBS = 5, 4, 3, 3  # most lines of each kind
-_NAME_LETTERS = 24  # width of a bar
+_NAME_LETTERS = 24  # most letters of the name of a bar
 
 
 def done(sweep: Data) -> int:
