@@ -132,7 +132,7 @@ def read_manifest(root: Path) -> Manifest:
         raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
         raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
-    # all are kept, so those of arrays, a few kB each, have a lower bound
+    # all are kept, so those of arrays, a few kB each, have a smaller limit
     limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
     texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
