@@ -1,4 +1,4 @@
-"""`bigkernel ingest`: files, folders and stores become corpora."""
+"""The command `bigkernel ingest`: a corpus from files, folders and stores."""
 
 from __future__ import annotations
 
@@ -70,12 +70,11 @@ def ingest(
     split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
     as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
-    """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
+    """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
-    Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
-    the file and the row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
-    the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
-    them from 0.
+    Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
+    file and the row, and leaves no corpus; only a text file truncated within its last number is not detected (csv,
+    usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
@@ -92,7 +91,7 @@ def ingest(
     require_target(corpus, "the corpus")
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    # one file of labels a source, or one word for all
+    # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
@@ -115,14 +114,14 @@ def ingest(
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for pair in pairs:
         name, _, share = pair.partition("=")
         try:
             number = float(share)
         except ValueError:
             raise ConfigError(f"split: expected NAME=SHARE, such as test=0.1, found {pair!r}") from None
-        if name in found:
+        if name in shares:
             raise ConfigError(f"split: {name!r} is given twice")
-        found[name] = number
-    return found
+        shares[name] = number
+    return shares

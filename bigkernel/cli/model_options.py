@@ -1,4 +1,4 @@
-"""Options that say what is fitted: a method, its kernel, landmarks and penalties; one value of each, or grids."""
+"""Options of a model: method, kernel, landmarks and penalties; single values or grids."""
 
 from __future__ import annotations
 
@@ -94,9 +94,13 @@ def _model_options(*, grid: bool) -> Decorator:
             help="gamma of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, for laplacian "
             "1/(d·std); auto: 1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
-        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Degree of polynomial."),
         click.option(
-            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+            "--nu",
+            type=click.Choice(["0.5", "1.5", "2.5"]),
+            default="1.5",
+            show_default=True,
+            help="Smoothness of matern.",
         ),
         click.option(
             "--alpha",

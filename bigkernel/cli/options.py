@@ -23,14 +23,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Write lines to standard output or standard error, all that they hold shown by `visible`."""
+    """Write lines to standard output or standard error, with unprintable characters escaped."""
     click.echo(visible(text, lines=True, most=2**20), err=err)
 
 
 class Numbers(click.ParamType):
     """A number or one of some `words`; with `several` a tuple of them, the values of a grid.
 
-    Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
+    Several are given as "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
     def __init__(self, *choices: str, several: bool = True, whole: bool = False) -> None:
@@ -56,11 +56,11 @@ class Numbers(click.ParamType):
         return text if text in self.choices else float(text)
 
     def _several(self, text: str) -> list[Any]:
-        parts = text.split(":")
-        if len(parts) == 1:
-            return [self._one(part) for part in text.split(",")]
-        first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
+        fields = text.split(":")
+        if len(fields) == 1:
+            return [self._one(number) for number in text.split(",")]
+        first, last, count = float(fields[0]), float(fields[1]), int(fields[2])
+        if len(fields) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
             raise ValueError
         import numpy as np
 
@@ -95,7 +95,7 @@ bad_rows_option: Decorator = click.option(
     "skip and count them.",
 )
 run_options = together(
-    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."),
+    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
     click.option("--resume", is_flag=True, help="Resume the work in --run; an error if the job differs."),
 )
 _TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
@@ -123,7 +123,7 @@ _cluster_options = together(
 
 @dataclass(frozen=True)
 class Where:
-    """The place where the tasks of a command run; what `cluster_options` hands to it as `where`."""
+    """The location of a command's tasks, from `cluster_options`."""
 
     cluster: str
     workers: int | None
@@ -132,7 +132,7 @@ class Where:
     tls: str | None
 
     def announce(self) -> None:
-        """Say on standard error what begins, before the libraries load that it takes."""
+        """Say on standard error what begins, before slow imports."""
         if self.cluster == "local":
             count = "one worker per processor" if self.workers is None else f"{self.workers} workers"
             say(f"bigkernel: starting {count} on this machine …", err=True)
@@ -141,7 +141,7 @@ class Where:
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
+    """Add --cluster, --workers, --memory-limit, --dashboard-port and --tls, passed on as one argument `where`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
@@ -157,9 +157,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def execution(
     where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False, report: Path | None = None
 ) -> Iterator[None]:
-    """Run the sweeps of a command where its options say, with progress on standard error.
+    """Run the sweeps of a command at the location of its options, with progress on standard error.
 
-    The report of the run is put at `report`, where that is given.
+    The report of the run is moved to `report`, if given.
     """
     from bigkernel.engine.context import executing
     from bigkernel.engine.interrupts import collect_as_usual
@@ -190,11 +190,11 @@ def execution(
 
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
-    found = Path(run or "", "report.html")
-    if run is None or not os.path.isfile(found):
+    page = Path(run or "", "report.html")
+    if run is None or not os.path.isfile(page):
         return
     if target is not None:
         with suppress(OSError):  # it stays in the run
-            found = Path(shutil.move(found, target))
+            page = Path(shutil.move(page, target))
     if not quiet:
-        say(f"report: {found}", err=True)
+        say(f"report: {page}", err=True)

@@ -1,4 +1,4 @@
-"""`bigkernel tune`: a grid over kernels and penalties on a corpus, as few sweeps as it takes, and the best model."""
+"""The command `bigkernel tune`: search a grid of kernels and penalties, and save the best model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
 
 
-_MOST_SHOWN = 400  # candidates, the best, that the report shows
-# what a record holds beside parameters
+_MOST_SHOWN = 400  # best candidates that the report shows
+# fields of a record beside parameters
 _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 
 
@@ -40,7 +40,7 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     default="5",
     show_default=True,
     metavar="N|SHARE|domains",
-    help="Folds by a hash of the row (of its group, where the corpus has groups), a share below 1 to hold out once, "
+    help="Number of folds by a hash of the row (of its group, if the corpus has groups), a share below 1 to hold "
     "or domains to leave each out in turn.",
 )
 @click.option(
@@ -69,9 +69,9 @@ def tune(
 ) -> None:  # fmt: skip
     """Search a grid on CORPUS by cross-validation and save the best model.
 
-    --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal
-    ratios. Every alpha and number of components comes from the same sweep; several bandwidths share one, as far as
-    memory allows. Accuracy takes one sweep more. With --solver cg all alphas and folds of a bandwidth come from the
+    --sigma, --gamma, --alpha and --components take a number, comma-separated numbers, or FIRST:LAST:COUNT in equal
+    ratios. All alphas and numbers of components share a sweep; several bandwidths share one, as far as memory
+    allows. Accuracy takes one more sweep. With --solver cg all alphas and folds of a bandwidth come from the
     sweeps of about one fit.
 
     \b
@@ -80,7 +80,7 @@ def tune(
     bigkernel tune train.corpus --sigma 0.2,0.4 --out tuned --dry-run
 
     \b
-    In --out: results.csv (a line a candidate), results.json, report.html, and
+    In --out: results.csv (a line per candidate), results.json, report.html, and
     best.model, which predict and score take.
     """
     from bigkernel.cli.describe import chosen_rows
@@ -95,7 +95,7 @@ def tune(
         return
     target = Path(out)
     require_apart({"run": run, "best model": target / "best.model"})
-    # a name of our own: it is removed when the search has ended, or is begun anew
+    # our own name: it is removed when the search has ended, or starts anew
     own = target / ".tune.run" if run is None else None
     _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
@@ -114,7 +114,7 @@ def tune(
 
 
 def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> SweepSearchCV:
-    """The search that the options ask for."""
+    """Return the search that the options describe."""
     from bigkernel.cli.describe import build_grid
     from bigkernel.search.sweep_search import SweepSearchCV
 
@@ -128,7 +128,7 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
 
 
 def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the report shows: the best candidates with the chosen one, and the ends of the grid where the best lies."""
+    """Return what the report shows: the best candidates with the chosen one, and grid edges that are best."""
     marked = [{**record, "chosen": number == search.best_index_} for number, record in enumerate(records)]
     return {
         "score": label,
@@ -145,7 +145,7 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
 
     with execution(where, quiet=as_json):
         planned = search.plan(rows)
-        # the sweep of a transform that learns comes first, and says nothing of the others; few rows have no long sweep
+        # the first sweep fits a transform, and says nothing about the others; few rows have no long sweep
         learns = any(getattr(step, "learns", "") for _, step in getattr(search.estimator, "steps", ()))
         timed = len(rows) > LONG_ROWS and not learns
         time = time_of(pilot(lambda: search.fit(rows), flops=planned.flops)) if timed else {}
@@ -185,7 +185,7 @@ def _prepare(target: Path, own: Path | None, *, resume: bool, overwrite: bool) -
 def _write_results(
     search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
 ) -> dict[str, Any]:
-    """Write the best model, the table and the record; the figures that are shown."""
+    """Write the best model, the table and the records; return the figures to show."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
     from bigkernel.events.job import plain
     from bigkernel.models.persistence import save_model
@@ -214,7 +214,7 @@ def _write_results(
 
 
 def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
-    """A flat record a candidate: its parameters, score, standard error and rank."""
+    """Return a flat record for each candidate: its parameters, score, standard error and rank."""
     import numpy as np
 
     from bigkernel.kernels.algebra import Kernel

@@ -1,4 +1,4 @@
-"""A client of a scheduler that runs already: encrypted off this machine, every wait bounded."""
+"""Clients of running schedulers: encrypted beyond this machine, every wait bounded."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _log = log_of(__name__)
 
 @contextmanager
 def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
-    """Hold a client of the scheduler at `address` for a block; the scheduler goes on.
+    """Yield a client of the scheduler at `address`, which keeps running after the block.
 
-    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` lets an open connection
-    go to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
+    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` allows an unencrypted
+    connection to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
     _require_encrypted(address, tls, insecure=insecure)
     security = Security() if tls is None else security_of(tls)
@@ -54,7 +54,7 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
 
 
 def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> None:
-    """Ask who answers at the address, within `seconds`: a Client would wait for ever for one that does not speak."""
+    """Check within `seconds` that a scheduler answers at the address; a Client would wait forever for other servers."""
 
     async def identity() -> dict[str, Any]:
         connection = security.get_connection_args("client")
@@ -66,12 +66,12 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         try:
             return dict(loop.run_sync(lambda: asyncio.wait_for(identity(), seconds)))
         finally:
-            loop.close(all_fds=True)  # Dask leaves the socket of a connection that was given up open
+            loop.close(all_fds=True)  # Dask leaves the socket of an abandoned connection open
 
     try:
-        # in a thread of its own: the caller may be inside a running event loop, as notebooks are
+        # in a separate thread: the caller may be inside a running event loop, as in notebooks
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask).result()
+            answer = pool.submit(ask).result()
     except (CommClosedError, ValueError) as error:
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
@@ -81,28 +81,28 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         ) from error
     except RuntimeError as error:
         raise ConfigError(f"{address}: refused by the configuration of Dask: {error}") from error
-    if found.get("type") != "Scheduler":
+    if answer.get("type") != "Scheduler":
         raise ConfigError(
-            f"{address}: expected a scheduler, found a {found.get('type')}; pass the address of the scheduler"
+            f"{address}: expected a scheduler, found a {answer.get('type')}; pass the address of the scheduler"
         )
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:
-    """Say why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not."""
+    """Explain why a scheduler and this client cannot connect, and what to do; Dask's own messages do not."""
     if tls is None:
         return "the scheduler closed the connection before answering; if it uses TLS, write tls:// and tls: DIR"
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, ssl.SSLError):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
         # a StreamClosedError of Tornado keeps the error of the socket in real_error
-        found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
+        cause = cause.__cause__ or getattr(cause, "real_error", None) or cause.__context__
     return (
-        f"no encrypted connection could be made ({found or error}): the scheduler uses tcp://, or other certificates "
+        f"no encrypted connection could be made ({cause or error}): the scheduler uses tcp://, or other certificates "
         f"than {tls}"
     )
 
 
 def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
-    """Refuse what is no address, a tls:// one without certificates, and an open one of another machine."""
+    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine."""
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:
         if scheme not in _SCHEMES:
@@ -133,7 +133,7 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
 
 
 def is_loopback(host: str) -> bool:
-    """Tell if only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
+    """Return True for names of this machine only: "localhost" or an address such as 127.0.0.1 or ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

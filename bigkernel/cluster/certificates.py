@@ -1,9 +1,8 @@
 """Certificates of a cluster: a directory with `ca.pem`, `cert.pem` and `key.pem`, and Dask's `Security` from it.
 
-Dask's encryption is mutual: whoever shows a certificate of the authority is let in, and runs any code. Host names are
-not compared. So a directory serves one cluster, and its key is a password. Those that are made here are Dask's own
-temporary certificates, stored: one that is its own authority, for a year. Certificates of another authority serve as
-well, under these names.
+Dask's encryption is mutual: any client with a certificate of the authority is let in, and runs any code. Host names are
+not compared. So a directory serves one cluster, and its key is a password. The certificates made here are Dask's own
+temporary ones, stored: self-signed, for a year. Certificates of another authority work as well, under these names.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError
 
 FILES = ("ca.pem", "cert.pem", "key.pem")
-SOON_DAYS = 7  # certificates that end within these are used, with a warning
+SOON_DAYS = 7  # certificates that expire within these are used, with a warning
 _log = log_of(__name__)
 
 
 def make_certificates(directory: str | os.PathLike[str]) -> None:
-    """Make certificates that hold for a year, in a directory that appears whole or not at all."""
+    """Make certificates valid for a year, in a directory that appears atomically."""
     target = Path(os.path.abspath(directory))
     if os.path.lexists(target):
         raise ConfigError(f"{target}: already exists; choose a new directory")
@@ -53,9 +52,9 @@ def make_certificates(directory: str | os.PathLike[str]) -> None:
 
 
 def security_of(directory: str | os.PathLike[str]) -> Security:
-    """Return Dask's settings for a directory of certificates, TLS 1.3, after a check of its files.
+    """Return Dask's `Security` for a directory of certificates, TLS 1.3, after a check of its files.
 
-    A `ConfigError` names one that is missing, damaged, open to others or of another authority, or out of its time.
+    Raises `ConfigError` naming one that is missing, damaged, readable by others, of another authority, or expired.
     """
     target = Path(os.path.abspath(directory))
     _require_private(target)
@@ -91,31 +90,31 @@ def security_of(directory: str | os.PathLike[str]) -> Security:
 
 
 def _require_private(target: Path) -> None:
-    """Refuse files that are not there, of other users, or open to them."""
+    """Raise an error for files that are missing, of other users, or accessible to them."""
     files = [target / name for name in FILES]
     for path, forbidden in zip((target, *files), (0o022, 0o022, 0o022, 0o077), strict=True):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise ConfigError(
                 f"{path}: found no certificates ({error.strerror}); create them with bigkernel certs DIR"
             ) from error
-        if not (stat.S_ISDIR if path == target else stat.S_ISREG)(found.st_mode):
+        if not (stat.S_ISDIR if path == target else stat.S_ISREG)(status.st_mode):
             what = "a directory of certificates" if path == target else "a file"
             raise ConfigError(f"{path}: expected {what}; create one with bigkernel certs DIR")
-        if found.st_uid not in (os.geteuid(), 0):
+        if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"{path}: expected owner {os.geteuid()} or root, found user {found.st_uid}; change it with chown"
+                f"{path}: expected owner {os.geteuid()} or root, found user {status.st_uid}; change it with chown"
             )
-        if found.st_mode & forbidden:
-            mode = stat.S_IMODE(found.st_mode)
+        if status.st_mode & forbidden:
+            mode = stat.S_IMODE(status.st_mode)
             raise ConfigError(
                 f"{path}: accessible to other users (mode {mode:04o}); chmod {mode & ~forbidden:o} {path}"
             )
 
 
 def _shake_hands(security: Security) -> float:
-    """Let a scheduler and a client of this directory meet in memory; return the time at which the certificate ends."""
+    """Connect a scheduler and a client of this directory in memory; return the expiry time of the certificate."""
     listening = security.get_listen_args("scheduler")["ssl_context"]
     connecting = security.get_connection_args("client")["ssl_context"]
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -1,6 +1,6 @@
-"""`connect`: a Dask client from one word, an address or a file (`cluster/*.yaml`).
+"""`connect`: a Dask client from a word, an address or a file (`cluster/*.yaml`).
 
-Loopback only unless asked, encrypted beyond it, memory limits explicit, processes with one BLAS thread each.
+Loopback by default, encrypted beyond it, explicit memory limits, processes with one BLAS thread each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def connect(
     dashboard: int = 8787,
     tls: str | os.PathLike[str] | None = None,
 ) -> Client:
-    """Give a client of a cluster, which estimators find; what was started for it ends when it is closed.
+    """Return a client of a cluster, which estimators then use; closing it ends what was started for it.
 
     It is closed at the end of a `with` block, by `close()`, or when the process ends: in a notebook no block is needed.
 
@@ -81,7 +81,7 @@ def connect(
 def _held(opened: AbstractContextManager[Client]) -> Client:
     """Enter a context, and leave it when its client is closed, or when the process ends.
 
-    No context variable is set, as Dask's own block does: cells of a notebook run in contexts of their own.
+    Unlike Dask's own block, this sets no context variable: notebook cells run in contexts of their own.
     """
     client = opened.__enter__()
 
@@ -97,7 +97,7 @@ def _held(opened: AbstractContextManager[Client]) -> Client:
 
 
 def _with_plugins(client: Client) -> Client:
-    """Give a client that exists the plugins that jobs want; a `ConfigError` where it is asynchronous or closed."""
+    """Add the plugins that jobs need to a client; raise `ConfigError` if it is asynchronous or closed."""
     if client.asynchronous:
         raise ConfigError(
             "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
@@ -115,7 +115,7 @@ def _with_plugins(client: Client) -> Client:
 
 @contextmanager
 def _opened(file: ClusterFile) -> Iterator[Client]:
-    """Hold the client of a cluster that is described, for a block; what it takes is started, and ended with it."""
+    """Yield the client of a described cluster; what is started for it ends with the block."""
     if file.kind == "address":
         opened = attach(file.address, file.tls, insecure=file.insecure)
     else:
@@ -126,7 +126,7 @@ def _opened(file: ClusterFile) -> Iterator[Client]:
 
 
 def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """Return what a word, an address or a path names, with the arguments on top that have a meaning for its kind."""
+    """Return the cluster that a word, an address or a path names, with the arguments that apply to its kind."""
     text = str(cluster)
     if isinstance(cluster, ClusterFile):
         file = cluster
@@ -163,7 +163,7 @@ def _local(file: ClusterFile) -> Iterator[Client]:
                 host="127.0.0.1",
                 security=security,
                 dashboard_address=f"127.0.0.1:{port}",
-                # None: metrics and health, without pages that nobody opens and their 18 MB in each worker
+                # None: metrics and health only, without pages that nobody opens and their 18 MB in each worker
                 worker_dashboard_address=None,
                 local_directory=file.directory,
                 death_timeout=start_seconds(),

@@ -1,4 +1,4 @@
-"""From files to a corpus: sources, one or several, stream into `write_corpus.fill`, whole or split.
+"""Ingest of files: one or several sources stream into `write_corpus.fill`, with or without a split.
 
 Rows of several files follow one another, and the column `domain` numbers the files.
 """
@@ -35,7 +35,7 @@ def ingest(
     chunk_rows: int | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Write the rows and labels of a source, or of several that agree, as a corpus.
+    """Write the rows and labels of one source, or of several compatible ones, as a corpus.
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file.
 
@@ -70,8 +70,8 @@ def ingest(
             if split is not None:
                 what = f"share {share} of a split" if share else "remainder of a split"
                 here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}")
-                part = split.shares[share] if share else 1 - sum(split.shares.values())
-                most = None if n_rows is None else 1 + round(n_rows * part)
+                portion = split.shares[share] if share else 1 - sum(split.shares.values())
+                most = None if n_rows is None else 1 + round(n_rows * portion)
             step = chunk_rows or chunk_rows_for(sources[0].n_features, sources[0].dtype.itemsize, most)
             writers.append(stack.enter_context(writer_for(place, first, here, chunk_rows=step, overwrite=overwrite)))
         fill(writers, batches, Labelling(classes), split)
@@ -98,12 +98,12 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
 
 
 def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
-    """Refuse sources that do not make one corpus, by the first property that differs."""
+    """Raise an error if sources do not make one corpus, naming the first property that differs."""
     if not sources:
         raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
-        found = {
+        properties = {
             "features": source.n_features,
             "image shape": source.image_shape,
             "dtype": str(source.dtype),
@@ -111,8 +111,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.grouped else "no groups",
         }
-        stated = stated or found
-        for key, value in found.items():
+        stated = stated or properties
+        for key, value in properties.items():
             if value != stated[key]:
                 advice = {"dtype": "; set the dtype to store", "labels": "; pass its label file, or read no labels"}
                 if "libsvm" in (source.format, first.format):

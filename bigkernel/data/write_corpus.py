@@ -1,11 +1,11 @@
-"""The one writer of corpora: `write_corpus`, of what Python holds or makes piece by piece; `ingest` gives it files.
+"""The writer of corpora: `write_corpus` takes Python objects or iterators, `ingest` takes files.
 
-Shapes: n rows, d features; a batch has k rows. Whatever the rows come from, batches of them, a few MB at a time, stream
-through `fill` into a `CorpusWriter`: memory does not depend on n, and a corpus appears when it is whole. Arrays,
-frames and matrices of any library are told by what they can do, so that none is imported for it.
+Shapes: n rows, d features; a batch has k rows. Batches of a few MB stream through `fill` into a `CorpusWriter`: memory
+does not depend on n, and a corpus appears when it is complete. Arrays, frames and matrices of other libraries are
+recognised by their attributes, without importing these libraries.
 
-A split is by a hash of a row's number or group, that of `folds.HashFolds`: the same row falls on the same side on every
-machine and in every pass, and rows that are added at a file's end move none before.
+A split is by a hash of a row's number or group, that of `folds.HashFolds`: a row falls on the same side on every
+machine and in every pass, and rows appended to a file do not move earlier ones.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ def write_corpus(
 
 
 def _size_bytes(X: Any) -> int:
-    """Return the bytes of rows, where they are known beforehand and do not shrink; else 0."""
+    """Return the bytes of rows if known beforehand and not compressed; else 0."""
     shape, dtype = getattr(X, "shape", ()), getattr(X, "dtype", None)
     known = dtype is not None and not hasattr(X, "nnz") and all(isinstance(size, int | np.integer) for size in shape)
     return int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize if known else 0
 
 
 def peek(batches: Iterator[Batch], what: str) -> tuple[Batch, Iterator[Batch]]:
-    """Return the first batch, and all of them."""
+    """Return the first batch, and an iterator over all of them."""
     first = next(batches, None)
     if first is None:
         raise DataError(f"{what}: expected at least one row, found none")
@@ -156,14 +156,14 @@ def fill(
     labelling: Labelling,
     split: Split | None = None,
 ) -> int:
-    """Append all rows to the writers, one for each side of a split, and store their labels; return the rows in all."""
+    """Append all rows to the writers, one for each side of a split, and store their labels; return the row count."""
     done, written, kind = 0, [0] * len(writers), None
     for batch in batches:
         kind = kind or batch.kind
         if batch.kind != kind:
-            (width, columns), (wanted, before) = batch.kind, kind
+            (width, columns), (expected, before) = batch.kind, kind
             raise DataError(
-                f"{batch.name}: expected rows of {wanted} features with {', '.join(before) or 'none'} as in the "
+                f"{batch.name}: expected rows of {expected} features with {', '.join(before) or 'none'} as in the "
                 f"first batch, found {width} with {', '.join(columns) or 'no column'}"
             )
         batch.require_finite()
@@ -173,10 +173,10 @@ def fill(
             values[KEPT_LABELS] = labelling.encode(values.pop("y"), batch.name, batch.start)
         sides = None if split is None else split.sides(batch.start, count, file=batch.file, group=values.get("group"))
         for side, writer in enumerate(writers):
-            part = values if sides is None else {key: found[sides == side] for key, found in values.items()}
-            if len(part["x"]):
-                writer.append(**part)
-            written[side] += len(part["x"])
+            selected = values if sides is None else {key: column[sides == side] for key, column in values.items()}
+            if len(selected["x"]):
+                writer.append(**selected)
+            written[side] += len(selected["x"])
         done += count
     for writer, count in zip(writers, written, strict=True):
         if not count:
@@ -195,7 +195,7 @@ def fill(
 
 @dataclass(frozen=True)
 class Split:
-    """Named shares of the rows, each to a corpus of its own; the rest stays."""
+    """Named shares of the rows, each for a separate corpus; the rest stays."""
 
     shares: Mapping[str, float]  # above 0, their sum below 1; resolved to a millionth
     by: Literal["row", "group"] = "row"
@@ -219,7 +219,7 @@ class Split:
         return f"{shares} by {self.by}, seed {self.seed}"
 
     def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share, …
+        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share.
 
         `group` is (rows,) int64, where `by` is "group".
         """
@@ -231,14 +231,14 @@ class Split:
 
 
 def split_path(target: str | os.PathLike[str], name: str) -> Path:
-    """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
+    """Return the path of a share of the corpus at `target`, as train-test.corpus for train.corpus; "": `target`."""
     path = Path(target)
     return path.with_name(f"{path.stem}-{name}{path.suffix}") if name else path
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows `start` and up of `name`, by what they are: x (k, d), and y, weight, domain, group (k,)."""
+    """Rows `start` and up of `name`, as arrays by name: x (k, d), and y, weight, domain, group (k,)."""
 
     name: str
     start: int
@@ -248,11 +248,11 @@ class Batch:
 
     @property
     def kind(self) -> tuple[int, list[str]]:
-        """What all batches of a corpus have alike: features, and names of columns."""
+        """Properties that all batches of a corpus share: features, and names of columns."""
         return self.values["x"].shape[1], sorted(set(self.values) - {"x"})
 
     def require_finite(self) -> None:
-        """Refuse values that are not finite, of rows or of weights."""
+        """Raise an error for rows or weights that are not finite."""
         for name in ("x", "weight"):
             values = self.values.get(name)
             if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -264,7 +264,7 @@ class Batch:
 
 
 def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield the rows of X, which is what `write_corpus` takes, with the columns that go with them, each (n,)."""
+    """Yield the rows of X as accepted by `write_corpus`, with their columns, each (n,)."""
     if isinstance(X, Iterator):
         if columns:
             raise DataError(
@@ -290,7 +290,7 @@ def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]
 
 
 def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield batches with their place, and with the columns, which are handed out in the portions of the rows."""
+    """Yield batches with their position, and with the matching portions of the columns."""
     pieces = {key: _pieces(values, key) for key, values in columns.items()}
     held: dict[str, Array | None] = dict.fromkeys(columns)
     start = 0
@@ -310,7 +310,7 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
 
 
 def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the rows and the columns of what an iterator gave."""
+    """Return the rows and columns of an item of an iterator."""
     if isinstance(piece, Mapping):
         unknown = sorted(set(piece) - {"x", *COLUMNS})
         if "x" not in piece or unknown:
@@ -332,8 +332,8 @@ def _pieces(values: Any, name: str) -> Iterator[Array]:
     if dask.is_dask_collection(values):
         if hasattr(values, "rechunk"):
             values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-        for part in np.ravel(values.to_delayed()):
-            yield from _pieces(part.compute(), name)
+        for block in np.ravel(values.to_delayed()):
+            yield from _pieces(block.compute(), name)
         return
     if sparse.issparse(values):
         values = values.tocsr()

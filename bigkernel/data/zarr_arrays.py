@@ -48,18 +48,18 @@ from bigkernel.data.visible import log_of
 from bigkernel.errors import BigKernelError, ChunkCorruptError, ChunkMissingError, DataError
 
 METADATA = "zarr.json"
-ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
+ATTRIBUTE = "bigkernel"  # key of a group's attributes that holds all of ours
 MANIFEST = "manifest"
 RESTORE = "restore it from a copy, or write the group again"
-_METADATA_BYTES = 2**23  # most that is read of one metadata file
+_METADATA_BYTES = 2**23  # most bytes of one metadata file
 _ARRAY_METADATA_BYTES = 2**16
-_METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
+_METADATA_ITEMS = 2**17  # most commas and brackets in it, which bound the memory of parsing
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
 _REWRITE = {"corpus": "ingest the source again", "predictions": "predict again"}
-_SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
+_SMALL_BYTES = 2**24  # allocated before a truncated chunk is noticed
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
-_RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
+_RETRY_SECONDS = 0.05  # seconds before the second attempt to read; doubled before each further one
 _LONGEST_PAUSE_SECONDS = 2.0
 _logger = log_of(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class ManifestEntry:
 class Manifest:
     """SHA-256 of the group's zarr.json (empty: it has none), its arrays by name, and SHA-256 of the manifest itself.
 
-    `texts` are the metadata files that were compared with it, by the name of the array; "": of the group.
+    `texts` are the metadata files that were compared with it, by array name; "" for the group.
     """
 
     metadata: str
@@ -91,7 +91,7 @@ class Manifest:
 
 
 def write_manifest(root: Path) -> None:
-    """Write the manifest of the group at `root` as it is; files that interrupted writers left are removed."""
+    """Write the manifest of the group at `root`, removing files that interrupted writers left."""
     arrays = {}
     for name in array_names(root):
         for torn in root.joinpath(name).rglob("*.partial"):
@@ -105,7 +105,7 @@ def write_manifest(root: Path) -> None:
 
 
 def _render(metadata: str, arrays: dict[str, ManifestEntry]) -> bytes:
-    """Return the file of a manifest, in the one form that is accepted."""
+    """Serialize a manifest in the only form that is accepted."""
     stated = {"metadata": metadata, "arrays": {name: asdict(array) for name, array in arrays.items()}}
     digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
     node = {"attributes": {"sha256": digest, **stated}, "node_type": "group", "zarr_format": 3}
@@ -113,7 +113,7 @@ def _render(metadata: str, arrays: dict[str, ManifestEntry]) -> bytes:
 
 
 def has_manifest(root: str | os.PathLike[str]) -> bool:
-    """Return True where a manifest is there, whatever it says."""
+    """Return True if there is a manifest, valid or not."""
     return os.path.lexists(Path(root, MANIFEST, METADATA))
 
 
@@ -132,7 +132,7 @@ def read_manifest(root: Path) -> Manifest:
         raise DataError(f"{path}: manifest is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
         raise DataError(f"{path}: expected at most {_MOST_ARRAYS:,} arrays, found {len(arrays):,}")
-    # all are kept, so that those of arrays, which take a few kB, are bounded more closely
+    # all are kept, so those of arrays, a few kB each, have a smaller limit
     limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
     texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
@@ -145,9 +145,9 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the arrays whose chunks are not those that were published, with what differs: (name, text).
+    """Yield (name, text) for arrays whose chunks are not those that were published.
 
-    A damaged chunk is seen by its checksum. This finds sound chunks in the wrong place: swapped, older, added, lost.
+    Damaged chunks fail their checksum. This finds valid chunks in the wrong place: swapped, outdated, added or lost.
     """
     for name, array in manifest.arrays.items():
         digest, count = chunks_digest(root / name)
@@ -158,9 +158,9 @@ def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def kind_of(root: str | os.PathLike[str]) -> str | None:
-    """Return the kind that a group says that it is: "corpus", "predictions", …; None where it is none of ours.
+    """Return the kind recorded in a group: "corpus", "predictions", …; None if it is not ours.
 
-    Nothing is verified; `read_manifest` does that. Damaged metadata beside a manifest and rows are those of a corpus.
+    Nothing is verified; `read_manifest` does that. Damaged metadata beside a manifest and rows count as a corpus.
     """
     try:
         return str(json.loads(read_metadata(Path(root, METADATA)))["attributes"][ATTRIBUTE]["kind"])
@@ -169,19 +169,19 @@ def kind_of(root: str | os.PathLike[str]) -> str | None:
 
 
 def array_names(root: Path) -> list[str]:
-    """Return the names of the arrays of a group, sorted: directories with metadata of their own, the manifest apart."""
-    found = []
+    """Return the sorted names of a group's arrays: directories with their own metadata, except the manifest."""
+    names = []
     with os.scandir(root) as entries:
         for count, entry in enumerate(entries):
             if count > 2 * _MOST_ARRAYS:
                 raise DataError(f"{root}: expected at most {_MOST_ARRAYS:,} arrays, found more than {count:,} entries")
             if entry.is_dir() and entry.name != MANIFEST and os.path.lexists(os.path.join(entry.path, METADATA)):
-                found.append(entry.name)
-    return sorted(found)
+                names.append(entry.name)
+    return sorted(names)
 
 
 def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
-    """Read a small regular file; refuse it before it is parsed where it is a link or would cost much memory."""
+    """Read a small regular file; refuse links and files whose parsing would cost much memory."""
     try:
         # a link could lead outside, a pipe would block
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -212,13 +212,13 @@ class ChunkDigests:
     sizes: NDArray[np.int64]
     ends: NDArray[np.uint8]
 
-    def part(self, start: int, stop: int) -> ChunkDigests:
-        """Return those of the chunks start … stop, where they are among these."""
+    def restrict(self, start: int, stop: int) -> ChunkDigests:
+        """Return the digests of the chunks start … stop that are among these."""
         low, high = max(0, start - self.first), max(0, stop - self.first)
         return ChunkDigests(self.first + low, self.sizes[low:high], self.ends[low:high])
 
     def require(self, array: zarr.Array, start: int, stop: int) -> None:
-        """Raise an error that names chunk and rows, unless the chunks of rows start … stop are these."""
+        """Raise an error that names chunk and rows unless the chunks of rows start … stop match."""
         base, step, stop = directory_of(array), array.chunks[0], min(stop, array.shape[0])
         for index, key in enumerate(chunk_keys(array, start, stop), start // step):
             try:
@@ -239,8 +239,8 @@ class ChunkDigests:
 
 def chunks_digest(base: Path) -> tuple[str, int]:
     """Return the SHA-256 of the names, sizes and ends of all chunk files of the array at `base`, and their number."""
-    found = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
-    keys = [key for key in found if key != METADATA]
+    paths = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
+    keys = [key for key in paths if key != METADATA]
     return _digest_of((key, *_size_and_end(base / key)) for key in keys), len(keys)
 
 
@@ -250,7 +250,7 @@ def _digest_of(chunks: Iterable[tuple[str, int, bytes]]) -> str:
 
 
 def _size_and_end(path: Path) -> tuple[int, bytes]:
-    """Return size and last four bytes, the crc32c, of a chunk's file."""
+    """Return the size and last four bytes, the crc32c, of a chunk's file."""
     with open(path, "rb") as chunk:
         size = os.fstat(chunk.fileno()).st_size
         chunk.seek(max(0, size - 4))
@@ -262,20 +262,20 @@ def _size_and_end(path: Path) -> tuple[int, bytes]:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """A published group of ours, opened for reading: what its attributes say, and its manifest."""
+    """A published group of ours, opened for reading: its attributes and its manifest."""
 
     root: Path
     attributes: dict[str, Any]
     manifest: Manifest
 
     def array(self, name: str) -> zarr.Array:
-        """Open the array `name`, of numbers, as the metadata say that the manifest vouches for."""
+        """Open the numeric array `name` with the metadata in the manifest."""
         if name not in self.manifest.arrays:
             raise DataError(f"{self.root}: array {name!r} is missing")
         place = StorePath(LocalStore(self.root, read_only=True), name)
         try:
             array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
-        except Exception as error:  # whatever zarr raises at metadata that it does not understand
+        except Exception as error:  # errors of zarr for metadata that it does not understand
             raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
         if np.dtype(array.dtype).kind not in "biuf":
             raise DataError(f"{self.root}: {name!r} is not a numeric array")
@@ -284,34 +284,34 @@ class Store:
         return array
 
     def digests(self, name: str, array: zarr.Array) -> ChunkDigests:
-        """Take the digests of all chunks of an array; chunks that are not those of the manifest are an error."""
-        if array.nchunks != self.manifest.arrays[name].files:  # before as many keys are listed as an array may claim
+        """Read the digests of all chunks of an array; raise an error if they are not those of the manifest."""
+        if array.nchunks != self.manifest.arrays[name].files:  # before listing as many keys as the array claims
             self._explain(array)
         base, keys = directory_of(array), list(chunk_keys(array))
         try:
-            found = {key: _size_and_end(base / key) for key in keys}
+            files = {key: _size_and_end(base / key) for key in keys}
         except FileNotFoundError:
-            require_chunks(array)  # a missing chunk has a name
+            require_chunks(array)  # name a missing chunk
             raise
-        if _digest_of((key, *found[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
+        if _digest_of((key, *files[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
             self._explain(array)
-        sizes = np.array([found[key][0] for key in keys], np.int64)
-        ends = np.frombuffer(b"".join(found[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
+        sizes = np.array([files[key][0] for key in keys], np.int64)
+        ends = np.frombuffer(b"".join(files[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
         return ChunkDigests(0, sizes, ends)
 
     def _explain(self, array: zarr.Array) -> NoReturn:
-        """Raise what is wrong with chunks that are not those of the manifest."""
+        """Raise the cause for chunks that are not those of the manifest."""
         if read_manifest(self.root) != self.manifest:
             raise DataError(f"{self.root}: the store was replaced after it was opened; open it again")
         for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
-            read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
+            read(array, start, min(start + array.chunks[0], array.shape[0]))  # name a damaged chunk
         raise DataError(
             f"{directory_of(array)}: chunks differ from the published ones: swapped, replaced or older; {RESTORE}"
         )
 
 
 def open_store(path: str | os.PathLike[str], kind: str) -> Store:
-    """Open a published group of a kind of ours; a DataError names what is wrong.
+    """Open a published group of the given kind; a DataError names what is wrong.
 
     All metadata is compared with the manifest before any of it is parsed.
     """
@@ -320,29 +320,29 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
         manifest = read_manifest(root)
         try:
             attributes = json.loads(manifest.texts[""])["attributes"][ATTRIBUTE]
-            found = attributes["kind"]
+            actual = attributes["kind"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            found = None
-        if found == kind:
+            actual = None
+        if actual == kind:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
         hint = "the path does not exist" if not root.exists() else "found no zarr v3 group"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
-    elif (found := kind_of(root)) == kind:
+    elif (actual := kind_of(root)) == kind:
         raise DataError(
             f"{root}: expected a {kind} with a manifest, found none: writing was interrupted, or the manifest was "
             f"lost; {_REWRITE.get(kind, 'start a new run')}"
         )
-    raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
+    raise DataError(f"{root}: expected a {kind}, found {actual or 'a zarr group without our attributes'}")
 
 
 def open_arrays(
     path: str | os.PathLike[str], kind: str, names: Iterable[str], digest: str = ""
 ) -> dict[str, tuple[zarr.Array, ChunkDigests]]:
-    """Open arrays of a published group with the digests of their chunks, which are those of its manifest.
+    """Open arrays of a published group with the digests of their chunks, as in its manifest.
 
-    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissingError,
-    ChunkCorruptError and DataError: the chunks are not those, or another store lies there now.
+    `digest` is that of the manifest when the group was first opened, if known. Raises ChunkMissingError,
+    ChunkCorruptError or DataError if the chunks differ or the store was replaced.
     """
     store = open_store(path, kind)
     if digest not in ("", store.manifest.digest):
@@ -357,7 +357,7 @@ def directory_of(array: zarr.Array) -> Path:
 
 
 def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
+    """Yield the keys of the chunks of an array of ours in order, or of those with its rows start:stop."""
     grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
     if grid and (start or stop is not None):
         grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
@@ -365,7 +365,7 @@ def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> It
 
 
 def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
-    """Raise `ChunkMissingError` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
+    """Raise `ChunkMissingError` for the first missing chunk of an array of ours, or of its rows start:stop."""
     root = directory_of(array)
     lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
     if lost:
@@ -380,11 +380,10 @@ def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -
 
 
 def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None = None) -> NDArray[Any]:
-    """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
+    """Read rows start:stop of `array` and verify all checksums; after an error of the store, try again by chunk.
 
-    `digests` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorruptError
-    and ChunkMissingError name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times
-    more.
+    `digests` are those of the chunks with these rows, compared with the files after reading. ChunkCorruptError and
+    ChunkMissingError name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` more times.
     """
     try:
         values = np.asarray(array[start:stop] if array.ndim else array[...])
@@ -398,7 +397,7 @@ def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None 
 def _read_again(
     array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None, error: Exception
 ) -> NDArray[Any]:
-    """Read chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name."""
+    """Read chunk by chunk: many reads rarely all succeed, and errors can name the chunk."""
     if _is_transient(error):
         _logger.warning("%s: reading rows %s:%s failed (%s): retrying", array.store_path, start, stop, error)
     values = np.empty((stop - start, *array.shape[1:]), array.dtype)
@@ -409,12 +408,12 @@ def _read_again(
 
 
 def _is_transient(error: Exception) -> bool:
-    """Return True if a store may succeed when asked again; what a codec says of damaged bytes has no errno."""
+    """Return True if a retry may succeed; errors of codecs about damaged bytes have no errno."""
     return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
 
 
 def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """Yield the chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
+    """Yield the key of each chunk (shard) that rows start:stop touch, and their slices in it."""
     shape = ((start, stop), *((0, size) for size in array.shape[1:]))
     steps = array.shards or array.chunks
     for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
@@ -458,10 +457,10 @@ def retry(
     failed: Callable[[Exception], None] = lambda error: None,
     pause_seconds: float = 0.1,
 ) -> T:
-    """Return what `task` returns, tried again up to `times` times after errors that are `passing`.
+    """Return the result of `task`, repeated up to `times` times after errors that are `passing`.
 
-    `failed` is told of each error that is tried again, after which there is a pause, twice as long as the one before.
-    The error of the last attempt, and any other one, is raised.
+    `failed` is called with each error that is followed by another attempt. Pauses double each time. The error of the
+    last attempt, and any other one, is raised.
     """
     for attempt in range(times):
         try:
@@ -477,27 +476,27 @@ def retry(
 def read_group(
     path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
+    """Read arrays and attributes of a published group, after checking that all shapes fit in `limit_bytes`."""
     store = open_store(path, kind)
     links = [str(entry) for entry in store.root.rglob("*") if entry.is_symlink()]
     if links:
         raise DataError(f"{links[0]}: expected a file of the {kind}, found a link")
     arrays = {name: store.array(name) for name in sorted(store.manifest.arrays)}
-    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
-    if wanted > limit_bytes:
-        raise DataError(f"{path}: expected arrays of at most {limit_bytes:,} bytes, found {wanted:,}")
+    total = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
+    if total > limit_bytes:
+        raise DataError(f"{path}: expected arrays of at most {limit_bytes:,} bytes, found {total:,}")
     digests = {name: store.digests(name, array) for name, array in arrays.items()}
     for name, array in arrays.items():
         _require_content(array, int(digests[name].sizes.sum()))
-    found = {
+    contents = {
         name: read(array, 0, array.shape[0], digests[name]) if array.ndim else np.asarray(array[...])
         for name, array in arrays.items()
     }
-    return found, store.attributes
+    return contents, store.attributes
 
 
 def _require_content(array: zarr.Array, stored_bytes: int) -> None:
-    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
+    """Raise an error if an array claims more than its files can hold, before allocating memory."""
     codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
     if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
         raise DataError(f"{array.store_path}: expected codecs that end in crc32c, found {', '.join(codecs)}")
@@ -519,7 +518,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def stored_fingerprint(array: zarr.Array) -> str:
-    """Return a digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
+    """Return a digest of a stored array's metadata and of name, size and end of every chunk, without reading it."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
     if getattr(array.store_path.store, "root", None) is not None:
         total.update(chunks_digest(directory_of(array))[0].encode())
@@ -549,14 +548,14 @@ def create(
 
 
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return values in another dtype, and where that changes one; that a shorter float rounds is meant."""
+    """Return values in another dtype, and where that changes one; rounding to a shorter float is not a change."""
     with np.errstate(invalid="ignore", over="ignore"):
-        found: NDArray[Any] = values.astype(dtype)
-    return found, np.isinf(found) & np.isfinite(values) if dtype.kind == "f" else found != values
+        cast: NDArray[Any] = values.astype(dtype)
+    return cast, np.isinf(cast) & np.isfinite(values) if dtype.kind == "f" else cast != values
 
 
 def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
-    """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
+    """Write rows from `start` chunk by chunk; after an error nothing is still being written."""
     if not array.ndim:
         array[...] = values
         return
@@ -573,7 +572,7 @@ def publish(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write `arrays` and `attributes` as a group of ours that appears at `path` whole or not at all."""
+    """Write `arrays` and `attributes` atomically as a group of ours at `path`."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
         group = zarr.create_group(scratch, zarr_format=3, attributes={ATTRIBUTE: {"kind": kind, **attributes}})
         for name, values in arrays.items():
@@ -589,14 +588,14 @@ def publish(
 def publishing(
     path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
 ) -> Iterator[Path]:
-    """A directory beside `path` that gets a manifest and becomes `path` by one rename when the block ends well.
+    """Yield a directory that gets a manifest and becomes `path` by one rename if the block succeeds.
 
-    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
-    provided that it is a `kind` of ours: nothing else is ever removed.
+    After an error the directory is removed and `path` is unchanged. With `overwrite` an existing `path` is replaced if
+    it is a `kind` of ours; nothing else is ever removed.
 
-    `keep` is a token that names the directory; an error or an interruption then leaves it where it is. With `resume`
-    the chunks that an interrupted block of the same token left there are taken up; without it they are removed. Whoever
-    resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
+    `keep` is a token that names the directory, which then survives an error or interruption. With `resume` the chunks
+    that an interrupted block of the same token left are reused; otherwise they are removed. On resuming, metadata must
+    be written again and chunks read back: none of the files is certain to be complete.
     """
     target = Path(os.path.abspath(path))
     if os.path.exists(target) and not overwrite:
@@ -612,7 +611,7 @@ def publishing(
             shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=bool(keep))
         try:
-            with writing(target):  # says what is free before the directory is removed
+            with writing(target):  # report the free space before the directory is removed
                 yield scratch
                 write_manifest(scratch)
                 sync(scratch)
@@ -624,7 +623,7 @@ def publishing(
 
 
 def _remove(scratch: Path) -> None:
-    """Remove a directory to which a write that was interrupted in this process may add one file more."""
+    """Remove a directory to which an interrupted write of this process may still add a file."""
     for _ in range(10):
         shutil.rmtree(scratch, ignore_errors=True)
         time.sleep(0.01)

@@ -238,7 +238,7 @@ def _join_reports(reports: list[Report]) -> Report:
     counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
     figures = cast(list[dict[str, float]], reports)
     total = {name: sum(report[name] for report in figures) for name in ("flops", "bytes_read", "seconds", *counts)}
-    total |= {name: max(report[name] for report in figures) for name in ("peak_bytes", "announced_bytes")}
+    total |= {name: max(report[name] for report in figures) for name in ("peak_bytes", "planned_bytes")}
     stages: dict[str, float] = {}
     for report in cast(list[dict[str, dict[str, float]]], reports):
         for name, seconds in report["stage_seconds"].items():

@@ -96,7 +96,7 @@ def test_images_become_a_corpus_a_model_predictions_and_a_score(run, here):
     assert made["labels"] == {str(i): int((i == LABELS).sum()) for i in range(3)}
     assert json.loads(run("info", "c", "--json").stdout)["rows"] == N
     checked = json.loads(run("check", "c", "--json").stdout)
-    assert checked["sound"] is True
+    assert checked["intact"] is True
     assert checked["arrays"] == ["x", "y"]
     planned = json.loads(run("plan", "c", "--landmarks", 40, "--json").stdout)
     fitted = json.loads(run("fit", "c", "m", *FIT, "--json").stdout)

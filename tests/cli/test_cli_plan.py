@@ -42,7 +42,7 @@ def told(plan):
 def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
     figures = told(corpus, "--landmarks", 50)
     assert (figures["rows"], figures["features"]) == (N, D)
-    assert figures["worker_bytes"] > figures["of_it_process_bytes"] > 0
+    assert figures["worker_bytes"] > figures["process_bytes"] > 0
     assert 0 < figures["least_seconds"] <= figures["expected_seconds"] <= figures["most_seconds"] < 600
     assert figures["pilot_rows"] > 0
     assert figures["not_timed"] == []

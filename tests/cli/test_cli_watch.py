@@ -251,7 +251,7 @@ def about(kind, **changes):
     return json.dumps({"time": time.time(), "kind": kind, "job": "simulated", "sweep": "simulated-sweep", **changes})
 
 
-SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "announced_bytes": 1}
+SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "planned_bytes": 1}
 RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_bytes": 1, "starts": 1, "seconds": {}}
 
 

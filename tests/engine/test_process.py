@@ -34,7 +34,7 @@ for name, model in models.items():
     with executing("threads", run=f"{run}/{name}", resume=resume):
         model.fit(rows, da.from_array(y, chunks=500))
     report = model.fit_report()["sweep"]
-    found[name] = [hashlib.sha256(model.dual_coef_.tobytes()).hexdigest(), report["blas_threads_of_the_driver"]]
+    found[name] = [hashlib.sha256(model.dual_coef_.tobytes()).hexdigest(), report["driver_blas_threads"]]
 print(json.dumps(found))
 """
 

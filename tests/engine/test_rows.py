@@ -150,16 +150,16 @@ def test_rows_are_mapped_in_order_and_never_stored(build, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_travels_and_keeps_its_row_ids(build, kind):
-    part = pickle.loads(pickle.dumps(build(kind).part(40, 95)))
+    part = pickle.loads(pickle.dumps(build(kind).restrict(40, 95)))
     assert_rows(part, 40, 95, first=40, bounds=(40, 60, 61, 95))
 
 
 def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
     x = np.random.default_rng(0).normal(size=(10_000, 10))
     whole = len(pickle.dumps(as_rows(x)))
-    assert len(pickle.dumps(as_rows(x).part(0, 100))) < whole / 50
+    assert len(pickle.dumps(as_rows(x).restrict(0, 100))) < whole / 50
     lazy = as_rows(da.from_array(x, chunks=(100, 10)))
-    assert len(pickle.dumps(lazy.part(500, 600))) < whole / 20
+    assert len(pickle.dumps(lazy.restrict(500, 600))) < whole / 20
 
 
 def test_a_whole_column_is_read_or_is_none(build):
@@ -328,7 +328,7 @@ def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, sta
     rows = build(kind).window(start, stop)
     assert_rows(rows, start, stop, first=0)
     assert_array_equal(rows.take(np.array([0, stop - start - 1])), X[[start, stop - 1]])
-    assert rows.part(0, stop - start).read(0, 1).x.shape == (1, D)
+    assert rows.restrict(0, stop - start).read(0, 1).x.shape == (1, D)
 
 
 @pytest.mark.parametrize("start, stop", [(-1, 5), (5, 5), (0, N + 1)])

@@ -309,13 +309,13 @@ def test_the_command_ends_with_3_or_7_and_names_all_damage(corpus, tmp_path):
     save_model(KernelRidge(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
     for path in (corpus.path, tmp_path / "model"):
         code, report, _ = run_check(path)
-        assert (code, report["sound"]) == (0, True)
+        assert (code, report["intact"]) == (0, True)
         assert report["protection"].startswith(("a checksum in every chunk", "CRC-32 of each array"))
         assert "damaged" not in report
     for key in ("x/c/3/0", "y/c/9"):
         flip(Path(corpus.path, key), 77)
     code, report, errors = run_check(corpus.path)
-    assert (code, report["sound"], report["chunks_read"]) == (3, False, 30)
+    assert (code, report["intact"], report["chunks_read"]) == (3, False, 30)
     assert [text.split(": ")[1][:13] for text in report["damaged"]] == ["rows 60:80 ca", "rows 180:200 "]
     assert "2 of 30 chunks are damaged; the first: " in errors
     assert "rows 60:80 cannot be decoded" in errors
@@ -333,7 +333,7 @@ def test_the_command_ends_with_3_or_7_and_names_all_damage(corpus, tmp_path):
 
 def test_the_command_reads_runs_and_refuses_what_is_none_of_ours(interrupted, tmp_path):
     code, report, _ = run_check(interrupted)
-    assert (code, report["kind"], report["sound"]) == (0, "run directory", True)
+    assert (code, report["kind"], report["intact"]) == (0, "run directory", True)
     (tmp_path / "empty").mkdir()
     for path, message in [(tmp_path / "nothing", "does not exist"), (tmp_path / "empty", "found something else")]:
         code, _, errors = run_check(path)

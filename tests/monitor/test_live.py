@@ -51,7 +51,7 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_wrapped(width, segments,
 
 
 def test_the_line_of_a_large_sweep_has_its_figures_at_80_columns_and_fewer_where_it_is_narrow(sweep):
-    low, high = (duration(sweep["left_seconds"][end]) for end in ("low", "high"))
+    low, high = (duration(sweep["remaining_seconds"][end]) for end in ("low", "high"))
     rate = sweep["flops_per_second"]
     rows = f"{rate * sweep['rows'] / sweep['plan']['flops']:,.0f}"
     figures = [

@@ -20,7 +20,7 @@ def messages(segments=2000, workers=100, *, job="simulated", finished=False, see
     about = {"job": job, "sweep": token}
     yield {"kind": "job_started", "job": job, "title": f"fit {job}", "run": "", "host": "node1", "pid": 4242}, now
     started = {"host": "node1", "what": "moments", "executor": "dask", "run": "", "plan": plan}
-    started |= {"stops": [rows * (i + 1) for i in range(segments)], "announced_bytes": 630_000_000}
+    started |= {"stops": [rows * (i + 1) for i in range(segments)], "planned_bytes": 630_000_000}
     yield {"kind": "sweep_started", **about, **started}, now
     free = dict.fromkeys((f"tcp://10.0.{i // 250}.{i % 250}:40{i:03d}" for i in range(workers)), now)
     nodes, pending, merged = spans(segments), set(range(segments)), set[str]()

@@ -1,9 +1,8 @@
-"""LIBSVM text: a label a line, then index:value pairs of what is not zero.
+"""LIBSVM text: one label per line, then index:value pairs of the nonzeros.
 
-Rows become dense float32 (k, d), a few at a time; a corpus compresses their zeros. d is the largest index of the file,
-found in a pass when the source is opened, unless it is given. `sklearn.datasets.load_svmlight_file` parses blocks of
-lines; the first line that it refuses is named. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data
-format").
+Rows become dense float32 (k, d), a few at a time; a corpus compresses the zeros. d is the largest index of the file,
+found in a first pass unless given. `sklearn.datasets.load_svmlight_file` parses blocks of lines; errors name the first
+invalid line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from bigkernel.errors import ConfigError, DataError
 
 _LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
 _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
-_SHOWN = 60  # characters of a line in a message
+_SHOWN = 60  # longest excerpt of a line in a message
 
 
 def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: list[str]) -> Block:
-    """Return lines as rows (k, d) and labels; the first line that is not plain is named by its number."""
+    """Return lines as rows (k, d) and labels; errors name the first invalid line by number."""
     try:
         return _parse(rows, first, n_features)
     except (ValueError, OverflowError) as error:
@@ -37,8 +36,8 @@ def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: lis
 
 
 def _parse(rows: list[str], first: int, n_features: int) -> Block:
-    """Return rows and labels; ValueError where a line is not plain."""
-    from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
+    """Return rows and labels; ValueError if a line is invalid."""
+    from sklearn.datasets import load_svmlight_file  # imported late: scikit-learn takes seconds to load
 
     text = "\n".join(rows)
     if _LENIENT.search(text):
@@ -54,7 +53,7 @@ def _parse(rows: list[str], first: int, n_features: int) -> Block:
 
 
 def recognises(head: bytes) -> bool:
-    """Return True where the first line with anything in it is a number and index:value pairs."""
+    """Return True if the first nonempty line is a number and index:value pairs."""
     for line in head.split(b"\n")[:100]:
         text = line.strip()
         if text and not text.startswith(b"#"):
@@ -93,7 +92,7 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:
-    """Return the number of rows and the largest of their last indices."""
+    """Return the number of rows and the largest index."""
     n_rows, largest = 0, first - 1
     for numbers, rows in _rows(path):
         n_rows += len(rows)
@@ -111,7 +110,7 @@ def _measured(path: str, first: int) -> tuple[int, int]:
 
 
 def _rows(path: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Yield line numbers and lines, without comments and lines of nothing else."""
+    """Yield line numbers and lines, without comments and empty lines."""
     for start, lines in lines_of(path, closed=True):
         kept = [(start + place, line.partition("#")[0].strip()) for place, line in enumerate(lines)]
         kept = [(number, line) for number, line in kept if line]

@@ -1,7 +1,7 @@
 """Folders of PNG images: FOLDER/LABEL/*.png, or FOLDER/*.png without labels, read by Pillow.
 
-The heads of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
-h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows come in natural order of the
+The headers of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
+h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows are in natural order of the
 labels, then of the names.
 """
 
@@ -27,7 +27,7 @@ from bigkernel.data.readers.source import (
 )
 from bigkernel.errors import DataError
 
-_LARGEST_LABEL = 18  # digits of a folder's name that is a number
+_LARGEST_LABEL = 18  # most digits of a folder's name that is a number
 _WIDE = ("I;16", "I;16B", "I")  # modes of Pillow for 16 bits of grey
 
 
@@ -40,11 +40,11 @@ def read(path: str, *, grey: bool = False) -> Source:
     first = os.path.join(path, images[0][1])
     (width, height), dtype = _head(first, grey)
     for _, name in images:
-        found = _head(os.path.join(path, name), grey)
-        if found != ((width, height), dtype):
+        head = _head(os.path.join(path, name), grey)
+        if head != ((width, height), dtype):
             raise DataError(
                 f"{os.path.join(path, name)}: expected {height}×{width} pixels of {dtype} as in {first}, found "
-                f"{found[0][1]}×{found[0][0]} of {found[1]}"
+                f"{head[0][1]}×{head[0][0]} of {head[1]}"
             )
     labelled, numbered = images[0][0] != "", all(_is_number(label) for label, _ in images)
     step = block_rows(width * height * dtype.itemsize)
@@ -74,11 +74,11 @@ def _pixels(path: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[
 
 
 def _listed(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (label, path below the folder) of all images; hidden files are passed over, others refused."""
+    """Yield (label, path below the folder) of all images; hidden files are skipped, others refused."""
     here, folders = _entries(path)
     if bool(here) == bool(folders):
-        found = "images beside folders" if here else "no PNG image"
-        raise DataError(f"{path}: found {found}; expected folders of images named by label, or images only")
+        problem = "images beside folders" if here else "no PNG image"
+        raise DataError(f"{path}: found {problem}; expected folders of images named by label, or images only")
     yield from (("", name) for name in here)
     for folder in folders:
         names, deeper = _entries(os.path.join(path, folder))
@@ -88,7 +88,7 @@ def _listed(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries(path: str) -> tuple[list[str], list[str]]:
-    """Return names of the images and of the folders at `path`, in natural order."""
+    """Return the names of images and folders at `path`, in natural order."""
     with reading(path):
         listed = sorted((name for name in os.listdir(path) if name[0] != "."), key=natural)
     folders = [name for name in listed if os.path.isdir(os.path.join(path, name))]
@@ -111,7 +111,7 @@ def _opened(path: str) -> Iterator[Any]:
                 yield image
     except DataError:
         raise
-    except Exception as error:  # Pillow's errors over damage have no common class
+    except Exception as error:  # Pillow's errors for damage have no common base class
         raise DataError(f"{path}: expected a PNG image, found another, damaged or truncated file: {error}") from error
 
 

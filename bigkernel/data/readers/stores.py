@@ -1,8 +1,7 @@
-"""zarr arrays of others: on disk, or at addresses that fsspec opens (http, https, s3, memory).
+"""zarr arrays of other programs: on disk, or at URLs that fsspec opens (http, https, s3, memory).
 
 x (n, d) or (n, h, w), and y (n,), are an array, or two of a group. Rows are copied chunk by chunk, a bounded number of
-bytes at a time; a chunk that is not there is an error, not zeros. Names with a password in them, or a query, are never
-printed or stored.
+bytes at a time; a missing chunk is an error, not zeros. Passwords and queries in URLs are never printed or stored.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ from bigkernel.errors import BigKernelError, ChunkMissingError, ConfigError, Dat
 PROTOCOLS = ("http", "https", "s3", "memory")
 MOST_CHUNK_BYTES = 2**28
 CONNECT_SECONDS = 10.0
-READ_SECONDS = 30.0  # between two pieces of an answer
-ANSWER_SECONDS = 300.0  # for a whole one
+READ_SECONDS = 30.0  # seconds between two pieces of a response
+ANSWER_SECONDS = 300.0  # seconds for a whole one
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(::|://)")
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class _Strict(WrapperStore[Any]):
-    """A store in which a chunk that is not there is an error, and so is one that is larger than any values."""
+    """A store in which missing chunks and chunks larger than their values are errors."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """As of any store."""
         value = await super().get(key, prototype, byte_range)
         if value is not None and len(value) > 2 * MOST_CHUNK_BYTES:
             raise DataError(f"{key}: expected at most {2 * MOST_CHUNK_BYTES:,} bytes, found {len(value):,}")
@@ -51,7 +49,7 @@ class _Strict(WrapperStore[Any]):
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of somebody's store, and what messages call it."""
+    """An array of a store, and its name in messages."""
 
     name: str
     array: Any
@@ -70,7 +68,7 @@ class _Array:
 
     @property
     def step(self) -> int:
-        """Rows that are read at once: whole chunks, about a block."""
+        """Rows read at once: whole chunks, about a block."""
         rows = int((self.array.shards or self.array.chunks)[0])
         if rows * self.row_bytes > MOST_CHUNK_BYTES and self.array.shards:
             rows = int(self.array.chunks[0])
@@ -85,17 +83,17 @@ class _Array:
 
 
 def is_url(path: str) -> bool:
-    """Return True where a source is named by a URL."""
+    """Return True if a source is named by a URL."""
     return _SCHEME.match(path) is not None
 
 
 def shown(url: str) -> str:
-    """Return a URL without user, password, query and fragment, as it may be printed and stored."""
+    """Return a URL without user, password, query and fragment, for printing and storing."""
     if not is_url(url):
         return url
-    parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    split = urlsplit(url.partition("::")[0])  # the first link of a chain: the others may hold passwords too
+    host = split.netloc.rpartition("@")[2]
+    return f"{split.scheme}://{host}{split.path}"
 
 
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -139,13 +137,13 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
     return source_of_arrays("zarr", name, rows, labels, step=rows.step)
 
 
-def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> _Array | None:
-    for key in usual if wanted is None else (wanted,):
+def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) -> _Array | None:
+    for key in usual if requested is None else (requested,):
         with _naming(f"{name}/{key}", "its metadata"):
-            found = group.get(key)
-        if isinstance(found, zarr.Array):
-            return _Array(f"{name}/{key}", found)
-        if found is not None:
+            item = group.get(key)
+        if isinstance(item, zarr.Array):
+            return _Array(f"{name}/{key}", item)
+        if item is not None:
             raise DataError(f"{name}/{key}: expected an array, found a group")
     return None
 
@@ -177,7 +175,7 @@ def _store(path: str) -> Any:
 
 @contextlib.contextmanager
 def _naming(name: str, what: str) -> Iterator[None]:
-    """Raise whatever a store, a codec or the network raises as a DataError that names the array."""
+    """Turn any error of a store, a codec or the network into a DataError that names the array."""
     try:
         yield
     except ConfigError:
@@ -186,8 +184,10 @@ def _naming(name: str, what: str) -> Iterator[None]:
         raise type(error)(f"{name}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{name}: expected a zarr array or group, found none ({what} is missing)") from None
-    except Exception as error:  # messages of the network carry whole URLs, with what is in them
+    except Exception as error:  # messages of the network contain whole URLs, with their secrets
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
-        if isinstance(error, TimeoutError) or "Connect" in type(error).__name__:  # of aiohttp and botocore too
+        if (
+            isinstance(error, TimeoutError) or "Connect" in type(error).__name__
+        ):  # includes errors of aiohttp and botocore
             reason = f"the server cannot be reached or did not answer in time; check its name ({reason})"
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

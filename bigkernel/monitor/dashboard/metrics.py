@@ -1,7 +1,7 @@
-"""Metrics of the jobs on a scheduler for Prometheus: one collector over the boards of all schedulers in this process.
+"""Prometheus metrics of the jobs on a scheduler: one collector over the boards of all schedulers in this process.
 
-Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
-metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the scheduler.
+Dask's route `/metrics` writes what is registered with prometheus_client, including ours; `cluster/METRICS.md` lists the
+metrics. Gauges are those of running jobs, so that series end with their jobs; counters last as long as the scheduler.
 Without prometheus_client there are no metrics; nothing else changes.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-MOST_WORKERS = 20  # of a sweep that have a series of their own, those with the highest peaks
-MOST_LETTERS = 200  # of a label
-MOST_NAMES = 32  # values of a label whose names come with the messages; the others are added up as "other"
+MOST_WORKERS = 20  # most workers of a sweep with series of their own, those with the highest peaks
+MOST_LETTERS = 200  # longest label
+MOST_NAMES = 32  # most values of a label that comes with the messages; the others are added up as "other"
 _log = log_of(__name__)
 
 _STATES = ("finished", "failed", "interrupted", "lost")
@@ -48,7 +48,7 @@ _GAUGES = (
     ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows resumed from the run"),
     ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
     ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
-    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak memory of a worker process"),
+    ("planned_bytes", "bigkernel_planned_bytes", "Planned peak memory of a worker process"),
 )
 
 
@@ -87,7 +87,7 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
             step_done.add_metric([job["id"], job["step"]["what"]], job["step"]["done"])
             step_all.add_metric([job["id"], job["step"]["what"]], job["step"]["total"])
     yield from (info, started, step_done, step_all)
-    # by name, so that there is one series each: a job has one running sweep, the latest
+    # by name, so that each has one series: a job has one running sweep, the latest
     sweeps = {(job["id"], s["what"]): s for job in running for s in job["sweeps"] if s["ended"] is None}
     yield from _sweep_families(sweeps)
 
@@ -98,12 +98,12 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for key, name, text in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
-            if sweep[key] or key != "announced_bytes":
+            if sweep[key] or key != "planned_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
     bounds = "Remaining time of a running sweep: expected, and limits of about 95 % (low, high)"
-    left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
+    left = GaugeMetricFamily("bigkernel_remaining_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
     peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak memory of a worker process", labels=_OF_SWEEP)
     highest_of = f"Peak memory of a worker process, for the {MOST_WORKERS} highest of a sweep"
@@ -111,7 +111,7 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
             segments.add_metric([*labels, state], count)
-        for bound, seconds in (sweep["left_seconds"] or {}).items():
+        for bound, seconds in (sweep["remaining_seconds"] or {}).items():
             left.add_metric([*labels, bound], seconds)
         workers.add_metric(labels, len(set(sweep["running_on"].values())))
         known = {name: share["peak_bytes"] for name, share in sweep["workers"].items() if share["peak_bytes"]}
@@ -124,40 +124,40 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
 
 
 def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
-    """Keep at most `MOST_NAMES` names, those that came first; the others added up."""
+    """Keep the first `MOST_NAMES` names, and add up the others."""
     names = list(counts)
-    found = {name: counts[name] for name in names[:MOST_NAMES]}
+    kept = {name: counts[name] for name in names[:MOST_NAMES]}
     if len(names) > MOST_NAMES:
-        found["other"] = found.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
-    return found
+        kept["other"] = kept.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
+    return kept
 
 
 class Collector:
-    """Collects from the boards of the schedulers that live; prometheus_client calls `collect` whenever it is asked."""
+    """Collects from the boards of live schedulers; prometheus_client calls `collect` on every scrape."""
 
     def __init__(self) -> None:
         self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._failed = False
 
     def add(self, scheduler: Scheduler) -> None:
-        """Collect from the board of a scheduler as long as there is one."""
+        """Collect from the board of a scheduler as long as it exists."""
         self._schedulers.add(scheduler)
 
     def describe(self) -> list[Metric]:
-        """Return the metrics without values: what registering checks for names that are there already."""
+        """Return the metrics without values, used for checking duplicate names."""
         return list(families({}, ()))
 
     def collect(self) -> list[Metric]:
-        """Return all metrics; what fails is logged once, and the metrics of others are shown."""
+        """Return all metrics; failures are logged once, and the other metrics are returned."""
         try:
             living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
             boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
             jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
-            found = list(families(totals_of(board.totals for board in boards), jobs))
-            for metric in found:  # its labels become text that can be written and read
+            metrics = list(families(totals_of(board.totals for board in boards), jobs))
+            for metric in metrics:  # labels are made printable ASCII
                 letters = (one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples)
                 metric.samples = list(letters)
-            return found
+            return metrics
         except Exception as error:
             if not self._failed:
                 _log.warning("no job metrics: %s: %s", type(error).__name__, error)
@@ -170,7 +170,7 @@ _registering = threading.Lock()
 
 
 def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) -> bool:
-    """Let Prometheus see the board of a scheduler; return whether prometheus_client is there.
+    """Add the board of a scheduler to Prometheus; return whether prometheus_client is there.
 
     Registered once a process, in `registry` (default: that of the process, which Dask's route writes).
     """

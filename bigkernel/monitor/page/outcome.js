@@ -181,7 +181,7 @@ function fit(found, run) {
   const { diagnostics = {}, sweep = {}, rounds } = found.fit;
   const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
-  for (const name of ["foretold", "pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
+  for (const name of ["pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
   const nodes = [text("h2", "Fit")], checks = [];
   const entries = Object.entries(diagnostics ?? {});
   if (entries.length) {
@@ -213,7 +213,7 @@ function plan(job) {
     "incidents"];
   const lines = job.sweeps.map((sweep) => {
     const peak = Math.max(0, ...Object.values(sweep.workers).map((worker) => worker.peak_bytes));
-    const rows = rowsDone(sweep), planned = sweep.announced_bytes, found = sweep.resumed.length;
+    const rows = rowsDone(sweep), planned = sweep.planned_bytes, found = sweep.resumed.length;
     const trouble = Object.entries(sweep.incidents).map(([kind, times]) => `${count(times)} ${kind}`).join(", ");
     return [
       sweep.what,
