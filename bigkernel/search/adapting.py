@@ -33,7 +33,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions, Scoring
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
+from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, GridSweep, checked_plan, split_to_fit, tested
 from bigkernel.solvers.anchor_graph import SplitMomentStatistic
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
 from bigkernel.solvers.pseudo_labels import (
@@ -144,7 +144,7 @@ class AdaptingSolutions(FoldSolutions):
 
 
 @dataclass(eq=False)
-class AdaptingSweep(Sweep):
+class AdaptingSweep(GridSweep):
     """Candidates of one kernel that adapt a source to a target."""
 
     @property
@@ -155,7 +155,7 @@ class AdaptingSweep(Sweep):
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
     ) -> MomentStatistic:
-        """See `Sweep`: the moments by what the splits make of the rows."""
+        """See `GridSweep`: the moments by what the splits make of the rows."""
         assert partition.sides is not None
         basis = self.lead.basis
         graphs = [_adapting(candidate).graph.neighbors_among(basis.width) for candidate in self.candidates]
@@ -169,7 +169,7 @@ class AdaptingSweep(Sweep):
         return with_probe(statistic, whitenings, rows)
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
-        """See `Sweep`: with the rounds of all candidates."""
+        """See `GridSweep`: with the rounds of all candidates."""
         yield from super().sum_lines(what, data, partition)
         if self.rounds:
             yield self.round_line("of all of them", data, partition)

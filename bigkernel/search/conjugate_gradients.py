@@ -23,7 +23,7 @@ from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit
+from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, GridSweep, split_to_fit
 from bigkernel.solvers.conjugate_gradients import (
     FACTOR_BYTES,
     PreconditionerChoice,
@@ -46,7 +46,7 @@ def by_ridge(candidate: Candidate) -> tuple[RidgeMethod, BasisChoice]:
 
 
 @dataclass(eq=False)
-class CGSweep(Sweep):
+class CGSweep(GridSweep):
     """Candidates of one kernel that conjugate gradients fit, by rising penalty; all folds in the same sweeps."""
 
     @property
@@ -90,24 +90,24 @@ class CGSweep(Sweep):
         return [self.products(targets, partition), *self.samples(targets), *scores]
 
     def require_room(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> None:
-        """See `Sweep`; in this process too."""
+        """See `GridSweep`; in this process too."""
         room = settings().memory_limit_bytes
         if any(self.state_bytes(data.targets, part) > room for part in parts):
             raise PlanTooLargeError(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
         super().require_room(data, parts, scoring)
 
-    def halves(self) -> list[Sweep]:
+    def halves(self) -> list[GridSweep]:
         """Return sweeps of half the candidates each; nothing of one."""
         (members,), middle = self.members, len(self.candidates) // 2
         return [CGSweep([half]) for half in (members[:middle], members[middle:])] if middle else []
 
-    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[Sweep, Partition]]:
+    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
         """Return what is solved side by side: all, or fewer folds, or then fewer candidates, where memory is short."""
 
         def heavy(one: CGSweep) -> bool:
             return one.factors * 8 * int(one.lead.basis.width) ** 2 > FACTOR_BYTES and len(one.candidates) > 1
 
-        def check(pair: tuple[Sweep, Partition]) -> None:
+        def check(pair: tuple[GridSweep, Partition]) -> None:
             one, part = pair
             assert isinstance(one, CGSweep)
             if heavy(one):
@@ -115,18 +115,18 @@ class CGSweep(Sweep):
             if part.folds.count > 1 or len(one.candidates) > 1:
                 one.require_room(data, [part], scoring)
 
-        def halves(pair: tuple[Sweep, Partition]) -> list[tuple[Sweep, Partition]]:
+        def halves(pair: tuple[GridSweep, Partition]) -> list[tuple[GridSweep, Partition]]:
             one, part = pair
             assert isinstance(one, CGSweep)
             if not heavy(one) and part.folds.count > 1:
                 return [(one, half) for half in part.halves()]
             return [(half, part) for half in one.halves()]
 
-        whole: tuple[Sweep, Partition] = (self, partition)
+        whole: tuple[GridSweep, Partition] = (self, partition)
         return [pair for pair, _ in split_to_fit(whole, check, halves)]
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
-        """See `Sweep`: a line for all sweeps that are expected."""
+        """See `GridSweep`: a line for all sweeps that are expected."""
         targets, rows, choice = data.targets, partition.attach(data.rows), self.choice
         steps, number = plan_sweep(rows, self.products(targets, partition)), choice.sweeps
         held = driver_bytes(int(self.lead.basis.width), choice, self.factors) + self.state_bytes(targets, partition)
@@ -136,7 +136,7 @@ class CGSweep(Sweep):
         yield PlanLine(what, steps.flops, max(steps.task_bytes, *sampled, 0), number, held)
 
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
-        """See `Sweep`; where the folds have ended, a fit to all rows may begin."""
+        """See `GridSweep`; where the folds have ended, a fit to all rows may begin."""
         solved, steps = self._solve_folds(data, partition)
         emit(
             Note(

@@ -25,7 +25,7 @@ from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
+from bigkernel.search.sweeps import Candidate, SearchData, GridSweep, limit_bytes, split_to_fit
 from bigkernel.solvers.residuals import PROMISE, Errors
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
@@ -84,7 +84,7 @@ class Work:
 
     data: SearchData
     partitions: list[Partition]
-    sweeps: list[Sweep]
+    sweeps: list[GridSweep]
 
     def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
@@ -93,7 +93,7 @@ class Work:
                 for some, partition in one.divide(self.data, whole, scoring):
                     yield from self._score(some, partition, scoring)
 
-    def _score(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
+    def _score(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         def fits(members: list[Candidate]) -> bool:
             try:
                 replace(one, members=[members]).require_room(self.data, [partition], scoring)
@@ -101,7 +101,7 @@ class Work:
                 return False
             return True
 
-        def group(trials: list[KernelTrial]) -> Iterator[tuple[Sweep, list[KernelTrial]]]:
+        def group(trials: list[KernelTrial]) -> Iterator[tuple[GridSweep, list[KernelTrial]]]:
             """Trials that share a sweep: of one precision, within memory."""
             of_members = {id(trial.members): trial for trial in trials}
             for part in replace(one, members=[trial.members for trial in trials]).by_precision() if trials else []:
@@ -130,7 +130,7 @@ class Work:
                 yield from self._test(together, partition, solved, scoring)
 
     def _test(
-        self, one: Sweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
+        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Iterator[tuple[Candidate, int, Tested]]:
         """Test candidates on every split, with sweeps for the scores that need predictions."""
         counted = self._count(one, partition, solved, scoring) if scoring.counts else {}
@@ -141,7 +141,7 @@ class Work:
                 yield candidate, split, replace(tested, scored=scored.get((candidate.index, fold), {}))
 
     def _count(
-        self, one: Sweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
+        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Accumulator:
         """The confusion matrices and losses of all candidates, from a sweep."""
         places = {candidate.index: place for place, candidate in _places(one)}
@@ -175,7 +175,9 @@ def _say_again(trials: list[KernelTrial], count: int) -> None:
 # -- scores that need predictions --------------------------------------------------------------------------------------
 
 
-def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> list[tuple[Sweep, Plan]]:
+def value_sweeps(
+    one: GridSweep, partition: Partition, data: SearchData, scoring: Scoring
+) -> list[tuple[GridSweep, Plan]]:
     """Return sweeps of some candidates each, whose values fit the memory of a worker and of this process.
 
     Raises
@@ -184,7 +186,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         Those of one candidate do not.
     """
 
-    def check(some: Sweep) -> Plan:
+    def check(some: GridSweep) -> Plan:
         statistic = _statistic(some, partition, data, *some.zeros(data.targets, partition))
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
@@ -194,14 +196,14 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
 
-    def halves(some: Sweep) -> list[Sweep]:
+    def halves(some: GridSweep) -> list[GridSweep]:
         middle = len(some.candidates) // 2
         if len(some.members) > 1 or not middle:
             return some.halves()
-        return [Sweep([some.candidates[:middle]]), Sweep([some.candidates[middle:]])]
+        return [GridSweep([some.candidates[:middle]]), GridSweep([some.candidates[middle:]])]
 
     try:
-        return split_to_fit(Sweep(one.members), check, halves)
+        return split_to_fit(GridSweep(one.members), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
             f"scoring: {', '.join(scoring.scorers)} need the values of a candidate at all held-out rows at once, "
@@ -211,7 +213,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
 
 
 def value_scores(
-    one: Sweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]], scoring: Scoring
+    one: GridSweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]], scoring: Scoring
 ) -> Scores:
     """Return the scores of all candidates that need values of f, from a sweep or several."""
     where = {candidate.index: place for place, candidate in _places(one)}
@@ -231,7 +233,7 @@ def value_scores(
 
 
 def coefficients(
-    one: Sweep,
+    one: GridSweep,
     partition: Partition,
     data: SearchData,
     solved: list[list[FoldSolutions]],
@@ -253,14 +255,14 @@ def coefficients(
     return weights, intercepts
 
 
-def _places(one: Sweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
+def _places(one: GridSweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
     """(kernel, place among its candidates) of each candidate."""
     for place, members in enumerate(one.members):
         for number, candidate in enumerate(members):
             yield (place, number), candidate
 
 
-def _statistic(one: Sweep, partition: Partition, data: SearchData, weights: Array, intercepts: Array) -> FoldValues:
+def _statistic(one: GridSweep, partition: Partition, data: SearchData, weights: Array, intercepts: Array) -> FoldValues:
     return FoldValues(one.predicting, weights, intercepts, partition.folds, data.targets, len(data.rows))
 
 

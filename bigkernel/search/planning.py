@@ -36,7 +36,7 @@ from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep
+from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, GridSweep
 from bigkernel.statistics.moments import Targets
 
 
@@ -222,9 +222,9 @@ def _described(step: object) -> object:
 # -- from candidates to sweeps -----------------------------------------------------------------------------------------
 
 
-def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], scoring: Scoring) -> list[Sweep]:
+def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], scoring: Scoring) -> list[GridSweep]:
     """Sweeps that serve all members, as few as memory allows; and those of their scores."""
-    sweeps: list[Sweep] = []
+    sweeps: list[GridSweep] = []
     _choose_solvers(members, data, parts)
     for group in _share_landmarks(members, data.rows):
         sweeps += _cg_sweeps([candidate for candidate in group if candidate.choice])
@@ -232,7 +232,7 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
         if not group:
             continue
         if not isinstance(group[0].basis, LandmarkBasis):
-            sweeps.append(Sweep([group]))
+            sweeps.append(GridSweep([group]))
             continue
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
@@ -251,7 +251,7 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
             for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
-                sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
+                sweeps += GridSweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 
 
@@ -276,7 +276,7 @@ def _alike(candidate: Candidate) -> object:
     return _columns_of(candidate.columns), candidate.penalty.fit_intercept, by_ridge(candidate)[0].by_cg
 
 
-def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
+def _cg_sweeps(members: list[Candidate]) -> list[GridSweep]:
     """Candidates of the same landmarks by what conjugate gradients fit side by side."""
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
@@ -412,7 +412,7 @@ def planned(
     )
 
 
-def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
+def _value_lines(one: GridSweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
     """The sweeps of the scores that need values of f."""
     for some, plan in value_sweeps(one, partition, data, scoring) if scoring.scorers else []:
         yield PlanLine(f"  values of {len(some.candidates)} candidates at held-out rows", plan.flops, plan.task_bytes)

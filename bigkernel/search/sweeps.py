@@ -163,7 +163,7 @@ def checked_plan(rows: Rows, statistic: Statistic) -> Plan:
 
 
 @dataclass(eq=False)
-class Sweep:
+class GridSweep:
     """Kernels that share a sweep, each with its candidates; a linear model is a sweep of one map.
 
     Attributes
@@ -235,7 +235,7 @@ class Sweep:
 
     # -- what fits -----------------------------------------------------------------------------------------------------
 
-    def by_precision(self) -> list[Sweep]:
+    def by_precision(self) -> list[GridSweep]:
         """Return a sweep for each precision that its kernels are in; itself where there is one."""
         groups: dict[object, list[list[Candidate]]] = {}
         for members in self.members:
@@ -244,20 +244,20 @@ class Sweep:
             groups.setdefault(key, []).append(members)
         return [replace(self, members=members) for members in groups.values()]
 
-    def halves(self) -> list[Sweep]:
+    def halves(self) -> list[GridSweep]:
         """Return two sweeps of half the kernels each; nothing of one kernel."""
         middle = len(self.members) // 2
         both = (self.members[:middle], self.members[middle:])
         return [replace(self, members=half) for half in both] if middle else []
 
-    def within_memory(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> list[Sweep]:
+    def within_memory(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> list[GridSweep]:
         """Return itself, or several sweeps of fewer kernels where one would not fit the memory of a worker."""
 
-        def check(one: Sweep) -> None:
+        def check(one: GridSweep) -> None:
             if len(one.members) > 1:
                 one.require_room(data, parts, scoring)
 
-        return [one for one, _ in split_to_fit(self, check, Sweep.halves)]
+        return [one for one, _ in split_to_fit(self, check, GridSweep.halves)]
 
     def require_room(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> None:
         """Raise `PlanTooLargeError` unless a worker has the memory for a sweep of these parts and of its scores."""
@@ -270,7 +270,7 @@ class Sweep:
         scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
         return [self.statistic(targets, partition, rows), *scores]
 
-    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[Sweep, Partition]]:
+    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
         """Return what is judged together, of all folds."""
         return [(self, partition)]
 
