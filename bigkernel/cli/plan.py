@@ -42,7 +42,8 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
     The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
-    up after some seconds. It is told with a range; solves come on top. Nothing is written.
+    up after some seconds. It is told with a range; solves come on top. A fit of few rows is run whole and timed.
+    Nothing is written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -71,10 +72,12 @@ def plan(
         figures = {name: value for name, value in figures.items() if value not in (None, [])}
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        say(
-            f"time from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; solves come "
-            "on top,\nand other load on the machine changes it"
+        source = (
+            f"a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; solves come on top,"
         )
+        if not estimate.pilot_rows:
+            source = "the fit itself, which was run: it has too few rows for a pilot;"
+        say(f"time from {source}\nand other load on the machine changes it")
 
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
         "expected_seconds": estimate.seconds,
         "least_seconds": estimate.least,
         "most_seconds": estimate.most,
-        "pilot_rows": estimate.pilot_rows,
+        "pilot_rows": estimate.pilot_rows or None,  # None: the job was run
         "pilot_seconds": estimate.pilot_seconds,
     }
 

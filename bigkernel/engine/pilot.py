@@ -44,7 +44,7 @@ class Estimate:
     seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
     least, most : the range that the pilot supports
     before_seconds : of what precedes the first long sweep: landmarks, previews; measured
-    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept
+    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept; 0 where the whole job was run
     """
 
     seconds: float
