@@ -1,8 +1,8 @@
-"""The normal equations of kernel ridge as sweeps of the rows, and what preconditions them.
+"""The normal equations of kernel ridge as sweeps of the rows, and their preconditioners.
 
-The columns of all solutions stand side by side, fold by fold, penalty by penalty, target by target; a fit has one
-penalty and no folds. Nothing m×m is summed over the rows: the driver alone holds m×m, the core and a factor for each
-decade of penalties. Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
+The columns of all solutions are side by side, by fold, penalty and target; a fit has one penalty and no folds. No m×m
+matrix is summed over the rows: only the driver holds m×m arrays, the core and a factor for each decade of penalties.
+Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
 sub-sample.
 """
 
@@ -19,12 +19,14 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, Index
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.estimators.checks import Solver, solving
 from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.solvers.conjugate_gradients import (
     CORE_BYTES,
     Factor,
+    FalkonFactor,
     Preconditioner,
     decades,
     estimate_trace,
@@ -41,9 +43,9 @@ from bigkernel.streaming.plan import Accumulator
 STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _LABEL_ROWS = 2**20  # rows whose labels are read at a time
 _REPORT_SECONDS = 0.5  # between two reports of how far the normal matrix is
-_FEW = 0.1  # directions lost to rounding that are not worth being counted better
-_NOTHING = 20.0  # times the rounding of m numbers, below which the core says nothing
-_PENALISED = 1e-5  # of what a penalty halves: the least that a direction counts for
+_FEW = 0.1  # directions lost to rounding, below which a finer count is not worth it
+_NOTHING = 20.0  # times the rounding of m numbers, below which the core is rounding alone
+_PENALISED = 1e-5  # share of what a penalty halves, below which a direction is ignored
 _SEED = 0  # the sub-sample is the same in every process
 _PROJECTIONS = 16  # numbers that estimate the leverage of a row, to a third of it
 
@@ -65,7 +67,7 @@ class Core:
         self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
 
     def strips(self) -> Iterator[tuple[Index, Array]]:
-        """Give some rows at a time, (b, m)."""
+        """Yield some rows at a time, (b, m)."""
         for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
             rows = slice(start, min(start + STRIP_ROWS, self.width))
             strip = self._kept[number] if number < len(self._kept) else self._basis.core_rows(rows)
@@ -82,7 +84,7 @@ class Core:
         return out
 
     def copy(self, dtype: DTypeLike | None = None) -> Array:
-        """Copy K_mm in column order, in the dtype of FALKON's factors if none is given."""
+        """Copy K_mm in column order, by default in the dtype of FALKON's factors."""
         copy = np.empty((self.width, self.width), dtype or f"f{preconditioner_itemsize(self.width)}")
         for rows, strip in self.strips():
             copy[rows] = strip
@@ -91,13 +93,13 @@ class Core:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """The residual at coefficients α, and what the same sweep says of the rows that each column is trained on.
+    """The residual at coefficients α, and figures of the training rows of each column from the same sweep.
 
     Attributes
     ----------
-    values : C − Aα, (m, columns), from the rows: better rounded than from sums
+    values : C − Aα, (m, columns), from the rows, which rounds less than from sums
     sums : of `ProductStatistic`; `rows`, `n`, `s`, `t`, `q` over the training rows of a fold, (F, …), and with folds
-        `held_rows`, `held_n`, `held_t`, `held_q` over those that it tests
+        `held_rows`, `held_n`, `held_t`, `held_q` over its test rows
     count, weight : number and weight of the training rows, (columns,)
     intercept : (columns,), 0 without one
     squared_error : Σ w (y − f)², (columns,)
@@ -115,7 +117,7 @@ class Residual:
 
     @property
     def least_objective(self) -> Array:
-        """What is known of the least objective, (columns,): it is neither above the objective nor above that of 0."""
+        """Upper bound of the least objective, (columns,): the smaller of the objective and that of α = 0."""
         return np.minimum(self.objective, self.null_objective)
 
 
@@ -125,6 +127,7 @@ class CGProblem:
 
     Attributes
     ----------
+    method : named in the advice of a solve that breaks down
     rows, targets, basis : of the fit
     alphas : penalties
     with_intercept : whether one is fitted
@@ -135,6 +138,7 @@ class CGProblem:
     reports : of each sweep so far
     """
 
+    method: Solver
     rows: Rows
     targets: Targets
     basis: Basis
@@ -148,22 +152,22 @@ class CGProblem:
 
     @cached_property
     def core(self) -> Core:
-        """K_mm."""
+        """The core K_mm."""
         return Core(self.basis)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(F, A, c)."""
+        """Numbers of folds, penalties and targets, (F, A, c)."""
         return self.folds.count if self.folds else 1, len(self.alphas), self.targets.width
 
     @property
     def label(self) -> str:
-        """By which a run knows the sweeps."""
+        """Identification of the sweeps in a run."""
         alpha = self.alphas[0] if len(self.alphas) == 1 else self.alphas
         return f"alpha={alpha!r}, intercept={self.with_intercept}, tol={self.stopping.tol!r}"
 
     def penalties(self, active: Index = slice(None)) -> Array:
-        """Repeat the active penalties: α of each column."""
+        """Return α of each column of the active penalties."""
         return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
 
     def residual(self, alpha: Array) -> Residual:
@@ -221,27 +225,33 @@ def _others(sums: Array) -> Array:
 
 def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:
     """Factor the core for n rows."""
-    (alphas, _), core = decades(problem.penalties()), problem.core
-    factors = [factor_core(core.copy(), alpha, n, intercept=problem.with_intercept) for alpha in alphas]
-    return _for_columns(problem, factors, n)
+    factors = [_factor_core(problem, alpha, n) for alpha in decades(problem.penalties())[0]]
+    with solving(problem.method):
+        return _for_columns(problem, factors, n)
+
+
+def _factor_core(problem: CGProblem, alpha: float, n: float) -> FalkonFactor:
+    core = problem.core.copy()
+    with solving(problem.method):
+        return factor_core(core, alpha, n, intercept=problem.with_intercept)
 
 
 def leverage_sample(problem: CGProblem) -> LeverageSample:
-    """Make the statistic that draws the sub-sample, by leverages as the factors of the core estimate them.
+    """Return the statistic that draws the sub-sample, by leverages as the factors of the core estimate them.
 
-    Of several penalties the least tells most rows apart.
+    Of several penalties the smallest distinguishes most rows.
     """
-    n, core = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core
-    factor = factor_core(core.copy(), min(problem.alphas), n, intercept=problem.with_intercept)
-    normal = np.random.RandomState(_SEED).standard_normal((core.width, _PROJECTIONS)) / _PROJECTIONS**0.5
+    n, width = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core.width
+    factor = _factor_core(problem, min(problem.alphas), n)
+    normal = np.random.RandomState(_SEED).standard_normal((width, _PROJECTIONS)) / _PROJECTIONS**0.5
     features, step = problem.basis.features(), f"drawn for {problem.label}"
-    return LeverageSample(
-        features, problem.targets, factor.half_solve(normal), problem.sample_rows, step, problem.folds
-    )
+    with solving(problem.method):
+        projections = factor.half_solve(normal)
+    return LeverageSample(features, problem.targets, projections, problem.sample_rows, step, problem.folds)
 
 
 def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
-    """Make such a statistic for a plan."""
+    """Return the statistic of `leverage_sample` for a plan."""
     return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTIONS)), size, "plan")
 
 
@@ -260,11 +270,11 @@ def _labelled_weight(rows: Rows, targets: Targets) -> float:
 
 
 def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: Array) -> tuple[Preconditioner, Array]:
-    """Factor the normal matrix of a sub-sample, its rows, weights and folds (k,); and the solution of its rows alone.
+    """Factor the normal matrix of a sub-sample with ids, weights and folds (k,); and solve for its rows alone.
 
-    One normal matrix serves all folds: of the rows of all of them, as heavy as the mean of their training sets, which
-    differ from it by less than the draw of a sub-sample does. A tested row shapes the pace by its x alone: every fold
-    starts from the labels that it is trained on.
+    One normal matrix serves all folds: that of all sampled rows, scaled to the mean weight of the training sets, which
+    differ from it by less than another sub-sample would. Of a test row only x affects the pace: every fold starts from
+    the labels of its training rows.
     """
     rows, basis, targets, (F, A, c) = problem.rows, problem.basis, problem.targets, problem.shape
     y = rows.take_column("y", ids)
@@ -282,18 +292,19 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
     del chunk
     total = moments.finish(total)
     C, n, s, t = (total[name] for name in ("C", "n", "s", "t"))
-    if problem.folds:  # of y − 0 over training rows
+    if problem.folds:  # residuals of α = 0 over training rows
         C, n, s, t = by_fold["U"], _others(by_fold["n"]), _others(by_fold["s"]), by_fold["e"].reshape(F, c)
     C = C.reshape(basis.width, F, c)
     if problem.with_intercept:
         C = C - s.T[:, :, None] * (t / np.maximum(n, 1e-300)[:, None])
     share = float(n.mean()) / max(float(total["n"][0]), 1e-300)
-    P = _factor_normal_matrix(problem, total, len(ids), share)
-    return P, P.solve(np.tile(C, A).reshape(basis.width, -1))
+    with solving(problem.method):
+        P = _factor_normal_matrix(problem, total, len(ids), share)
+        return P, P.solve(np.tile(C, A).reshape(basis.width, -1))
 
 
 def _row_reporter(rows: int) -> Callable[[int], None]:
-    """Report now and then how many of the rows are in the normal matrix."""
+    """Return a function that counts rows and reports now and then how many are in the normal matrix."""
     what, done, last = "rows of the normal matrix", 0, time.monotonic()
     emit(Step(what, 0, rows))
 
@@ -308,7 +319,7 @@ def _row_reporter(rows: int) -> Callable[[int], None]:
 
 
 def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, share: float) -> Preconditioner:
-    """Factor the normal matrix of so many rows, a share of their moments (whose G it takes)."""
+    """Factor the normal matrix of `rows` rows, which is `share` times their moments; takes G out of `total`."""
     A, s, n = total.pop("G")[0], total["s"][0], max(float(total["n"][0]), 1e-300)
     for start in range(0, len(A), STRIP_ROWS):
         strip = A[start : start + STRIP_ROWS]
@@ -329,7 +340,7 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
 
 
 def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Preconditioner:
-    """Assign each column its factor, of n rows."""
+    """Assign a factor, of n rows, to each column."""
     penalties = problem.penalties()
     alphas, which = decades(penalties)
     # a column of a smaller penalty than its factor's: P⁻¹A is smaller by as much at most
@@ -339,14 +350,14 @@ def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Pre
 
 
 def _count_lost(P: Factor, problem: CGProblem, alpha: float, n: float) -> float:
-    """Count the directions lost to rounding: those in which A is below that of P, or of sums of blocks over n rows."""
+    """Count the directions in which A is below the rounding of P, or of sums of blocks over n rows."""
     core, m = problem.core, problem.core.width
     block_rounding = float(np.finfo(problem.basis.dtype).eps) / 2 * core.largest  # of an entry
     floor = max(P.floor, n * block_rounding**2)
     lost = floor * estimate_trace(P, m, lambda signs: signs)
     if lost < _FEW:
         return lost
-    # nothing is lost where the core is rounding alone, or penalised out of sight: K(K + least)⁻¹ leaves the rest
+    # nothing is lost where the core is rounding alone or strongly penalised; K(K + least)⁻¹ keeps the other directions
     least = max(_NOTHING * m * float(np.finfo(np.float64).eps) * core.largest, _PENALISED * alpha * m / n)
     A = core.copy(np.float64)
     A[np.diag_indices(m)] += least

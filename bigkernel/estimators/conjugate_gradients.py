@@ -23,7 +23,7 @@ from bigkernel.estimators.cg_problem import (
     precondition_by_core,
     precondition_by_sample,
 )
-from bigkernel.estimators.checks import require_labelled, require_some, require_squares
+from bigkernel.estimators.checks import require_labelled, require_some, require_squares, solving
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution, Report
 from bigkernel.estimators.fitting import skipped
 from bigkernel.events.job import Note, emit, spent
@@ -35,18 +35,18 @@ _HALVED = 0.5  # what steps between two residuals leave of the bound, unless rou
 
 @dataclass(frozen=True, eq=False)
 class CGResult:
-    """The solution of all columns, and how near it is.
+    """The solution of all columns, and how close it is.
 
     Attributes
     ----------
-    problem : that was solved
+    problem : the solved problem
     alpha : coefficients, (m, columns)
-    residual : there
-    excess : bound of what the objective is above its least value, (columns,)
-    rounded : whether rounding has ended the iteration
-    history : after each step the largest bound of the excess, relative to the objective
-    preconditioner : in words
-    jitter : in it, the largest
+    residual : at the coefficients
+    excess : bound of the objective less its least value, (columns,)
+    rounded : whether rounding ended the iteration
+    history : the largest bound of the excess after each step, relative to the objective
+    preconditioner : its description
+    jitter : the largest in it
     """
 
     problem: CGProblem
@@ -66,19 +66,19 @@ class CGResult:
 
     @property
     def stopping_error(self) -> Array:
-        """Bound of the error of predictions by stopping here, relative to their norm, (F, A)."""
-        # ‖f − f*‖² is at most the excess, but for rounding
+        """Bound of the error of predictions from stopping here, relative to their norm, (F, A)."""
+        # ‖f − f*‖² is at most the excess, apart from rounding
         excess, squares = (
             values.reshape(self.problem.shape).sum(axis=2) for values in (self.excess, self.residual.sums["squares"])
         )
         return np.asarray(np.sqrt(excess / np.maximum(squares, 1e-300)))
 
     def cancellation_error(self, inputs: Inputs) -> Array:
-        """Estimate the error of predictions, relative to their norm, where coefficients all but cancel, (F, A)."""
+        """Estimate the error of predictions from coefficients that nearly cancel, relative to their norm, (F, A)."""
         basis, sums, n = self.problem.basis, self.residual.sums, self.residual.weight
         squares = sums["squares"]
-        if self.problem.with_intercept:  # f is about its mean then, and y about a point near its own
-            shift = np.resize(inputs.shift, squares.shape)  # the targets, again and again
+        if self.problem.with_intercept:  # f is then about its mean, and y about a point near its own
+            shift = np.resize(inputs.shift, squares.shape)  # repeats the targets
             squares = np.maximum(squares - sums["e"] ** 2 / n, 0) + n * shift**2
         rounded = 8 * np.finfo(np.float64).eps * np.abs(self.alpha).sum(axis=0)
         rounded += np.finfo(basis.dtype).eps * np.linalg.norm(self.alpha, axis=0)  # of blocks, each by itself
@@ -87,14 +87,14 @@ class CGResult:
 
 
 def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], start: Array | None = None) -> CGResult:
-    """Solve for all columns, from `start` (m, columns) where it is given, else from the rows of the sub-sample.
+    """Solve for all columns, starting at `start` (m, columns) if given, else at the solution of the sub-sample.
 
-    `require_labels` refuses rows that cannot be fitted to, after the first sweep of all of them.
+    `require_labels` checks the labels of the rows after the first sweep of all of them.
 
     Raises
     ------
     DataError
-        No labelled row to train on, or targets whose squares leave float64.
+        No labelled row to train on, or targets whose squares are out of the range of float64.
     """
     stopping = problem.stopping
     P: Preconditioner | None = None
@@ -110,17 +110,19 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
         emit(Note(f"factors of the core of {problem.basis.width:,} landmarks are made"))
         with spent("preconditioner"):
             P = precondition_by_core(problem, float(np.maximum(residual.sums["n"], 1e-300).mean()))
-    # of noise each direction that is lost to rounding takes 1/n of the objective
+    # each direction that is lost to rounding holds 1/n of the objective, if it is noise
     lost = P.lost / np.maximum(residual.count, 1)
     enough = np.maximum(stopping.tol - lost, stopping.tol / 2)
-    state = start_cg(alpha, residual.values, P.solve, P.least)
+    with solving(problem.method):
+        state = start_cg(alpha, residual.values, P.solve, P.least)
     history: list[float] = []
     while True:
         steps, before = len(history), state.excess
         alpha, ritz = _iterate(problem, residual, state, P, enough, history)
-        # steps carry their residual along, which rounding takes away from that of the rows
+        # the residual that steps carry along differs from that of the rows by rounding
         residual = problem.residual(alpha)
-        state = start_cg(alpha, residual.values, P.solve, ritz)
+        with solving(problem.method):
+            state = start_cg(alpha, residual.values, P.solve, ritz)
         over = state.excess > enough * residual.least_objective
         nearer = over & (state.excess < _HALVED * before)
         if not nearer.any() or len(history) >= stopping.max_iter or len(history) == steps:
@@ -132,7 +134,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
 
 
 def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
-    """Draw a sub-sample by one sweep: its preconditioner, and the solution of its rows alone."""
+    """Draw a sub-sample by one sweep; return its preconditioner, and the solution of its rows alone."""
     with spent("preconditioner"):
         statistic = leverage_sample(problem)
     ids, weight, fold = statistic.sample(problem.sweep(statistic))
@@ -146,14 +148,14 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
 def _iterate(
     problem: CGProblem, residual: Residual, state: CGState, P: Preconditioner, enough: Array, history: list[float]
 ) -> tuple[Array, Array]:
-    """Step until every column is near enough, or stalled; a penalty whose columns are takes part in no further sweep.
+    """Step until every column has converged or stalled; a penalty whose columns all have leaves the sweeps.
 
-    Gives α (m, columns) and the smallest Ritz values (columns,), and appends the bound after each step to `history`.
+    Returns α (m, columns) and the smallest Ritz values (columns,); appends the bound after each step to `history`.
     """
     (F, A, c), stopping = problem.shape, problem.stopping
     alpha, ritz = state.alpha.copy(), state.ritz.copy()
     objective, null = residual.objective, residual.null_objective
-    columns, active = np.arange(F * A * c), np.arange(A)  # of all; those that the state has
+    columns, active = np.arange(F * A * c), np.arange(A)  # those still in the state
     while True:
         near = state.excess <= enough[columns] * np.minimum(objective, null)
         ended = near.reshape(F, -1, c).all(axis=(0, 2)) | state.stalled.reshape(F, -1, c).all(axis=(0, 2))
@@ -167,7 +169,9 @@ def _iterate(
             kept = np.arange(len(columns)).reshape(F, -1, c)[:, going].ravel()
             columns, active = columns[kept], active[going]
             state, P, objective, null = state.select(kept), P.select(kept), objective[kept], null[kept]
-        state = step_cg(state, problem.product(state.direction, active, residual), P.solve)
+        product = problem.product(state.direction, active, residual)
+        with solving(problem.method):
+            state = step_cg(state, product, P.solve)
         objective = objective - state.decrease
         history.append(float((state.excess / np.maximum(np.minimum(objective, null), 1e-300)).max()))
         progress = f"step {len(history)} of at most {stopping.max_iter}: the objective is at most {history[-1]:.1g} of"
@@ -175,7 +179,10 @@ def _iterate(
 
 
 def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) -> tuple[IterativeFit, str]:
-    """Fit one penalty to all rows, from coefficients `start` (m, c) if given; and say by how much it misses `tol`."""
+    """Fit one penalty to all rows, starting at coefficients `start` (m, c) if given.
+
+    Returns the fit, and a message if it did not reach `tol`.
+    """
 
     def require_labels(residual: Residual) -> None:
         require_labelled(float(residual.sums["rows"][0]), float(residual.sums["n"][0]))
@@ -231,7 +238,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
 
 
 def _join_reports(reports: list[Report]) -> Report:
-    """Join the reports of all sweeps: the last one, with what adds up added up."""
+    """Join the reports of all sweeps: the last one, with the sums and maxima of all."""
     counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
     figures = cast(list[dict[str, float]], reports)
     total = {name: sum(report[name] for report in figures) for name in ("flops", "bytes_read", "seconds", *counts)}

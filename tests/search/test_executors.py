@@ -248,11 +248,11 @@ def test_what_ends_a_kernel_ends_the_folds_of_those_beside_it(error, monkeypatch
         begun.append(number)
         cancelled.wait(20)
 
-    def solve(members, *others):
-        if members[0].index == 0:
+    def solve(sums, pool):
+        if sums.members[0].index == 0:
             under_way.wait(20)
             raise error("no more")
-        folds = [others[-1].submit(fold, number) for number in range(8)]
+        folds = [pool.submit(fold, number) for number in range(8)]
         folds[-1].add_done_callback(lambda _: cancelled.set())
         under_way.set()
         return [one.result() for one in folds]
