@@ -34,15 +34,16 @@ LEARNED_ROWS = 4096  # rows that transforms are fitted to before a pilot
 def plan(
     corpus: str, on_bad_rows: str, no_time: bool, on_workers: int | None, where: Where, as_json: bool, **options: Any
 ) -> None:
-    """Estimate the cost of fitting CORPUS: flops, bytes, memory of a worker, time.
+    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
 
     \b
     bigkernel plan train.corpus --landmarks 4000
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
-    The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
-    rows, and is abandoned after some seconds. Solves are not included. Nothing is written.
+    The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
+    up after some seconds. It is told with a range; solves come on top. A fit of few rows is run whole and timed.
+    Nothing is written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -71,10 +72,10 @@ def plan(
         figures = {name: value for name, value in figures.items() if value not in (None, [])}
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        say(
-            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s,\n"
-            "excluding solves and depending on other load on the machine"
-        )
+        source = f"a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s, excluding solves,"
+        if not estimate.pilot_rows:
+            source = "the fit itself, which has too few rows for a pilot,"
+        say(f"time estimated from {source}\nand depending on other load on the machine")
 
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
         "expected_seconds": estimate.seconds,
         "least_seconds": estimate.least,
         "most_seconds": estimate.most,
-        "pilot_rows": estimate.pilot_rows,
+        "pilot_rows": estimate.pilot_rows or None,  # None: the job was run
         "pilot_seconds": estimate.pilot_seconds,
     }
 
