@@ -34,16 +34,16 @@ LEARNED_ROWS = 4096  # rows that transforms are fitted to before a pilot
 def plan(
     corpus: str, on_bad_rows: str, no_time: bool, on_workers: int | None, where: Where, as_json: bool, **options: Any
 ) -> None:
-    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
+    """Estimate the cost of fitting CORPUS: flops, bytes, memory of a worker, time.
 
     \b
     bigkernel plan train.corpus --landmarks 4000
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
-    The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
-    up after some seconds. It is told with a range; solves come on top. A fit of few rows is run whole and timed.
-    Nothing is written.
+    The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
+    rows, and is abandoned after some seconds. Solves are not included. A fit of few rows is run whole. Nothing is
+    written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
