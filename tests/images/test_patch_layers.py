@@ -58,7 +58,7 @@ def test_features_of_patches_are_what_the_oracle_says(rng, shape, first, count, 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("patch", [2, 3, 5, 7])
+@pytest.mark.parametrize("patch", [2, 7])
 def test_an_image_of_one_colour_has_no_features(dtype, patch):
     row_map = ConvolutionalNystroem(COLOURED, patch_size=patch, n_landmarks=5, random_state=0).fit(X)._row_map()
     colours = np.random.default_rng(1).uniform(-1, 1, size=(60, 3))  # their means over a patch are rounded

@@ -1,5 +1,6 @@
 """What Prometheus reads: figures of the boards, counters that never fall, labels that stay few; the table and the board
-of Grafana name what there is."""
+of Grafana name what there is.
+"""
 
 import builtins
 import gc

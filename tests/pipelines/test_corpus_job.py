@@ -1,6 +1,5 @@
 """The batch job `corpus`: from originals to errors, gone on with to the same bits, and told by a YAML file."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,15 +59,6 @@ def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done)
     assert [line["rows"] for line in results["fits"]] == [1200, 1897, 3000]
 
 
-def test_pictures_tables_and_pages_are_left(done):
-    run, results = done
-    for name in ("rows.png", "landmarks.png", "confusion.png", "errors.csv", "fits.csv", "report.html"):
-        assert (run / "results" / name).stat().st_size > 200
-    assert "error on test digits" not in (run / "results" / "errors.csv").read_text()
-    assert (run / "report.html").is_file()
-    assert np.sum(results["confusion"]) == 597
-
-
 @pytest.mark.slow
 def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch):
     run, updated, update = tmp_path / "run", [], MomentStatistic.update
@@ -122,27 +112,6 @@ def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_cou
     assert "lack" in call(*given, "--run", tmp_path / "r", code=3).stderr
     results = results_of(*given, "--steps", "1", "--run", tmp_path / "s")
     assert results["errors"][-1]["error_40"] < 20
-
-
-@pytest.mark.slow
-def test_classes_with_names_and_rows_without_labels_are_counted_as_they_are(done, tmp_path):
-    run, results = done
-    train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
-    for name, corpus in (("train", train), ("test", test)):
-        info = replace(corpus.info, classes=tuple("qrstuvwxyz"))
-        with CorpusWriter(tmp_path / name, n_features=64, dtype=np.uint8, columns={"y": np.int64}, info=info) as writer:
-            writer.append(x=corpus.array("x")[:], y=corpus.column("y"))
-            if name == "test":
-                writer.append(x=corpus.array("x")[:50], y=np.full(50, -1))
-    given = ("--corpus", tmp_path / "train", "--test", tmp_path / "test", "--landmarks", "60", "--steps", "1")
-    named = results_of("corpus", *given, "--sigma", "0.35", "--run", tmp_path / "r")
-    assert named["errors"][-1]["error_60"] == pytest.approx(results["errors"][-1]["error_60"], abs=3)
-    assert np.sum(named["confusion"]) == 597
-
-
-def test_fewer_rows_than_originals_are_the_first_of_them(tmp_path):
-    results = results_of(*SMALL[:1], "--rows", "700", *SMALL[3:], "--run", tmp_path / "r")
-    assert results["fits"][-1]["rows"] == 700
 
 
 def test_a_dry_run_tells_and_makes_nothing(tmp_path):

@@ -21,7 +21,7 @@ from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
 from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
 from pipelines.shared import domain_sweeps, pictures
-from pipelines.shared.experiments import Report, mean_and_error
+from pipelines.shared.experiments import Report
 from pipelines.shared.timed_sweeps import digits_corpus
 
 N_SOURCE, N_TARGET = 70, 60
@@ -96,17 +96,6 @@ def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(set
 def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
     options = ["--part", part, "--data", tmp_path, "--out", tmp_path / "out", "--quick"]
     assert missing in call("domains", *options, code=3).stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", METHODS)
-def test_every_method_recognises_generated_digits_of_the_other_set(sets, key):
-    task = task_of(*sets, COPIES if METHODS[key].needs_styles else MOMENTS, 0)
-    assert METHODS[key].takes(task)
-    fit = Draws(task, 40).fit(METHODS[key], 0)
-    assert fit.predicted.shape == (N_TARGET,)
-    assert fit.accuracy == 100 * np.mean(fit.predicted == task.target_labels)
-    assert fit.accuracy > 30
 
 
 @pytest.mark.parametrize("key", METHODS)
@@ -204,11 +193,6 @@ def test_the_verdict_compares_with_the_larger_of_two_standard_errors():
     assert not replace(found, draws_error=26.0).holds
 
 
-def test_a_figure_that_no_draw_changes_has_no_error():
-    assert mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
-    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data, tmp_path):
@@ -292,12 +276,3 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp
         result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "announced_bytes": job.announced_bytes()}
     domain_sweeps.show(result, "1,200 rows")
     assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5
-
-
-def test_the_last_domain_has_no_labels_at_scale(tmp_path):
-    corpus = digits_corpus(tmp_path, tmp_path, 400, quiet=True, chunk_rows=100)
-    rows = domain_sweeps.domained(corpus)
-    domain, y = rows.column("domain"), rows.column("y")
-    assert np.bincount(domain).tolist() == [100] * 4
-    assert (y[domain == 3] == -1).all()
-    assert (y[domain < 3] >= 0).all()

@@ -7,7 +7,7 @@ from pipeline_runs import results_of
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from pipelines.mercer import cases, digits
+from pipelines.mercer import cases
 
 DENSE = {
     "linear": reference.linear,
@@ -44,10 +44,3 @@ def test_the_command_tells_theory_and_digits_agree(tmp_path):
         assert (record["negative_percent"] > 0) == (record["theory"] == "not PDS")
     for name in ("spectra.png", "kernels.csv", "report.html"):
         assert (tmp_path / name).stat().st_size > 100
-
-
-def test_the_digit_pair_is_taken_where_it_is(data_dir):
-    X, source = digits(data_dir)
-    assert X.shape == (3800, 256)
-    assert "USPS" in source
-    np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1)

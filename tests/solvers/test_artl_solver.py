@@ -50,7 +50,7 @@ def run(weight, rounds, sharpness=4.0, **settings):
 
 
 @pytest.mark.parametrize("weight", [np.ones(N_S + N_T), WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("rounds", [0, 1, 5])
+@pytest.mark.parametrize("rounds", [0, 5])
 def test_values_and_entropies_are_those_of_the_dense_form(weight, rounds):
     values, entropies = run(weight, rounds)
     K = B @ np.linalg.pinv(CORE) @ B.T
@@ -58,15 +58,6 @@ def test_values_and_entropies_are_those_of_the_dense_form(weight, rounds):
     expected, told = dense.adapted(K, L, LABEL, weight, **SETTINGS, sharpness=4.0, rounds=rounds)
     assert_allclose(values, expected, atol=1e-8)
     assert_allclose(entropies, [entropy for _, entropy in told], rtol=1e-8)
-
-
-def test_without_discrepancy_and_manifold_it_is_ridge_on_the_source():
-    values, _ = run(WEIGHT, 0, mmd=0.0, manifold=0.0)
-    w, Phi = WEIGHT[:N_S], PHI[:N_S]
-    W = np.linalg.solve(
-        (Phi * w[:, None]).T @ Phi + 0.1 * np.eye(Phi.shape[1]), (Phi * w[:, None]).T @ np.eye(3)[LABEL]
-    )
-    assert_allclose(values, PHI @ W, atol=1e-9)
 
 
 def test_the_balance_divides_the_discrepancy_between_domains_and_classes():

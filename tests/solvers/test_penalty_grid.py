@@ -111,13 +111,10 @@ def test_a_fit_without_error_has_none_and_not_less():
     assert found.max() < 1e-9
 
 
-@pytest.mark.parametrize("constant", [0.0, 0.1, 1 / 3, -1e9])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
-def test_constant_targets_have_no_spread_at_all(constant, weight):
-    assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
-
-
-def test_what_hardly_varies_still_does():
+def test_constant_targets_have_no_spread_at_all_and_those_that_hardly_vary_have_theirs(weight):
+    for constant in (0.0, 1 / 3, -1e9):
+        assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
     target = 10 + 1e-3 * rng.normal(size=(N, 1))
     assert_allclose(total_spread(moments_of(PHI, target)), N * target.var(), rtol=1e-6)
 
@@ -195,7 +192,7 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     assert_array_equal(candidates(moments, penalties[6:7], known=known, shared=True)[0][0], found[6])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made_moments_negative(seed):
     draw, r = np.random.default_rng(seed), 6
     basis, _ = np.linalg.qr(draw.normal(size=(r, r)))

@@ -75,14 +75,6 @@ def test_the_order_of_a_merge_does_not_matter(some, others):
     assert_array_equal(a["row"], accumulated(20, some)["row"], "a merge changed what it was given")
 
 
-def test_one_sweep_gives_the_confusion_of_the_plain_score_too():
-    rows = as_rows(X, Y)
-    total = sweep(rows, statistic(5)).total
-    assert_array_equal(
-        total["confusion"], sweep(rows, ScoreStatistic(PREDICTOR, Targets(C, np.arange(C)))).total["confusion"]
-    )
-
-
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_every_executor_keeps_the_same_bits(executor, small_steps):
     rows, wanted = as_rows(X, Y), oracle(9)

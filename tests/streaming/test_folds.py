@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 
 import dask.array as da
 import numpy as np
@@ -73,7 +72,7 @@ def test_some_folds_are_numbered_anew_and_the_others_are_trained_on():
     assert SomeFolds(ColumnFolds(4), (2, 0)).count == 2
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.float64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint32, np.float64])
 def test_groups_are_numbers_whatever_their_dtype(dtype):
     groups = np.array([0, 1, 5, 100, 5])
     found = folds_of(HashFolds(5, by="group"), 5, group=groups.astype(dtype))
@@ -81,9 +80,7 @@ def test_groups_are_numbers_whatever_their_dtype(dtype):
     assert found[2] == found[4]
 
 
-@pytest.mark.parametrize("stride", [1, 2, 8, 60_000, 2**20])
-@pytest.mark.parametrize("count", [2, 5, 10])
-@pytest.mark.parametrize("seed", [0, 1, 12345])
+@pytest.mark.parametrize("stride, count, seed", [(1, 2, 0), (2, 5, 1), (8, 10, 12345), (60_000, 5, 0), (2**20, 2, 1)])
 def test_folds_are_balanced_for_groups_of_any_stride(stride, count, seed):
     n = 20_000
     found = folds_of(HashFolds(count, seed, "group"), n, group=np.arange(n) * stride)
@@ -129,13 +126,6 @@ def test_groups_are_needed_where_they_are_asked_for():
 # ---------------------------------------------------------------- by a column
 
 
-def test_given_folds_are_taken_as_they_are():
-    fold = np.array([2, -1, 0, 1, 2], np.int8)
-    found = folds_of(ColumnFolds(3), 5, fold=fold)
-    assert found.dtype == np.int64
-    assert_array_equal(found, fold)
-
-
 def test_domains_are_left_out_in_turn_and_others_never():
     folds = DomainFolds(np.array([3, 7, 20]))
     assert folds.count == 3
@@ -143,14 +133,6 @@ def test_domains_are_left_out_in_turn_and_others_never():
     assert_array_equal(found, [2, 0, 1, -1, -1, -1])
     with pytest.raises(DataError, match=r"domain: the folds are domains.*no column of domains"):
         folds_of(folds, 6)
-
-
-@pytest.mark.parametrize(
-    "folds", [HashFolds(4, 3), HashFolds(4, 3, "group"), ColumnFolds(4), DomainFolds(np.arange(4))]
-)
-def test_folds_travel_as_plain_data(folds):
-    columns = {name: np.arange(20) % 4 for name in ("group", "fold", "domain")}
-    assert_array_equal(folds_of(pickle.loads(pickle.dumps(folds)), 20, **columns), folds_of(folds, 20, **columns))
 
 
 # ---------------------------------------------------------------- in the moments

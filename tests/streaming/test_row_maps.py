@@ -51,7 +51,7 @@ def test_unit_norm_holds_for_rows_of_any_size(dtype, size, rng):
     assert_allclose(np.linalg.norm(mapped(x, UnitNorm(), dtype=dtype).astype(float), axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("stored", ["u1", "i1", ">i2", "f2", "?", ">f4", "<f8", "i8"])
+@pytest.mark.parametrize("stored", ["u1", ">i2", "f2", "?", ">f4", "i8"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_stored_numbers_are_cast_exactly_and_left_unchanged(stored, dtype, rng):
     x = rng.integers(0, 2, (30, D)).astype(stored)

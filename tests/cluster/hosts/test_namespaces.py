@@ -1,5 +1,6 @@
 """Two hosts with addresses of their own, in network namespaces on a bridge, everything encrypted: the bits of one
-process, also when a host is cut off in the middle."""
+process, also when a host is cut off in the middle.
+"""
 
 from __future__ import annotations
 

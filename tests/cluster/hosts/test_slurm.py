@@ -1,5 +1,6 @@
 """SLURM for real, of one node: cluster/slurm/job.sbatch and `kind: slurm` give the bits of this process; requeued jobs
-go on where they were."""
+go on where they were.
+"""
 
 import hashlib
 import os
