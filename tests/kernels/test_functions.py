@@ -6,7 +6,6 @@ import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import pairwise
 
 from bigkernel.errors import ConfigError, DataError
@@ -272,19 +271,3 @@ def test_stored_bytes_give_the_same_kernel_as_numbers(kernel, oracle, rng):
     before = X.copy()
     assert_allclose(kernel(X, Z), oracle(X, Z), rtol=1e-9, atol=1e-7)
     assert_array_equal(X, before)
-
-
-class Dummy(BaseEstimator):
-    """An estimator with a kernel, and nothing else."""
-
-    def __init__(self, kernel=None):
-        self.kernel = kernel
-
-
-@pytest.mark.parametrize("kernel", [kernel for kernel, _ in CASES.values()] + [Gaussian(np.array([1.0, 2.0]))], ids=str)
-def test_an_estimator_is_cloned_with_a_kernel_of_its_own(kernel):
-    original = Dummy(kernel)
-    copy = clone(original)
-    assert copy.kernel is not kernel
-    assert repr(copy.kernel) == repr(kernel)
-    assert {name for name in original.get_params() if "__" in name} == {f"kernel__{n}" for n in kernel.get_params()}

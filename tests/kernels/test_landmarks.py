@@ -34,10 +34,10 @@ def test_blocks_of_proposals_follow_the_law_of_one_draw_after_another(proposals)
     kernel, draws = Gaussian(1.0), np.random.RandomState(proposals)
     law = oracle.pivot_law(kernel(few), 2)
     counts = dict.fromkeys(permutations(range(4), 2), 0)
-    for _ in range(1500):
+    for _ in range(600):
         counts[tuple(map(int, rp_cholesky(kernel, few, 2, draws, proposals=proposals)))] += 1
     orders = list(counts)
-    assert chisquare([counts[order] for order in orders], [1500 * law[order] for order in orders]).pvalue > 1e-3
+    assert chisquare([counts[order] for order in orders], [600 * law[order] for order in orders]).pvalue > 1e-3
 
 
 def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
@@ -47,14 +47,6 @@ def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
     met = [len(np.unique(where[rp_cholesky(Gaussian(4.0), rows, 20, draw)])) for draw in draws]
     by_chance = [len(np.unique(where[draw.permutation(1000)[:20]])) for draw in draws]
     assert np.mean(met) > 3.7 > 2.8 > np.mean(by_chance)
-
-
-def test_a_draw_is_of_different_rows_and_the_same_for_the_same_state():
-    drawn, again = (rp_cholesky(KERNEL, X, 25, np.random.RandomState(3)) for _ in range(2))
-    assert_array_equal(drawn, again)
-    assert len(np.unique(drawn)) == 25
-    assert drawn.min() >= 0
-    assert drawn.max() < N
 
 
 def test_rows_that_repeat_are_drawn_once():

@@ -118,14 +118,6 @@ def test_a_small_negative_part_is_found_in_spite_of_rounding(n):
     assert_allclose(found.negative_mass, 1e-6 / np.abs(np.linalg.eigvalsh(indefinite)).sum(), rtol=1e-6)
 
 
-def test_the_squared_distance_with_its_sign_turned_is_not_positive():
-    X = rows(20, 3)
-    found = check_positive_definite(lambda A, B: -((A[:, None] - B[None]) ** 2).sum(axis=2), X)
-    assert not found.positive_definite
-    # trace 0, one negative eigenvalue as large as all others together
-    assert_allclose(found.negative_mass, 0.5, rtol=1e-9)
-
-
 @pytest.mark.parametrize("K, asymmetry", [([[2, 1], [0, 2]], 0.5), ([[2, -4], [4, 2]], 2.0)])
 def test_an_asymmetric_matrix_is_not_positive_though_no_eigenvalue_is_negative(K, asymmetry):
     found = of_matrix(K)()

@@ -28,6 +28,7 @@ def done(tmp_path_factory):
     return run, results_of(*SMALL, "--run", run)
 
 
+@pytest.mark.slow
 def test_the_last_fit_is_that_of_all_rows_at_once(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
@@ -43,6 +44,7 @@ def test_the_last_fit_is_that_of_all_rows_at_once(done):
     assert model.alpha == "gcv"
 
 
+@pytest.mark.slow
 def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
@@ -81,6 +83,7 @@ def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch
     assert bits(run) == bits(done[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_another_job(done):
     run, _ = done
     assert "holds a run already; resume it" in call(*SMALL, "--run", run, code=3).stderr

@@ -2,16 +2,13 @@
 
 import csv
 import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
-from sklearn.cluster import KMeans
 
-from bigkernel.errors import CollapsedLabelsWarning
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
@@ -19,7 +16,7 @@ from pipelines.domains import pair as domains_pair
 from pipelines.domains import rotated as domains_rotated
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
-from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
+from pipelines.domains.methods import METHODS, SOURCE, Draws, Fit, Method
 from pipelines.shared import domain_sweeps, pictures
 from pipelines.shared.experiments import Report
 from pipelines.shared.timed_sweeps import digits_corpus
@@ -109,34 +106,6 @@ def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets, key):
     with domains_methods.guarded():
         found = [method.fit(given, Z, method.setting)(task.target) for given in (task, other)]
     np.testing.assert_array_equal(*found)
-
-
-def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_seconds_count(sets, monkeypatch):
-    task = task_of(*sets, BARE, 0)
-    monkeypatch.setattr(domains_methods, "timed", lambda f, *args: (f(*args), 10.0))
-    drawn = Draws(task, 12)
-    for knows, rows in ((SOURCE, task.source), (TARGET, task.rows)):
-        Z, seconds = drawn.landmarks(knows, 5)
-        np.testing.assert_allclose(Z, KMeans(12, n_init=1, random_state=5).fit(rows).cluster_centers_)
-        assert seconds == 10.0
-        assert drawn.landmarks(knows, 5)[0] is Z
-    assert drawn.fit(METHODS["krr"], 5).seconds == 20.0
-    assert drawn.fit(METHODS["1-nn"], 5).seconds == 10.0
-
-
-def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets):
-    def collapsing(task, Z, setting):
-        warnings.warn("flat", CollapsedLabelsWarning, stacklevel=1)
-        return lambda rows: np.zeros(len(rows), int)
-
-    def warning(task, Z, setting):
-        warnings.warn("else", UserWarning, stacklevel=1)
-        return lambda rows: np.zeros(len(rows), int)
-
-    drawn = Draws(task_of(*sets, BARE, 0), 12)
-    assert drawn.fit(Method("", SOURCE, collapsing), 0).collapsed
-    with pytest.warns(UserWarning, match="else"):
-        assert not drawn.fit(Method("", SOURCE, warning), 0).collapsed
 
 
 def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(sets, monkeypatch):

@@ -1,6 +1,7 @@
 """The layout of `pipelines/`: experiments stand beside one another, on `pipelines.shared` and on bigkernel alone."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ MODULES = {
 }
 
 
+@cache
 def imports(path):
     """Dotted names of everything that a module imports, wherever in its text; of `from a import b` both a and a.b."""
     found = set()

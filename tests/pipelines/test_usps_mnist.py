@@ -19,7 +19,7 @@ from pipelines.usps_mnist import choice as usps_mnist_choice
 from pipelines.usps_mnist import command as usps_mnist
 from pipelines.usps_mnist import fits as usps_mnist_fits
 from pipelines.usps_mnist import page as usps_mnist_page
-from pipelines.usps_mnist.fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
+from pipelines.usps_mnist.fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 N_SOURCE, N_TARGET = 150, 170
@@ -126,25 +126,6 @@ def test_lr_rr_and_krr_are_those_of_dense_algebra(small):
     assert krr == percent(small, oracle.predict(X), oracle.predict(small.target))
 
 
-def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(small, monkeypatch):
-    kinds = []
-    original = usps_mnist_fits.choose_landmarks
-
-    def slow(*args):
-        kinds.append(args[2:])
-        return original(*args)
-
-    monkeypatch.setattr(usps_mnist_fits, "choose_landmarks", slow)
-    monkeypatch.setattr(usps_mnist_fits, "timed", lambda f, *args: (f(*args), 10.0))
-    draws, after = Draws(small, [0, 1]), []
-    settings = [Setting("all", KMEANS, 20), Setting("landmarks", KMEANS, 20)]
-    for _ in range(2):
-        found = draws.fits(settings, lambda: after.append(1))
-        assert [[fit.seconds for fit in found[setting]] for setting in settings] == [[20.0, 20.0]] * 2
-    assert kinds == [(KMEANS, 20, 0), (KMEANS, 20, 1)]
-    assert len(after) == 8
-
-
 def test_folds_hold_out_every_row_once_and_keep_proportions(small):
     parts = usps_mnist_choice.folds(small.source_labels, 3)
     assert len(parts) == 5
@@ -189,22 +170,6 @@ def test_what_is_chosen_does_not_depend_on_target_labels(small, tmp_path):
     assert max(row["cv"] for row in chosen[0] if row["method"] == "KRR") == pytest.approx(
         max(float(row["accuracy"]) for row in csv.DictReader(io.StringIO(grid[0])) if row["method"] == "KRR")
     )
-
-
-def made_fits(m, target, sssl_seconds):
-    fits = {name: [Fit(100.0, 34.85, 0.2)] for name in ("LR", "RR", "KRR")}
-    fits["SSSL_N"] = [Fit(95.0, 45.0, seconds) for seconds in (2.0, 3.0, 900.0)]
-    for setting in usps_mnist_fits.table_settings(m):
-        fits[setting] = [Fit(95.0, target + shift, sssl_seconds) for shift in (-1.0, 1.0)]
-    return fits
-
-
-def test_the_page_says_when_a_requirement_is_missed(tmp_path, capsys):
-    usps_mnist_page.as_printed(Report(tmp_path, "", ""), made_fits(400, 40.0, 0.5), 400)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "No form of SSSL_m here reaches both of the 94.81 and 42.33 %" in text
-    assert "6.0 (“eq. 8”) and 6.0 (“all”) times as fast" in text
-    assert "29 is required, which “eq. 8” and “all” missed" in text
 
 
 @pytest.mark.slow

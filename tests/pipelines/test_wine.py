@@ -11,11 +11,9 @@ from sklearn.kernel_ridge import KernelRidge
 from threadpoolctl import threadpool_limits
 
 from bigkernel.data.readers import open_source
-from pipelines.shared.experiments import Report
 from pipelines.wine import command as wine
 from pipelines.wine import page as wine_page
 from pipelines.wine.formula import gauss_kernel, krr_predict
-from pipelines.wine.page import Run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,12 +47,6 @@ def split(table):
     """One of its random splits."""
     X, y = table[:, :11], table[:, 11]
     return wine.standardised(X, y, *wine.random_splits(len(X), 1, 5)[0])
-
-
-def made(method, mse, seconds=1.0, split=0):
-    """A run with errors of one's choice; 0.7 where nothing is said."""
-    errors = dict.fromkeys(("train", "apart", "test", "constant"), 0.7)
-    return Run(method, split, {**errors, **mse}, 0.9, 4408, 490, seconds, 1600 if "m =" in method else None)
 
 
 def test_zscore_is_matlabs():
@@ -112,25 +104,14 @@ def test_the_methods_are_the_seeds(split):
     assert list(wine.nystrom([30, 1600], 0)) == ["Nyström, m = 30", "Nyström, m = 1,600"]
 
 
-def test_whether_an_error_is_the_printed_one_is_computed(tmp_path):
-    report = Report(tmp_path, "t", "s", quiet=True)
-    # the reference's: 0.716 ± 0.004 and 0.735 ± 0.037; 0.718 ± 0.004 and 0.719 ± 0.039; 0.590 ± 0.004 and 0.663 ± 0.032
-    given = {"LR": (0.7195, 0.697), "RR": (0.7225, 0.759), "KRR": (0.5861, 0.632)}
-    wine_page.as_printed(report, [made(m, {"train": a, "apart": b}) for m, (a, b) in given.items()])
-    assert [record["within"] for record in report.results["as_printed"]] == [True, False, False, False, True, True]
-    page = report.page.html()
-    assert "3 of 6 errors lie within" in page
-    assert "these do not: LR on test rows, RR on training rows, RR on test rows." in page
-
-
 def test_the_pipeline_prints_one_json_object_and_writes_its_files(directory, table, tmp_path):
     out = tmp_path / "out"
     counts = ["--landmarks", 90, "--landmarks", 30]
-    results = results_of("wine", "--data", directory, "--out", out, "--repeats", 3, *counts)
+    results = results_of("wine", "--data", directory, "--out", out, "--repeats", 2, *counts)
     assert json.loads((out / "results.json").read_text()) == results
     # linear regression by least squares, on the same splits
     X, y, found = table[:, :11], table[:, 11], []
-    for train, test in wine.random_splits(len(X), 3, 0):
+    for train, test in wine.random_splits(len(X), 2, 0):
         a, b, c, d = (wine.zscore(part) for part in (X[train], y[train], X[test], y[test]))
         beta = np.linalg.lstsq(a, b, rcond=None)[0]
         found.append([np.mean((a @ beta - b) ** 2), np.mean((c @ beta - d) ** 2)])

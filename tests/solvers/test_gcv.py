@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV
+from bigkernel import Gaussian, KernelRidge, Ridge, SweepSearchCV
 from bigkernel.errors import ConfigError
 from bigkernel.solvers.gcv import Spectral, best_alpha, best_alpha_exact, of_system
 from bigkernel.solvers.ridge import RidgeSystem
@@ -132,16 +132,6 @@ def test_ridge_takes_the_alpha_of_least_dense_gcv(fit_intercept):
     model = Ridge("gcv", fit_intercept=fit_intercept).fit(wide, Y)
     assert_least(lambda alpha: dense(linear_hat(wide, alpha, fit_intercept), Y), model.alpha_, 1e-4, 1e6)
     assert_allclose(model.predict(wide), Ridge(model.alpha_, fit_intercept=fit_intercept).fit(wide, Y).predict(wide))
-
-
-def test_classes_are_judged_by_their_one_hot_targets():
-    labels = np.array(["a", "b", "c"])[np.digitize(y, [2.5, 3.5])]
-    hot = (labels[:, None] == np.unique(labels)) * 1.0
-    for settings in ({"landmarks": Z}, {}):
-        model = KernelRidgeClassifier(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, labels)
-        assert_allclose(
-            model.alpha_, KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, hot).alpha_, rtol=1e-6
-        )
 
 
 @pytest.mark.parametrize(

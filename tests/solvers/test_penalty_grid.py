@@ -15,7 +15,6 @@ from bigkernel.solvers.penalty_grid import (
     candidates,
     squared_errors,
     sssl_coordinates,
-    summed,
     total_spread,
 )
 from bigkernel.solvers.ridge import RoundingEstimate
@@ -141,14 +140,6 @@ def test_reducing_moments_is_reducing_rows(coordinates, rows):
         assert_allclose(getattr(found, name), wanted, rtol=1e-8, atol=1e-8 * np.max(np.abs(wanted)), err_msg=name)
     if not (coordinates.whitening is None and coordinates.basis is None):
         assert_array_equal(found.G, found.G.T)
-
-
-def test_reduced_parts_add_up():
-    coordinates = Coordinates(whiten(CORE))
-    parts = [moments_of(B[part], Y[part]) for part in np.array_split(np.arange(N), 4)]
-    whole, together = coordinates.reduce(moments_of(B, Y)), summed([coordinates.reduce(part) for part in parts])
-    for name in ("rows", "n", "G", "C", "s", "t", "q"):
-        assert_allclose(getattr(together, name), getattr(whole, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("s", [1, 4, 12, 40])

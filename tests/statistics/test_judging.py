@@ -83,14 +83,6 @@ def test_every_executor_keeps_the_same_bits(executor, small_steps):
     assert_array_equal(total["margin"], wanted[3])
 
 
-@pytest.mark.cluster
-def test_workers_of_a_cluster_keep_the_same_bits(make_corpus, client, small_steps, tmp_path):
-    corpus = make_corpus(X.astype(np.float32), y=Y.astype(np.int64), classes=tuple(range(C)))
-    total = sweep(as_rows(corpus), statistic(9), client=client, run=tmp_path / "run").total
-    assert_array_equal(total["row"], oracle(9)[0])
-    assert_array_equal(total["margin"], oracle(9)[3])
-
-
 def test_rows_of_weight_zero_are_never_the_worst():
     weight = np.ones(N)
     weight[oracle(10)[0]] = 0

@@ -203,13 +203,6 @@ def test_merging_is_a_commutative_monoid():
     assert_moments(Moments.of(ab_c), reference.moments(B, NUMBERS, WEIGHT))
 
 
-def test_a_chunk_without_rows_adds_nothing():
-    for unlabelled in ("drop", "keep"):
-        statistic = MomentStatistic(FEATURES, Targets(2), unlabelled)
-        total = accumulate(statistic, X[:0], NUMBERS[:0], WEIGHT[:0])
-        assert all(np.array_equal(values, statistic.zero()[name]) for name, values in total.items())
-
-
 @pytest.mark.parametrize("unlabelled", ["drop", "keep"])
 def test_the_announced_bytes_are_those_that_are_held(unlabelled):
     statistic = MomentStatistic(FEATURES, Targets(2), unlabelled)

@@ -163,14 +163,3 @@ def test_moments_of_each_fold_are_those_of_its_rows(cuts, block_rows, count, unl
         for name, wanted in dense.items():
             assert_allclose(getattr(found, name), wanted, rtol=1e-11, atol=1e-11, err_msg=name)
         assert found.rows == (there if weight is None else there & (weight > 0)).sum()
-
-
-def test_folds_add_up_to_the_moments_without_them():
-    X, y, Z = rng.normal(size=(80, 3)), rng.integers(0, 3, 80), rng.normal(size=(6, 3))
-    features, targets = LandmarkMap(Gaussian(1.0), Z, np.dtype(np.float64)), Targets(3, np.arange(3))
-    whole = accumulate(MomentStatistic(features, targets), X, y=y, cuts=(30,))
-    apart = accumulate(MomentStatistic(features, targets, folds=HashFolds(4)), X, y=y, cuts=(30,))
-    for name, values in whole.items():
-        assert apart[name].shape[0] == 5
-        assert_allclose(apart[name].sum(axis=0), values[0], rtol=1e-12, err_msg=name)
-    assert apart["rows"][-1] == 0  # every row is tested by some fold
