@@ -18,7 +18,6 @@ from bigkernel.images.checks import image_shape_of
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import map_costs
-from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm
 
 ROWS = 200
 SHAPES = [(16, 16), (8, 8), (5, 9), (1, 7), (3, 1)]
@@ -89,29 +88,6 @@ def test_oriented_strokes_are_what_the_oracle_says(rng, shape, options, dtype):
     for image, features in zip(x, found, strict=True):
         wanted = orientation_features(image.reshape(shape).astype(float), **options)
         assert_allclose(features**2, wanted**2, atol=1e-8 if dtype == np.float64 else 1e-6)
-
-
-@every_dtype
-@pytest.mark.parametrize(
-    "row_map",
-    [
-        MomentNormalise(16, 16),
-        Orientations(16, 16),
-        patches(16, 16),
-        Scale(0.3),
-        UnitNorm(),
-        Standardize(np.linspace(0, 1, 256), np.linspace(1, 2, 256)),
-    ],
-    ids=lambda row_map: row_map.name,
-)
-def test_what_a_row_gives_depends_on_no_other_row(images, rng, row_map, dtype):
-    # sorted by class, as the files of digits are: a map that looks across rows would tell the labels
-    x = images[np.argsort(np.arange(ROWS) % 10, kind="stable")].astype(dtype)
-    whole = row_map.apply(x.copy())
-    order = rng.permutation(ROWS)
-    assert_array_equal(row_map.apply(x[order]), whole[order])
-    x[1::2] = rng.uniform(size=x[1::2].shape)
-    assert_array_equal(row_map.apply(x.copy())[::2], whole[::2])
 
 
 @every_map

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 from pipeline_runs import call, results_of
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
-from bigkernel.data.corpus import CorpusWriter
 from bigkernel.data.zarr_arrays import digest
 from bigkernel.statistics.moments import MomentStatistic
 from pipelines.corpus.job import growing
@@ -100,21 +99,6 @@ def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     assert not (tmp_path / "r" / "train.corpus").exists()
     assert "fitted as it is" in call("corpus", *own, "--rows", "2000", "--run", tmp_path / "s", code=8).stderr
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
-
-
-@pytest.mark.slow
-def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_count(done, tmp_path):
-    run, _ = done
-    train, test = open_corpus(run / "train.corpus"), run / "originals" / "test.corpus"
-    order, y = np.argsort(train.column("y"), kind="stable"), train.column("y")
-    with CorpusWriter(
-        tmp_path / "c", n_features=64, dtype=np.uint8, columns={"y": np.int64}, info=train.info
-    ) as writer:
-        writer.append(x=train.array("x")[:][order], y=y[order])
-    given = ("corpus", "--corpus", tmp_path / "c", "--test", test, "--landmarks", "40")
-    assert "lack" in call(*given, "--run", tmp_path / "r", code=3).stderr
-    results = results_of(*given, "--steps", "1", "--run", tmp_path / "s")
-    assert results["errors"][-1]["error_40"] < 20
 
 
 def test_a_dry_run_tells_and_makes_nothing(tmp_path):

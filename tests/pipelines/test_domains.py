@@ -11,12 +11,11 @@ from scipy.io import savemat
 
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
-from pipelines.domains import page as domains_page
 from pipelines.domains import pair as domains_pair
 from pipelines.domains import rotated as domains_rotated
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
-from pipelines.domains.methods import METHODS, SOURCE, Draws, Fit, Method
+from pipelines.domains.methods import METHODS, SOURCE, Draws, Method
 from pipelines.shared import domain_sweeps, pictures
 from pipelines.shared.experiments import Report
 from pipelines.shared.timed_sweeps import digits_corpus
@@ -137,29 +136,6 @@ def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
     assert set(found[0]) == set(some)
     for key, chosen in found[0].items():
         assert chosen.setting in domains_pair.grid_of(METHODS[key], 2)
-
-
-def fits_of(right, seconds):
-    found = []
-    for one in right:
-        predicted = np.where(one, 1, 0)
-        found.append(Fit(100 * float(predicted.mean()), seconds, False, predicted))
-    return found
-
-
-def test_the_verdict_compares_with_the_larger_of_two_standard_errors():
-    labels = np.ones(8, int)
-    exact = fits_of([[True, True, False, False, False, False, False, False]], 3.0)
-    answer = fits_of([[True] * 7 + [False], [True] * 5 + [False] * 3], 1.0)
-    found = domains_page.verdict("a → b", exact, answer, labels)
-    assert (found.exact, found.answer, found.difference) == (25.0, 75.0, 50.0)
-    assert found.draws_error == pytest.approx(12.5)
-    # gains of the images: 0 0 1 1 1 ½ ½ 0
-    assert found.images_error == pytest.approx(100 * np.std([0, 0, 1, 1, 1, 0.5, 0.5, 0], ddof=1) / np.sqrt(8))
-    assert found.errors == pytest.approx(50 / max(found.draws_error, found.images_error))
-    assert found.holds
-    assert not replace(found, answer_seconds=3.5).holds
-    assert not replace(found, draws_error=26.0).holds
 
 
 @pytest.mark.slow

@@ -126,15 +126,6 @@ def test_lr_rr_and_krr_are_those_of_dense_algebra(small):
     assert krr == percent(small, oracle.predict(X), oracle.predict(small.target))
 
 
-def test_folds_hold_out_every_row_once_and_keep_proportions(small):
-    parts = usps_mnist_choice.folds(small.source_labels, 3)
-    assert len(parts) == 5
-    np.testing.assert_array_equal(np.sort(np.concatenate([h for _, h in parts])), np.arange(N_SOURCE))
-    for train, held_out in parts:
-        assert not set(train) & set(held_out)
-        assert np.bincount(small.source_labels[held_out]).tolist() == [3] * 10
-
-
 def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_rows(small):
     X, y = small.source, small.source_labels
     parts = usps_mnist_choice.folds(y, 0)

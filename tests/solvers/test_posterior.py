@@ -214,15 +214,6 @@ def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
     assert_allclose(factorize(np.zeros((4, 4)), 0.5).solve(C), 2 * C, rtol=1e-15)
 
 
-def test_a_factor_leaves_its_matrix_as_it_was():
-    for rank in (4, 9):
-        G = problem(rank)
-        before = G.copy()
-        factorize(G, 0.0)
-        factorize(G, 1.0)
-        assert_array_equal(G, before)
-
-
 # ---------------------------------------------------------------- rows of a chunk
 
 

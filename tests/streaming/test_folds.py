@@ -80,27 +80,6 @@ def test_groups_are_numbers_whatever_their_dtype(dtype):
     assert found[2] == found[4]
 
 
-@pytest.mark.parametrize("stride, count, seed", [(1, 2, 0), (2, 5, 1), (8, 10, 12345), (60_000, 5, 0), (2**20, 2, 1)])
-def test_folds_are_balanced_for_groups_of_any_stride(stride, count, seed):
-    n = 20_000
-    found = folds_of(HashFolds(count, seed, "group"), n, group=np.arange(n) * stride)
-    sizes = np.bincount(found, minlength=count)
-    assert len(sizes) == count
-    # five standard deviations of a fair draw
-    assert np.abs(sizes - n / count).max() < 5 * np.sqrt(n / count)
-
-
-@pytest.mark.parametrize("a, b", [(0, 1), (0, -1), (1, 2**32), (5, 7)])
-def test_seeds_give_unrelated_folds_and_neighbours_too(a, b):
-    n, count = 40_000, 5
-    first, second = (folds_of(HashFolds(count, seed), n) for seed in (a, b))
-    for left, right in ((first, second), (first[:-1], first[1:]), (first[:-2], second[2:])):
-        pairs = np.bincount(left * count + right, minlength=count**2)
-        expected = len(left) / count**2
-        # chi-squared of 24 degrees of freedom: 60 has a probability of 1e-4
-        assert ((pairs - expected) ** 2 / expected).sum() < 60
-
-
 def test_a_fold_is_the_same_in_every_chunking_of_every_kind_of_input(make_corpus):
     n = 103
     X, group = rng.normal(size=(n, 3)), rng.integers(0, 40, n)

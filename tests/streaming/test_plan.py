@@ -86,28 +86,6 @@ def test_the_message_says_what_is_needed_and_what_there_is():
         assert part in text
 
 
-@example(chunk_rows=5000, room=10_100, partial=1, work=9996)
-@given(
-    chunk_rows=st.integers(2, 5000),
-    room=st.integers(10_000, 4_000_000),
-    partial=st.integers(1, 10**5),
-    work=st.integers(1, 10**6),
-)
-def test_the_chunk_that_is_advised_fits(chunk_rows, room, partial, work):
-    footprint, n_features, base = Footprint(1.0, partial, work), 100, 1000
-    steps = plan((0, chunk_rows), n_features, 8, footprint)
-    try:
-        steps.check(base + room, base)
-    except PlanTooLargeError as error:
-        advice = re.search(r"chunks of at most ([\d,]+) rows would fit", str(error))
-        if advice:
-            rows = int(advice[1].replace(",", ""))
-            assert 1 <= rows < chunk_rows
-            plan((0, rows), n_features, 8, footprint).check(base + room, base)
-    else:
-        assert steps.task_bytes <= room
-
-
 @example(n_rows=24_000, chunk_rows=8000, share=0.6, partial=81_000)  # more segments: a deeper tree of merges
 @given(
     n_rows=st.integers(1, 300_000),
