@@ -1,9 +1,9 @@
-"""bigkernel: kernel methods on data larger than memory, on a Dask cluster.
+"""Kernel methods on data larger than memory, on a Dask cluster.
 
 Rows stream through a feature map into additive statistics, in one sweep over the workers; the small m×m problems are
 solved locally; the model streams back over the rows to predict.
 
-Public names are listed in `__init__.pyi` and load when they are first asked for (scientific Python's SPEC 1).
+Public names are listed in `__init__.pyi` and loaded on first access (scientific Python's SPEC 1).
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""`python -m bigkernel`: the command line, for an interpreter that is named by its path."""
+"""Run the command line as `python -m bigkernel`."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import sys
 from bigkernel.cli import main
 
 if __name__ == "__main__":
-    sys.argv[0] = "bigkernel"  # for help, and for the command that a run keeps
+    sys.argv[0] = "bigkernel"  # shown in help, and in the command that a run records
     main(prog_name="bigkernel")

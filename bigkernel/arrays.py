@@ -1,4 +1,4 @@
-"""The types of arrays, whose dtype is told by docstrings and checked where they enter, and of what picks from them."""
+"""Types of arrays and of their indexes; dtypes are documented in docstrings and checked at the public functions."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 DType = np.dtype[Any]  # float32 or float64
-Index = slice | Array  # some of the rows, or of the columns
+Index = slice | Array  # indexes some of the rows or columns
 
 # X: NumPy, SciPy and zarr arrays, pandas and Polars frames, Dask collections, a Corpus, Rows, lists; examined when read
 RowsLike = object

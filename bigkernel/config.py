@@ -1,8 +1,8 @@
-"""Settings, checked once and handed on as plain frozen data.
+"""Settings, validated once and passed on as frozen data.
 
-They live under the `bigkernel:` key of Dask's configuration (`bigkernel.yaml` beside this file holds the defaults, and
-each key's meaning), so `dask.config.set`, a file in `~/.config/dask` and `DASK_BIGKERNEL__…` variables all work. Only
-that subtree is read. Dask lets unknown keys and wrong types pass; `settings()` does not.
+They live under the `bigkernel:` key of Dask's configuration (`bigkernel.yaml` beside this file holds the defaults and
+describes each key), so `dask.config.set`, a file in `~/.config/dask` and `DASK_BIGKERNEL__…` variables all work. Only
+that subtree is read. Dask accepts unknown keys and wrong types; `settings()` does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError
 _DEFAULTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bigkernel.yaml").read_text())
 dask.config.update_defaults(_DEFAULTS)
 
-# key: (least, most)
+# key: (minimum, maximum)
 _RANGES: dict[str, tuple[int, int]] = {
     "segment_rows": (1, 2**40),
     "min_segments": (1, 2**20),
@@ -37,7 +37,7 @@ _RANGES: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in force, every value of its type and in its range. See `bigkernel.yaml` for what each one means."""
+    """Validated settings; `bigkernel.yaml` describes each one."""
 
     segment_rows: int
     min_segments: int
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def reserved_bytes(self) -> int:
-        """What a worker process is given at least, beside its tasks: `worker_base_bytes` above the default; else 0."""
+        """Least memory of a worker process beside its tasks: `worker_base_bytes` if above the default, else 0."""
         default: int = _DEFAULTS["bigkernel"]["worker-base-bytes"]
         return self.worker_base_bytes if self.worker_base_bytes > default else 0
 
@@ -75,7 +75,7 @@ def settings(**overrides: int | None) -> Settings:
     values.update({key: value for key, value in overrides.items() if value is not None})
     known = [field.name for field in fields(Settings)]
     if unknown := sorted(set(values) - set(known)):
-        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {', '.join(known)}")
+        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; expected one of {', '.join(known)}")
     for key, (least, most) in _RANGES.items():
         value = values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

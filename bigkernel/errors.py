@@ -1,20 +1,20 @@
-"""Every error that bigkernel raises on purpose, in one tree.
+"""All errors that bigkernel raises on purpose, in one tree.
 
 Each message says what was found, what was expected and what to do. `exit_code` is what the command line returns for it
-(0 success, 1 an error that is not ours, 2 wrong usage, 75 interrupted but resumable).
+(0 success, 1 any other error, 2 wrong usage, 75 interrupted but resumable).
 """
 
 from __future__ import annotations
 
 
 class BigKernelError(Exception):
-    """Root of the tree: `except BigKernelError` catches whatever bigkernel reports."""
+    """Base class of all errors that bigkernel raises."""
 
     exit_code = 1
 
 
 class DataError(BigKernelError, ValueError):
-    """The rows, labels or files given cannot be used; names the array and the row, line or byte."""
+    """The rows, labels or files cannot be used; names the array and the row, line or byte."""
 
     exit_code = 3
 
@@ -24,11 +24,11 @@ class ChunkCorruptError(DataError):
 
 
 class ChunkMissingError(DataError):
-    """A chunk that should be stored is not there; names the array and the chunk."""
+    """A chunk that should be stored is missing; names the array and the chunk."""
 
 
 class PlanTooLargeError(BigKernelError, ValueError):
-    """The job cannot fit in the memory that it was given; says which landmarks, chunk or dtype would."""
+    """The job does not fit in its memory; names landmarks, chunks or a dtype that would fit."""
 
     exit_code = 4
 
@@ -40,23 +40,23 @@ class ResumeMismatchError(BigKernelError):
 
 
 class RunLockedError(BigKernelError):
-    """Another driver, alive, works in this run directory; names its host and process."""
+    """Another running driver works in this run directory; names its host and process."""
 
     exit_code = 9
 
 
 class StalledError(BigKernelError):
-    """A bounded wait ran out, or the cluster was lost; carries what was waited for and for how many seconds."""
+    """A bounded wait ran out, or the cluster was lost; names what was waited for and for how many seconds."""
 
     exit_code = 6
 
 
 class TaskAbandonedError(StalledError):
-    """A task ended one worker process after another and was given up; names its rows and what the workers said."""
+    """A task was given up after ending several worker processes; names its rows and the workers' logs."""
 
 
 class ModelRejectedError(BigKernelError, ValueError):
-    """A model file is damaged, of an unknown format or not to be trusted."""
+    """A model file is damaged, of an unknown format or not trusted."""
 
     exit_code = 7
 
@@ -68,23 +68,23 @@ class ConfigError(BigKernelError, ValueError):
 
 
 class RankDeficiencyWarning(UserWarning):
-    """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m.
+    """The m×m core is numerically rank deficient; the minimum-norm solution is returned.
 
-    Or the rows give fewer landmarks than were asked for.
+    Names rank and m. Also raised if the rows give fewer landmarks than requested.
     """
 
 
 class AccuracyWarning(UserWarning):
-    """Predictions may differ from those of least squares in float64 by more than 1e-3 of their norm; names how far."""
+    """Predictions may differ from those of least squares in float64 by over 1e-3 of their norm; gives the error."""
 
 
 class CollapsedLabelsWarning(UserWarning):
-    """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""
+    """Pseudo-labels of the unlabelled rows became flat or of one class; an earlier round is kept."""
 
 
 class DifferentBlasWarning(UserWarning):
-    """The driver cannot solve with the BLAS that a run began with; names threads and libraries, then and now."""
+    """The driver's BLAS differs from the one that began the run; names threads and libraries of both."""
 
 
 class BestAtEdgeWarning(UserWarning):
-    """The best candidate of a search lies at an end of its grid; names the parameter, the side and what to add."""
+    """The best candidate of a search lies at an end of its grid; names the parameter, the side and values to add."""

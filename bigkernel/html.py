@@ -1,6 +1,6 @@
-"""Figures for people: one way each in words, and small tables and grey pictures as HTML for notebooks.
+"""Formatting for people: figures as text, and small tables and grey images as HTML for notebooks.
 
-Text from outside is escaped, and its control characters are shown as letters. Where there is no figure, – stands.
+External text is escaped and its control characters are shown as escape sequences. Missing figures are shown as –.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from bigkernel.arrays import Array
 
 MOST_IMAGES = 40
-MOST_BYTES = 65_536  # of base64 text, all images of a message together
+MOST_BYTES = 65_536  # base64 text of all images in a message
 MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
-_MOST_LETTERS = 300  # of one cell
+_MOST_LETTERS = 300  # most letters of a cell
 _CELL = 'style="text-align:left;padding:1px 8px 1px 0;vertical-align:top"'
 _PICTURE = 'style="height:48px;image-rendering:pixelated;border:1px solid #8888"'
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in at most two units: "0.4 ms", "40 ms", "4.2 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days"."""
+    """Format a time span in at most two units: "0.4 ms", "40 ms", "4.2 s", "42 s", "3 min 20 s", "2 h 05 min"."""
     if seconds is None:
         return MISSING
     if seconds < 0.0995:
@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
 
 
 def measured(value: float | None, unit: str) -> str:
-    """A quantity to three digits, with a power of a thousand before its unit: "121 GFLOP/s", "2.15 GB"."""
+    """Format a quantity with three digits and a metric prefix: "121 GFLOP/s", "2.15 GB"."""
     if value is None:
         return MISSING
     power = 0
@@ -56,17 +56,17 @@ def measured(value: float | None, unit: str) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: "630 MB", "2.15 GB"."""
+    """Format a number of bytes: "630 MB", "2.15 GB"."""
     return measured(count, "B")
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    """ "52 %"; – of nothing."""
+    """Format a share as "52 %"; – if there is none."""
     return f"{100 * part / whole:,.0f} %" if whole > 0 else MISSING
 
 
 def readable(name: str, value: Any) -> str:
-    """A figure for people, with the unit that its name ends in; kernels as they are called."""
+    """Format a figure for people, with the unit that its name ends in; kernels by name."""
     if value is None:
         return MISSING
     if isinstance(value, Mapping) and "name" in value:  # a kernel
@@ -88,7 +88,7 @@ def readable(name: str, value: Any) -> str:
 
 
 def table(title: str, figures: Mapping[str, Any]) -> str:
-    """Return a table of names and values; what is empty is left out."""
+    """Return a table of names and values without empty ones."""
     lines = "".join(
         f"<tr><th {_CELL}>{escaped(name.replace('_', ' '))}</th><td {_CELL}>{escaped(readable(name, value))}</td></tr>"
         for name, value in figures.items()
@@ -106,7 +106,7 @@ def columns(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return content, HTML itself, that a click shows."""
+    """Return HTML content that unfolds on a click."""
     return f"<details><summary>{escaped(summary.replace('_', ' '))}</summary>{content}</details>"
 
 
@@ -122,14 +122,14 @@ def pictures(shape: Sequence[int], images: Iterable[bytes], labels: Iterable[obj
 
 
 def escaped(value: object) -> str:
-    """Return the letters of a text, none of which is markup or obeyed."""
+    """Escape markup and control characters in a text."""
     text = str(value)
     text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}… ({len(text):,} letters)"
     return html.escape("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
 
 
 def _png(image: bytes, height: int, width: int) -> bytes:
-    """Return a grey image, 0 black, as a PNG file."""
+    """Encode a grey image, 0 black, as PNG."""
     # every line begins with the number of its filter: 0, none
     lines = b"".join(b"\0" + image[row * width : (row + 1) * width] for row in range(height))
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
@@ -140,10 +140,10 @@ def _png(image: bytes, height: int, width: int) -> bytes:
 
 
 def pack(images: Array) -> dict[str, Any]:
-    """Return images (k, h, w) as plain data of at most 64 kB: {"shape": [h, w], "data": [base64 of h·w bytes, …]}.
+    """Encode images (k, h, w) as plain data of at most 64 kB: {"shape": [h, w], "data": [base64 of h·w bytes, …]}.
 
-    Each is stretched from its least to its largest value over 0 … 255. What does not fit is made smaller: sides by
-    whole factors, means of their pixels; beyond 40 images none are taken.
+    Each is stretched from its minimum and maximum to 0 … 255. Larger images are reduced by whole factors, with means of
+    their pixels; more than 40 images are never taken.
     """
     images = np.asarray(images, np.float64)[:MOST_IMAGES]
     k, h, w = images.shape
@@ -151,7 +151,7 @@ def pack(images: Array) -> dict[str, Any]:
     while k * 4 * -(-(-(-h // factor) * -(-w // factor)) // 3) > MOST_BYTES:
         factor += 1
     if factor > 1:
-        # the last pixels stand in for those that a whole number of squares would need
+        # repeat the last pixels to fill whole squares
         images = np.pad(images, ((0, 0), (0, -h % factor), (0, -w % factor)), mode="edge")
         images = images.reshape(k, -(-h // factor), factor, -(-w // factor), factor).mean(axis=(2, 4))
     levels = grey(images)
@@ -162,7 +162,7 @@ def pack(images: Array) -> dict[str, Any]:
 
 
 def grey(images: Array) -> NDArray[np.uint8]:
-    """Stretch every image (k, h, w) from its least to its largest value over 0 … 255."""
+    """Stretch every image (k, h, w) from its minimum and maximum to 0 … 255."""
     images = np.asarray(images, np.float64)
     low = images.min(axis=(1, 2), keepdims=True)
     spread = images.max(axis=(1, 2), keepdims=True) - low

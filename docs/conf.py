@@ -21,6 +21,7 @@ extensions = [
     "numpydoc",
     "myst_parser",
     "command_pages",
+    "message_pages",
 ]
 templates_path = ["_templates"]
 nitpicky = True
@@ -32,12 +33,13 @@ highlight_language = "text"
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_block"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # an included README begins at the level that suits it alone
+suppress_warnings = ["myst.header"]  # an included README begins at a level of its own
 
 # the API reference
 autosummary_generate = True
 autodoc_typehints = "none"  # types and shapes stand in the text
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False  # the class template lists methods
 numpydoc_attributes_as_param_list = True
 numpydoc_validation_checks = {"GL06", "GL07", "GL09", "PR05"}  # unknown sections, their order, deprecations, types
@@ -58,59 +60,26 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }
-_SINGLE_PAGES = ("index", "getting-started", "choosing-an-estimator", "command-line", "methods", "gallery")
-html_sidebars: dict[str, list[str]] = {page: [] for page in _SINGLE_PAGES}
+_PAGES_WITHOUT_SIDEBAR = ("index", "getting-started", "choosing-an-estimator", "command-line", "methods", "gallery")
+html_sidebars: dict[str, list[str]] = {page: [] for page in _PAGES_WITHOUT_SIDEBAR}
 copyright = "the bigkernel developers, BSD-3 licence"
 
 
-# what packages of bigkernel ask of estimators and kernels, and users do not
-_PROTOCOLS = {
-    *(
-        "adopt",
-        "adopt_descent",
-        "basis",
-        "check_parameters",
-        "coordinates",
-        "descent",
-        "exact",
-        "has_witness",
-        "hides",
-        "n_landmarks",
-        "penalty",
-        "plan_solver",
-        "predicted_from",
-        "score_totals",
-        "sweep",
-        "tells_by_formula",
-        "tells_candidates",
-        "training",
-        "turns",
-        "whitens",
-        "widest",
-    ),
-    *(
-        "bind",
-        "described",
-        "fill",
-        "finish",
-        "fingerprint",
-        "kinked",
-        "leaves",
-        "parts",
-        "precomputed",
-        "prepared_bytes",
-    ),
-    *("resolve", "widths"),
+# public methods that other packages of bigkernel call, and users do not
+_INTERNAL = {
+    *("adopt", "check_parameters", "given_kernel", "plan_solver", "read_search", "score_totals", "widest"),
+    *("bind", "described", "fill", "finish", "fingerprint", "kinked", "leaves", "parts", "precomputed"),
+    *("prepared_bytes", "resolve", "widths"),
 }
 
 
 def _is_left_out(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out methods that packages ask for, and those that scikit-learn documents, such as `set_fit_request`."""
+    """Leave out internal methods, and those that scikit-learn documents, such as `set_fit_request`."""
     function = inspect.unwrap(member.fget if isinstance(member, property) else member) if callable(member) else member
     module = getattr(function, "__module__", None) or "bigkernel"
-    return True if what == "class" and (name in _PROTOCOLS or not module.startswith("bigkernel")) else None
+    return True if what == "class" and (name in _INTERNAL or not module.startswith("bigkernel")) else None
 
 
 def setup(app: Any) -> None:
-    """Register what autodoc asks."""
+    """Connect the filter of members to autodoc."""
     app.connect("autodoc-skip-member", _is_left_out)

@@ -1,1 +1,1 @@
-"""Whole jobs, from data to a report page: `python -m pipelines NAME`, from the checkout (not in the wheel)."""
+"""Whole jobs, from data to a report page: `python -m pipelines NAME` in a checkout (not part of the wheel)."""

@@ -1,4 +1,4 @@
-"""`python -m pipelines`: one table of pipelines, each a module that is imported when it is asked for."""
+"""`python -m pipelines`: a table of pipelines, whose modules are imported on demand."""
 
 import importlib
 import sys
@@ -7,23 +7,23 @@ import click
 
 # name: (module below `pipelines` with a command of that name, one line of help)
 PIPELINES: dict[str, tuple[str, str]] = {
-    "digits": ("digits.command", "The main job: SSSL and KRR on 200,000 digits, with a report page."),
-    "wine": ("wine.command", "White wine: linear, ridge and kernel ridge regression beside printed numbers."),
-    "usps-mnist": ("usps_mnist.command", "From USPS to MNIST digits: SSSL, exact and Nyström, beside printed numbers."),
-    "domains": ("domains.command", "Domain generalization: from one set of digits to another, all methods."),
-    "representer": ("representer", "The representer theorem: seven points, polynomials, a kernel and its band."),
-    "mercer": ("mercer", "Which kernels are positive definite on digits."),
-    "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
-    "labels": ("labels.command", "Few labels and many rows without one: five ways to learn, errors against labels."),
-    "deform": ("deform", "A corpus of deformed copies of images, of any size."),
-    "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
-    "scaling": ("scaling.command", "Scaling: one worker and two, and what a segment costs a scheduler."),
-    "bench": ("bench.command", "Benchmarks: ratios to other ways of doing the same, in one run."),
+    "digits": ("digits.command", "Fit SSSL and KRR to 200,000 digits (the main job)."),
+    "wine": ("wine.command", "Fit linear, ridge and kernel ridge regression to white wine."),
+    "usps-mnist": ("usps_mnist.command", "Fit SSSL, exact and Nyström, from USPS to MNIST digits."),
+    "domains": ("domains.command", "Recognise digits of one set after learning from another."),
+    "representer": ("representer", "Fit seven points with polynomials and with kernels."),
+    "mercer": ("mercer", "Test which kernels are positive definite on digits."),
+    "landmarks": ("landmark_choice", "Compare choices of landmarks."),
+    "labels": ("labels.command", "Learn from few labels and many unlabelled rows."),
+    "deform": ("deform", "Write a corpus of images and deformed copies of them."),
+    "corpus": ("corpus.command", "Make and fit a digit corpus of any size; resumable."),
+    "scaling": ("scaling.command", "Measure how fits scale with workers."),
+    "bench": ("bench.command", "Measure speed, memory and reproducibility."),
 }
 
 
 class _Table(click.Group):
-    """A group whose commands are those of `PIPELINES`; a `BigKernelError` is one line and its exit code."""
+    """Group of the commands in `PIPELINES`; a `BigKernelError` is shown as one line and sets the exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PIPELINES)
@@ -32,9 +32,9 @@ class _Table(click.Group):
         if cmd_name not in PIPELINES:
             return None
         module = importlib.import_module(f"pipelines.{PIPELINES[cmd_name][0]}")
-        found = getattr(module, cmd_name.replace("-", "_"))
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # from the table, so that no pipeline is imported for this page
@@ -51,7 +51,7 @@ class _Table(click.Group):
             click.echo("interrupted", err=True)
             leave(INTERRUPTED)
         except Exception as error:
-            # not imported here: `--help` need not wait for it
+            # imported late, to keep `--help` fast
             ours = sys.modules.get("bigkernel.errors")
             if ours is None or not isinstance(error, ours.BigKernelError):
                 raise
@@ -61,9 +61,9 @@ class _Table(click.Group):
 
 @click.group(cls=_Table, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Whole jobs with bigkernel, from data to a report page.
+    """Run whole jobs with bigkernel, from data to a report page.
 
-    `python -m pipelines NAME --help` teaches what a pipeline does, takes and writes.
+    `python -m pipelines NAME --help` describes what a pipeline does, reads and writes.
     """
 
 

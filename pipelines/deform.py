@@ -1,4 +1,4 @@
-"""`python -m pipelines deform`: a corpus of deformed copies of the images of another."""
+"""`python -m pipelines deform`: a corpus of images with deformed copies of them."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ KINDS = {"elastic": ELASTIC, "restyled": RESTYLED}
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--rows", required=True, type=click.IntRange(1), help="Of the corpus, the originals among them.")
+@click.option("--rows", required=True, type=click.IntRange(1), help="Rows of the corpus, including the originals.")
 @click.option("--kind", type=click.Choice(list(KINDS)), default="elastic", show_default=True, help="See below.")
 @click.option(
     "--strength", default=1.0, show_default=True, type=click.FloatRange(0, 28), help="Factor of the displacement."

@@ -1,4 +1,4 @@
-"""`python -m pipelines landmarks`: choices of landmarks by trace error, accuracy and seconds, against their number.
+"""`python -m pipelines landmarks`: landmark choices by trace error, accuracy and seconds, against their number.
 
 Two sets of rows: digits of two domains, and a mixture of four clusters of which the smallest has one row in a thousand,
 where uniform draws miss what matters. Shapes: n rows, d features, m landmarks.
@@ -35,9 +35,9 @@ FEATURES, APART, WIDE = 5, 6.0, 0.5  # of the mixture: d, the distance of its ce
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows to fit, rows to judge by, and the kernel and penalty of the classifier."""
+    """Training and test rows, and the kernel and penalty of the classifier."""
 
-    name: str  # of files and headings
+    name: str  # name of files and headings
     title: str
     X: Array  # (n, d), (n,), (n,)
     y: Array
@@ -47,15 +47,15 @@ class Problem:
     kernel: Kernel
     alpha: float
     counts: tuple[int, ...]  # numbers of landmarks, rising
-    measure: str  # what the accuracy is called
+    measure: str  # name of the accuracy
 
     def accuracy(self, guess: Array) -> float:
-        """In %; the mean over classes, so that a small cluster counts as much as a large one."""
+        """Return the accuracy in %; the mean over classes, so that a small cluster counts as much as a large one."""
         return 100 * float(balanced_accuracy_score(self.truth, guess))
 
 
 def digits(data: Path, seed: int, counts: tuple[int, ...]) -> Problem:
-    """USPS and MNIST digits of unit norm as two domains, a quarter to judge by; scikit-learn's where there are none."""
+    """Return USPS and MNIST digits of unit norm as two domains, a quarter for testing, or scikit-learn's digits."""
     try:
         usps, usps_labels, mnist, mnist_labels = digit_pair(data)
         X, y = np.concatenate([usps, mnist]), np.concatenate([usps_labels, mnist_labels])
@@ -71,7 +71,7 @@ def digits(data: Path, seed: int, counts: tuple[int, ...]) -> Problem:
 
 
 def mixture(rows: int, seed: int, counts: tuple[int, ...]) -> Problem:
-    """Four Gaussian clusters of very different sizes, their number the class and the domain; judged on 250 of each."""
+    """Return four Gaussian clusters of very different sizes, numbered as class and domain; 250 of each for testing."""
     rng = np.random.RandomState(seed)
     sizes = np.maximum(1, np.round(np.array(SHARES) * rows).astype(int))
     centres = APART / np.sqrt(2) * np.eye(len(SHARES), FEATURES)
@@ -87,7 +87,7 @@ def mixture(rows: int, seed: int, counts: tuple[int, ...]) -> Problem:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fit: tr(K − K̂)/tr(K) in % (None for random features), accuracy in %, seconds of the fit with its choice."""
+    """One fit: tr(K − K̂)/tr(K) in % (None for random features), accuracy in %, seconds of the fit and its choice."""
 
     trace_error: float | None
     accuracy: float
@@ -95,7 +95,7 @@ class Trial:
 
 
 def trial(problem: Problem, choice: str, count: int, draw: int) -> Trial:
-    """Fit with `count` landmarks of a choice, and judge it."""
+    """Fit with `count` landmarks of a choice, and evaluate."""
     rows = as_rows(problem.X, problem.y, domain=problem.domain)
     model = KernelRidgeClassifier(problem.kernel, problem.alpha, n_landmarks=count, landmarks=choice, random_state=draw)
     _, seconds = timed(model.fit, rows)
@@ -105,7 +105,7 @@ def trial(problem: Problem, choice: str, count: int, draw: int) -> Trial:
 
 
 def record(choice: str, count: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Means over the draws with their standard errors, and the median of the seconds."""
+    """Return means over the draws with their standard errors, and the median of the seconds."""
 
     def mean(key: str, values: Sequence[float]) -> dict[str, float | None]:
         middle, error = mean_and_error(values)
@@ -122,17 +122,17 @@ def record(choice: str, count: int, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def compared(problem: Problem, draws: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """A record for every choice and number of landmarks; choices take turns, so that their seconds compare."""
+    """Return a record for every choice and number of landmarks; choices take turns so that their times compare."""
     for count in problem.counts:
         trials: dict[str, list[Trial]] = {choice: [] for choice in CHOICES}
         for draw in draws:
             for choice in CHOICES:
                 trials[choice].append(trial(problem, choice, count, draw))
-        yield from (record(choice, count, found) for choice, found in trials.items())
+        yield from (record(choice, count, results) for choice, results in trials.items())
 
 
 def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
-    """A line a choice: few landmarks, and many."""
+    """Return a line for each choice: few landmarks, and many."""
     columns = [Column("choice", "choice", left=True)]
     for count, key in ((few, "few"), (many, "many")):
         columns += [
@@ -143,28 +143,30 @@ def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
     for choice in CHOICES:
         line: dict[str, Any] = {"choice": choice}
         for count, key in ((few, "few"), (many, "many")):
-            found = next(one for one in records if one["choice"] == choice and one["m"] == count)
-            line |= {f"{key}_{name}": value for name, value in found.items() if name not in ("choice", "m")}
+            entry = next(one for one in records if one["choice"] == choice and one["m"] == count)
+            line |= {f"{key}_{name}": value for name, value in entry.items() if name not in ("choice", "m")}
         lines.append(line)
     return Table([*columns, Column("many_seconds", "s", ".2f")], lines)
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(1000, 1_000_000), default=10_000, show_default=True, help="Of the mixture.")
-@click.option("--quick", is_flag=True, help="Fewer rows and landmarks: some seconds a draw.")
+@click.option(
+    "--rows", type=click.IntRange(1000, 1_000_000), default=10_000, show_default=True, help="Rows of the mixture."
+)
+@click.option("--quick", is_flag=True, help="Use fewer rows and landmarks: some seconds a draw.")
 @options("landmarks", repeats=10, repeats_help="Draws of the landmarks.")
 def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: Path, as_json: bool) -> None:
-    """Choices of landmarks: trace error, accuracy and seconds.
+    """Compare choices of landmarks by trace error, accuracy and seconds.
 
     \b
-    1. Takes the USPS-MNIST digits, and a mixture of clusters of 90, 9, 0.9 and 0.1 %
-       of the rows.
-    2. Fits KernelRidgeClassifier with every choice of landmarks and more and more of
-       them, --repeats times each: uniform, balanced over domains, centres of k-means
-       (of all rows, and of every domain), randomly pivoted Cholesky; and with as many
-       orthogonal random features.
-    3. Shows tr(K − K̂)/tr(K), the accuracy on other rows, and the seconds of a fit with
-       its choice.
+    1. Takes the USPS-MNIST digits, and a mixture of clusters with 90, 9, 0.9
+       and 0.1 % of the rows.
+    2. Fits KernelRidgeClassifier with every choice and growing numbers of
+       landmarks, --repeats times each: uniform, balanced over domains, centres
+       of k-means (of all rows, and of every domain), randomly pivoted Cholesky;
+       and with as many orthogonal random features.
+    3. Shows tr(K − K̂)/tr(K), the accuracy on test rows, and the seconds of a
+       fit including the choice.
 
     \b
     python -m pipelines landmarks
@@ -176,20 +178,20 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
     problems = [digits(data, seed, of_digits), mixture(min(rows, 2000) if quick else rows, seed, of_mixture)]
     draws = range(seed, seed + repeats)
     report = Report(out, "Choices of landmarks", f"{repeats} draws of each", quiet=as_json)
-    found: dict[str, list[dict[str, Any]]] = {problem.name: [] for problem in problems}
+    records: dict[str, list[dict[str, Any]]] = {problem.name: [] for problem in problems}
     steps = sum(len(problem.counts) for problem in problems) * len(CHOICES)
     with bar("fits", enabled=not as_json) as update:
         for problem in problems:
             for one in compared(problem, draws):
-                found[problem.name].append(one)
-                update(sum(map(len, found.values())), steps)
+                records[problem.name].append(one)
+                update(sum(map(len, records.values())), steps)
     report.page.text(
         "K̂ is the kernel that m landmarks make of K (Nyström). A choice is good where tr(K − K̂)/tr(K) is small; a "
         "classifier needs less. Seconds are of the fit with its choice, the median of the draws.",
         "“Balanced” choices are told the domain of every row: of the mixture its cluster, which no other choice knows.",
     )
     for problem in problems:
-        _show(report, problem, found[problem.name], repeats)
+        _show(report, problem, records[problem.name], repeats)
     facts: dict[str, Any] = {}
     for problem in problems:
         n, d = problem.X.shape
@@ -197,7 +199,7 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
             f"{problem.name}, data": f"{problem.title}: {n:,} rows of {d} features; judged on {len(problem.new):,}",
             f"{problem.name}, model": f"KernelRidgeClassifier, {problem.kernel}, α {problem.alpha:g}",
         }
-    everything = {f"{name}_all": records for name, records in found.items()}
+    everything = {f"{name}_all": lines for name, lines in records.items()}
     report.finish({**facts, "draws": repeats, "seed": seed}, **everything)
 
 
@@ -224,7 +226,7 @@ def _show(report: Report, problem: Problem, records: list[dict[str, Any]], repea
             x_label="m, number of landmarks or random features",
             y_label=label,
             x_log=True,
-            y_log=max(known) > 20 * min(known) > 0,  # an axis of fewer decades would have no numbers
+            y_log=max(known) > 20 * min(known) > 0,  # an axis spanning fewer decades would have no tick labels
             x_ticks=problem.counts,
             height=4.2,
             caption=f"{problem.title[0].upper() + problem.title[1:]}: {label}, against the number of landmarks"

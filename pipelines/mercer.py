@@ -27,16 +27,16 @@ from pipelines.shared.page import Column, Table
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel of the table, what theory says of it, and whether its spectrum is drawn."""
+    """A kernel of the table, its theoretical property, and whether its spectrum is plotted."""
 
     name: str
     kernel: Callable[[Array, Array], Any]
     theory: str
-    drawn: bool = False
+    plotted: bool = False
 
 
 def cases() -> list[Case]:
-    """The kernels of the reference, those of ours beside them, and the Gaussian as the reference prints it."""
+    """Return the kernels of the reference, ours beside them, and the Gaussian as the reference prints it."""
     printed = lambda X, Z: np.exp(-cdist(X, Z) / (2 * 0.31**2))  # noqa: E731
     return [
         Case("linear", Linear(), "PDS", True),
@@ -55,7 +55,7 @@ def cases() -> list[Case]:
 
 
 def digits(data: Path) -> tuple[Array, str]:
-    """Digits (n, d), of unit norm, and what they are: the USPS–MNIST pair, or scikit-learn's where that is missing."""
+    """Return digits (n, d) of unit norm and their name: the USPS–MNIST pair, or scikit-learn's if it is missing."""
     try:
         usps, _, mnist, _ = digit_pair(data)
     except DataError:
@@ -64,7 +64,7 @@ def digits(data: Path) -> tuple[Array, str]:
 
 
 def record(case: Case, spectra: list[GramSpectrum]) -> dict[str, Any]:
-    """A line of the table: the extremes over the draws."""
+    """Return a line of the table: the extremes over the draws."""
     scaled = [one.eigenvalues[-1] / np.abs(one.eigenvalues).max() for one in spectra]
     return {
         "kernel": case.name,
@@ -91,16 +91,16 @@ COLUMNS = (
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(2, 5000), default=1000, show_default=True, help="Digits of a Gram matrix.")
+@click.option("--rows", type=click.IntRange(2, 5000), default=1000, show_default=True, help="Digits in a Gram matrix.")
 @options("mercer", repeats=3, repeats_help="Draws of the digits.")
 def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: bool) -> None:
-    """Eigenvalues of Gram matrices on real digits: which kernels are PDS.
+    """Compute eigenvalues of Gram matrices on real digits, to see which kernels are PDS.
 
     \b
     1. Draws --rows digits, --repeats times, each digit of unit norm.
-    2. Computes the spectrum of every kernel of the printed reference (“Fast Domain
-       Generalization with Kernel Methods”, part 1) and of ours with
-       bigkernel.check_positive_definite, and tells which are PDS.
+    2. Computes the spectrum of every kernel of the printed reference (“Fast
+       Domain Generalization with Kernel Methods”, part 1) and of ours with
+       bigkernel.check_positive_definite, and shows which are PDS.
 
     \b
     python -m pipelines mercer
@@ -114,20 +114,20 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     rng = np.random.default_rng(seed)
     draws = [rng.permutation(len(X))[:rows] for _ in range(repeats)]
     report = Report(out, "Positive definite or not", f"{rows:,} digits a draw, {repeats} draws", quiet=as_json)
-    records, drawn = [], []
+    records, lines = [], []
     with steps("eigenvalues", len(cases()), quiet=as_json) as after:
         for case in cases():
             spectra = [check_positive_definite(case.kernel, X[ids]) for ids in draws]
             records.append(record(case, spectra))
-            if case.drawn:
-                drawn.append(_spectrum(case.name, spectra[0]))
+            if case.plotted:
+                lines.append(_spectrum(case.name, spectra[0]))
             after()
-    _kernels(report, records, drawn, rows)
+    _kernels(report, records, lines, rows)
     report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed})
 
 
-def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], rows: int) -> None:
-    """Write the table of the kernels and the picture of their spectra."""
+def _kernels(report: Report, records: list[dict[str, Any]], lines: list[Curve], rows: int) -> None:
+    """Write the table of the kernels and plot their spectra."""
     positive = [r["kernel"] for r in records if r["positive"] == r["draws"]]
     report.page.text(
         f"{len(positive)} of {len(records)} kernels have no negative eigenvalue in any draw. A matrix of finite size "
@@ -147,7 +147,7 @@ def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], 
     report.figure(
         "spectra",
         curves,
-        drawn,
+        lines,
         x_label="number of the eigenvalue by size",
         y_label="|λ| / largest |λ|",
         x_log=True,

@@ -37,7 +37,7 @@ class SquaredExponential:
     w2: float = 1e-8
 
     def mapped(self, gamma: float) -> tuple[float, float]:
-        """(σ, alpha) with which `KernelRidge(Gaussian(σ), alpha)` is (K + γI)⁻¹y of this kernel.
+        """Return (σ, alpha) with which `KernelRidge(Gaussian(σ), alpha)` is (K + γI)⁻¹y of this kernel.
 
         g2·k₁ + (w2 + γ)I = g2·(k₁ + (w2 + γ)/g2·I), and a common factor of kernel and penalty cancels in the fit.
         """
@@ -45,7 +45,7 @@ class SquaredExponential:
 
 
 def polynomial(x: Array, y: Array, degree: int, at: Array) -> Array:
-    """Least-squares polynomial of this degree at the points `at`, through `LinearRegression` on powers of scaled x."""
+    """Fit a least-squares polynomial of this degree by `LinearRegression` on powers of scaled x; return it at `at`."""
     centre, half = (x.max() + x.min()) / 2, max((x.max() - x.min()) / 2, 1e-300)
     powers = [np.power.outer((points - centre) / half, np.arange(1, degree + 1)) for points in (x, at)]
     values: Array = LinearRegression().fit(powers[0], y).predict(powers[1])
@@ -55,7 +55,7 @@ def polynomial(x: Array, y: Array, degree: int, at: Array) -> Array:
 def posterior_draws(
     x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float, count: int, seed: int
 ) -> Array:
-    """Functions drawn from the Gaussian process given the points, (count, len(at)); the dense equations."""
+    """Draw functions (count, len(at)) from the Gaussian process given the points, by the dense equations."""
     k = lambda a, b: kernel.g2 * np.exp(-kernel.A * np.subtract.outer(a, b) ** 2)  # noqa: E731
     system = k(x, x) + (gamma + kernel.w2) * np.eye(len(x))
     solved = np.linalg.solve(system, np.column_stack([y, k(x, at)]))
@@ -75,7 +75,7 @@ def posterior_draws(
 def representer(
     g2: float, a: float, w2: float, gamma: float, data: Path, repeats: int, seed: int, out: Path, as_json: bool
 ) -> None:
-    """Seven points, polynomials, and the representer theorem.
+    """Fit seven points with polynomials and with kernels.
 
     The printed reference is “Practical usage of Representer theorem”.
 
@@ -126,7 +126,7 @@ def representer(
 def fit_all(
     x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float
 ) -> tuple[dict[str, Array], Array, dict[str, float]]:
-    """Fit the polynomials and the kernel: values at x and `at` by name, deviations at `at`, seconds by name."""
+    """Fit the polynomials and the kernel; return values at x and `at`, deviations at `at` and seconds, by name."""
     fits, seconds = {}, {}
     for degree in DEGREES:
         fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))
@@ -134,17 +134,17 @@ def fit_all(
     model, seconds["kernel"] = timed(KernelRidge(Gaussian(sigma), alpha=alpha).fit, x[:, None], y)
     mean, unit_std = model.predict(at[:, None], return_std=True)
     fits["kernel"] = np.concatenate([model.predict(x[:, None]), mean])
-    # std of our kernel of scale 1; the printed kernel is g2 times as large
+    # standard deviation for our kernel of scale 1; the printed kernel is g2 times as large
     return fits, np.sqrt(kernel.g2) * unit_std, seconds
 
 
 def printed_formula(x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float) -> Array:
-    """The kernel fit at `at` by the reference's five lines."""
+    """Evaluate the kernel fit at `at` with the reference's five lines."""
     K = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(x, x) ** 2) + kernel.w2 * np.eye(len(x))
     alphahat = np.linalg.solve(K + gamma * np.eye(len(x)), y)
     ktest = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(at, x) ** 2)
-    found: Array = ktest @ alphahat
-    return found
+    values: Array = ktest @ alphahat
+    return values
 
 
 def _table(
@@ -180,7 +180,7 @@ def _table(
 
 
 def _process(report: Report, x: Array, y: Array, at: Array, mean: Array, std: Array, draws: Array) -> None:
-    """Draw the Gaussian process: functions drawn from it, its mean and its band."""
+    """Plot the Gaussian process: samples, mean and band."""
     report.page.heading("As a Gaussian process")
     functions = [
         Curve("draws" if i == 0 else "", at, draw, marks=False, colour=6, width=0.8) for i, draw in enumerate(draws)
@@ -200,7 +200,7 @@ def _process(report: Report, x: Array, y: Array, at: Array, mean: Array, std: Ar
 
 
 def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: float) -> float:
-    """Mean squared error of every point predicted from the others."""
+    """Return the mean squared error of predicting each point from the others."""
     errors = []
     for i in range(len(x)):
         rest = np.arange(len(x)) != i
@@ -214,7 +214,7 @@ def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: 
 
 
 def _figures(report: Report, x: Array, y: Array, at: Array, fits: dict[str, Array], std: Array) -> None:
-    """Draw the reference's four figures."""
+    """Plot the reference's four figures."""
     data = Curve("training data", x, y, line=False, colour="ink")
     lines = [
         Curve(name, at, fits[name][len(x) :], marks=False, colour=c)

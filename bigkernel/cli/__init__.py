@@ -1,6 +1,6 @@
-"""The command line: `bigkernel COMMAND --help` teaches each command.
+"""The command line: `bigkernel COMMAND --help` describes each command.
 
-A command's module is imported when it is asked for: worker processes import this one again, and need none of them.
+A command's module is imported on demand: worker processes import this one again, and need no commands.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from bigkernel.data.visible import visible
 from bigkernel.engine.interrupts import INTERRUPTED, collect_rarely, leave, terminable
 from bigkernel.errors import BigKernelError
 
-# in the order of work: "module", "one line of help"
+# in the order of work: (module, one line of help)
 COMMANDS = {
     "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
-    "info": ("data", "Say what a corpus, model or prediction store is."),
-    "check": ("data", "Read all of a store or run: every checksum, every value."),
-    "plan": ("plan", "Tell what a fit would cost: memory, flops, time."),
+    "info": ("data", "Describe a corpus, model or prediction store."),
+    "check": ("data", "Check a store or run: every checksum, every value."),
+    "plan": ("plan", "Estimate the cost of a fit: memory, flops, time."),
     "tune": ("tune", "Search a grid by cross-validation and save the best model."),
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
-    "watch": ("runs", "Follow a job from another terminal, also after its driver has died."),
-    "report": ("runs", "Make the report page of a run again."),
-    "certs": ("certs", "Make the certificates of an encrypted cluster."),
+    "watch": ("runs", "Follow a job from another terminal, even after its driver has died."),
+    "report": ("runs", "Rebuild the report page of a run."),
+    "certs": ("certs", "Create the certificates of an encrypted cluster."),
 }
 
 
 class Commands(click.Group):
-    """A group that imports its commands late, and turns our errors into one line on standard error and an exit code."""
+    """A group that imports its commands late; our errors become one line on standard error and an exit code."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Be the command of this process, where no host gives the words of one."""
+        """Run as the command of this process if no arguments are passed."""
         if not args:
             collect_rarely()
         return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of work, not of the alphabet."""
+        """Return the commands in the order of work, not of the alphabet."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"bigkernel.cli.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name)
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table, so that no command is imported for this page."""
+        """Write the table of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command`; what is wrong with arguments is said in letters that a terminal shows."""
+        """Parse arguments; errors are shown in printable characters."""
         with _in_letters():
             return super().parse_args(ctx, args)
 
@@ -79,7 +79,7 @@ class Commands(click.Group):
             say(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
+            say("interrupted; with --run DIR finished segments are kept, and --resume continues from them", err=True)
             leave(INTERRUPTED)
 
 
@@ -99,13 +99,13 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(bigkernel.__version__, prog_name="bigkernel")
 def main() -> None:
-    """Kernel methods on data larger than memory, on a Dask cluster.
+    """Fit and use kernel methods on data larger than memory, on a Dask cluster.
 
     \b
     bigkernel ingest train-images-idx3-ubyte.gz train.corpus
-    bigkernel plan   train.corpus --landmarks 1000
-    bigkernel tune   train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned
-    bigkernel fit    train.corpus digits.model --transform unit-norm --sigma 0.7071
+    bigkernel plan train.corpus --landmarks 1000
+    bigkernel tune train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned
+    bigkernel fit train.corpus digits.model --transform unit-norm --sigma 0.7071
     bigkernel predict digits.model test.corpus test.predictions
     bigkernel score  digits.model test.corpus
 

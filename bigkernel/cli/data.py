@@ -1,4 +1,4 @@
-"""`bigkernel info | check`: what a corpus or model is; whether all of it is sound."""
+"""The commands `bigkernel info` and `check`: describe a corpus or model, and verify it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": 
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what the corpus, model or prediction store at PATH is."""
+    """Describe the corpus, model or prediction store at PATH."""
     from bigkernel.models.file import is_model
 
     if is_model(path):
@@ -49,23 +49,23 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @json_option
 def check(path: str, as_json: bool) -> None:
-    """Read all of what is at PATH: every chunk, every checksum, every value.
+    """Verify every chunk, checksum and value at PATH.
 
     PATH is a corpus, a model, a prediction store or a run directory (every partial result of every sweep, against its
     receipt).
 
-    Ends with 0 if all is sound; otherwise with 3 (7 for a model), and every damaged chunk is named as it is found.
+    Exits with 0 if all is intact, otherwise with 3 (7 for a model) after naming every damaged chunk.
     """
     from bigkernel.models.file import is_model
 
     start = time.perf_counter()
     if is_model(path):
-        from bigkernel.models.persistence import check_model  # with scikit-learn: a second that rows do without
+        from bigkernel.models.persistence import check_model  # imports scikit-learn: a second that rows do not need
 
         check_model(path)
-        found = {"kind": "model", "sound": True, "protection": "CRC-32 of each array and of the description"}
-        found |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
-        show(found, as_json=as_json, title=path)
+        figures = {"kind": "model", "intact": True, "protection": "CRC-32 of each array and of the header"}
+        figures |= {"bytes_read": os.path.getsize(path), "seconds": time.perf_counter() - start}
+        show(figures, as_json=as_json, title=path)
         return
     from bigkernel.data.check import kind_at, walk
     from bigkernel.monitor.terminal.bar import bar
@@ -73,10 +73,10 @@ def check(path: str, as_json: bool) -> None:
     kind = kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []
-    parts = 0
+    chunks = 0
     with bar(f"check {os.path.basename(path)}", enabled=not as_json) as update:
         for looked in walk(path, kind):
-            parts += 1
+            chunks += 1
             if looked.array not in names:
                 names.append(looked.array)
             if looked.damage:
@@ -86,16 +86,16 @@ def check(path: str, as_json: bool) -> None:
             update(looked.done, looked.total)
     figures = {
         "kind": _NAMES.get(kind, kind),
-        "sound": not damaged,
-        "protection": "a checksum in every chunk; a manifest of metadata and of the set of chunks",
+        "intact": not damaged,
+        "protection": "a checksum in every chunk; a manifest of metadata and chunks",
         "arrays": names,
-        "chunks_read": parts,
+        "chunks_read": chunks,
         **({"damaged": [str(error) for error in damaged] if as_json else len(damaged)} if damaged else {}),
         "seconds": time.perf_counter() - start,
     }
     show(figures, as_json=as_json, title=path)
     if damaged:
-        raise type(damaged[0])(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
+        raise type(damaged[0])(f"{path}: {len(damaged)} of {chunks} chunks are damaged; the first: {damaged[0]}")
 
 
 def _model_figures(path: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _model_figures(path: str) -> dict[str, Any]:
         said = contents.values["model"]
         steps = said.get("steps", [["model", said]]) if said else []
         classes = " → ".join(str(step["class"]) for _, step in steps)
-        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor alone"}
+        figures: dict[str, Any] = {"kind": "model", "steps": classes or "a predictor only"}
         for _, step in steps:
             settings = step.get("params", {})
             figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}
@@ -119,7 +119,7 @@ def _model_figures(path: str) -> dict[str, Any]:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """The figures of a corpus that `info` and `ingest` print."""
+    """Return the figures of a corpus that `info` and `ingest` print."""
     figures = {
         "kind": "corpus",
         "rows": corpus.n_rows,
@@ -143,7 +143,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """A parameter in a file; a kernel by its name and parameters."""
+    """Format a parameter in a file; a kernel by its name and parameters."""
     if not isinstance(value, dict):
         return value
     params = value.get("params", {})

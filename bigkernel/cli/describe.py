@@ -1,4 +1,4 @@
-"""Estimators from the options of a command: a method with its kernel and penalties, or a grid of them."""
+"""Estimators from the options of a command: one with its kernel and penalties, or a grid of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bigkernel.estimators.checks import require_valid
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
 
-# of numbers, of classes
+# for numbers, for classes
 _KINDS: dict[str, tuple[Any, Any]] = {
     "krr": (estimators.KernelRidge, estimators.KernelRidgeClassifier),
     "sssl": (estimators.SSSL, estimators.SSSLClassifier),
@@ -24,7 +24,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "ridge": (estimators.Ridge, estimators.Ridge),
     "linear": (estimators.LinearRegression, estimators.LinearRegression),
 }
-# option: the parameter that it gives, where it was given
+# option: the parameter that it sets, if given
 _PARAMETERS = {
     "alpha": "alpha",
     "components": "n_components",
@@ -37,35 +37,35 @@ _PARAMETERS = {
 
 
 def chosen_rows(corpus: Corpus, on_bad_rows: str) -> Rows:
-    """The rows of a corpus, the bad ones to be refused or skipped."""
+    """Return the rows of a corpus, with bad ones refused or skipped."""
     rows = as_rows(corpus)
     return rows.skip_bad_rows() if on_bad_rows == "skip" else rows
 
 
 def build(corpus: Corpus, options: dict[str, Any]) -> Any:
-    """The estimator (in a Pipeline, where there are transforms) that the options describe."""
+    """Return the estimator (in a Pipeline, if there are transforms) that the options describe."""
     method, classes = options["method"], corpus.info.classes
     if "y" not in corpus.columns:
-        raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
+        raise DataError(f"{corpus.path}: expected labels y to fit, found none")
     kind = _KINDS[method][bool(classes)]
     if kind is None:
-        raise ConfigError(f"--method {method}: it classifies, and {corpus.path} holds numbers; take krr, sssl or xnv")
+        raise ConfigError(f"--method {method}: expected classes, but {corpus.path} holds numbers; use krr, sssl or xnv")
     if method in ("ridge", "linear") and any(isinstance(label, str) for label in classes):
-        raise DataError(f"{corpus.path}: its labels are text, there are no numbers to regress on")
+        raise DataError(f"{corpus.path}: expected numbers to regress on, found text labels")
     estimator = kind()
     known = estimator.get_params()
     # two views of as many landmarks each
     most = max(1, corpus.n_rows // 2) if method == "xnv" else corpus.n_rows
     given: dict[str, Any] = {"dtype": options["dtype"], "random_state": options["seed"]}
     given["n_landmarks"] = min(1000, most) if options["landmarks"] is None else options["landmarks"]
-    if method != "artl" or _has_width(options):  # without, its bandwidth comes from the landmarks
+    if method != "artl" or _has_width(options):  # otherwise its bandwidth comes from the landmarks
         given["kernel"] = _kernel(options)
     given = {name: value for name, value in given.items() if name in known}
     for option, name in _PARAMETERS.items():
         if options[option] not in (None, False):
             if name not in known:
                 what = method if classes else f"{method} of numbers"
-                raise ConfigError(f"--{option.replace('_', '-')}: {what} has none; leave it out")
+                raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; leave it out")
             given[name] = options[option]
     estimator.set_params(**given)
     require_valid(estimator, f"--method {method}")
@@ -74,7 +74,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
 
 
 def _has_width(options: dict[str, Any]) -> bool:
-    """Tell if a kernel was chosen, or a bandwidth of the default one."""
+    """Return True if a kernel was chosen, or a bandwidth of the default one."""
     return options["kernel"] != "gaussian" or options["sigma"] is not None
 
 
@@ -89,7 +89,7 @@ def _kernel(options: dict[str, Any]) -> Kernel:
     }.get(name, {})
     for width in ("sigma", "gamma"):
         if options[width] is not None and width not in taken.values():
-            raise ConfigError(f"--{width}: the {name} kernel has none; leave it out")
+            raise ConfigError(f"--{width}: not used by the {name} kernel; leave it out")
     given = {key: options[option] for key, option in taken.items() if options[option] is not None}
     return KERNELS[name](**given | ({"nu": float(given["nu"])} if "nu" in given else {}))
 
@@ -100,9 +100,9 @@ def last_step(model: Any) -> Any:
 
 
 def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, list[Any]]]:
-    """The estimator of the first values of options that hold several, and the grid of all of them."""
+    """Return the estimator of the first values of options with several, and the grid of all of them."""
     if options["method"] == "linear":
-        raise ConfigError("--method linear: it has nothing to tune")
+        raise ConfigError("--method linear: has no parameter to tune")
     several = {name: options[name] for name in ("sigma", "gamma", "alpha", "components") if options[name] is not None}
     first = {**options, **{name: values[0] for name, values in several.items()}}
     model = build(corpus, first)

@@ -1,4 +1,4 @@
-"""`bigkernel fetch`: public data sets, from the first mirror that has the right content."""
+"""The command `bigkernel fetch`: public data sets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for na
 def fetch(dataset: str, directory: str, as_json: bool) -> None:
     """Fetch a public data set into DIRECTORY.
 
-    Each file is taken from the first mirror that sends it with the right SHA-256, which is that of its content after
-    gzip; some mirrors serve without encryption, and the digest is why that does no harm. What is there already with the
-    right content stays; nothing else is ever replaced.
+    Each file is taken from the first mirror that sends it with the right SHA-256, that of its decompressed content.
+    Some mirrors serve without encryption; the digest makes that safe. Existing files with the right content are kept,
+    and no other file is ever replaced.
     """
     from bigkernel.monitor.terminal.bar import bar
 
@@ -32,7 +32,7 @@ def fetch(dataset: str, directory: str, as_json: bool) -> None:
     for file in chosen.files:
         with bar(f"fetch {file.name}", enabled=not as_json, unit="bytes") as update:
             mirror = fetch_file(file, directory, progress=update).mirror
-        files[file.name] = f"from {urlsplit(mirror).netloc}" if mirror else "was there"
+        files[file.name] = f"from {urlsplit(mirror).netloc}" if mirror else "already present"
     following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
     figures = {"data_set": chosen.description, "files": files}
     if as_json:

@@ -1,4 +1,4 @@
-"""`bigkernel ingest`: files, folders and stores become corpora."""
+"""The command `bigkernel ingest`: a corpus from files, folders and stores."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ Examples:
 @click.argument("corpus", type=click.Path())
 @click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
-@click.option("--group-column", "group", help="csv, parquet: column of the groups, rows that belong together.")
-@click.option("--delimiter", help="csv: , ; tab or blank [found out].")
+@click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
+@click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
-@click.option("--zero-based", is_flag=True, help="libsvm: indices begin at 0.")
+@click.option("--zero-based", is_flag=True, help="libsvm: indices start at 0.")
 @click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
 @click.option(
@@ -51,7 +51,7 @@ Examples:
     type=click.Choice(["auto", "classes", "numbers"]),
     default="auto",
     show_default=True,
-    help="auto: integers and text are classes, other numbers are numbers.",
+    help="auto: integers and text are classes, other numbers are targets.",
 )
 @click.option(
     "--split",
@@ -60,8 +60,8 @@ Examples:
     help="Put a share of the rows, chosen by a hash, into CORPUS-NAME; may be repeated.",
 )
 @click.option("--split-by", type=click.Choice(["row", "group"]), default="row", show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
-@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split.")
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows per chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the first source].")
 @overwrite_option
 @json_option
@@ -70,12 +70,11 @@ def ingest(
     split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
     as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
-    """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
+    """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
-    Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
-    the file and the row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
-    the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
-    them from 0.
+    Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
+    file and the row, and leaves no corpus; only a text file truncated within its last number is not detected (csv,
+    usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
@@ -84,13 +83,15 @@ def ingest(
     from bigkernel.monitor.terminal.bar import bar
 
     if len(labels) not in (0, len(sources)) and labels != ("none",):
-        raise click.UsageError(f"--labels: {len(labels)} files for {len(sources)} sources; give one for each, or none")
+        raise click.UsageError(
+            f"--labels: expected one file for each of {len(sources)} sources, or none, found {len(labels)}"
+        )
     if split_by == "group" and not split:
         raise click.UsageError("--split-by needs --split NAME=SHARE")
     require_target(corpus, "the corpus")
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    # one file of labels a source, or one word for all
+    # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
@@ -113,14 +114,14 @@ def ingest(
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for pair in pairs:
         name, _, share = pair.partition("=")
         try:
             number = float(share)
         except ValueError:
-            raise ConfigError(f"split: {pair!r}; expected NAME=SHARE, such as test=0.1") from None
-        if name in found:
-            raise ConfigError(f"split: {name!r} is there twice")
-        found[name] = number
-    return found
+            raise ConfigError(f"split: expected NAME=SHARE, such as test=0.1, found {pair!r}") from None
+        if name in shares:
+            raise ConfigError(f"split: {name!r} is given twice")
+        shares[name] = number
+    return shares

@@ -1,4 +1,4 @@
-"""Options that say what is fitted: a method, its kernel, landmarks and penalties; one value of each, or grids."""
+"""Options of a model: method, kernel, landmarks and penalties; single values or grids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTHS = ("scale", "auto")
 _METHODS = {
     "krr": "kernel ridge regression on Nyström landmarks",
     "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
-    "xnv": "semi-supervised: ridge on what two views of the kernel agree on over all rows",
+    "xnv": "semi-supervised: ridge on the canonical correlations of two views of the kernel over all rows",
     "artl": "classes of an unlabelled domain from those of a labelled one; corpora have a column domain",
     "ridge": "linear ridge regression",
     "linear": "least squares",
@@ -28,20 +28,20 @@ _METHOD = together(
         default="krr",
         show_default=True,
         help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
-        + ". Where the corpus has classes, all but ridge and linear classify.",
+        + ". If the corpus has classes, all but ridge and linear classify.",
     ),
     click.option(
         "--landmarks",
         type=click.IntRange(1),
-        help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+        help="Number of landmarks, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
     ),
     click.option(
         "--landmark-choice",
         type=click.Choice([*LANDMARKS, *FOURIER]),
         metavar="CHOICE",
-        help="Who serves. Rows: uniform; balanced, as many from every domain; rpcholesky, by randomly "
-        "pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-        "in their place: fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
+        help="Choice of landmarks. Rows: uniform; balanced, equally many from every domain; rpcholesky, by randomly "
+        "pivoted Cholesky. Centres: k-means, balanced-k-means. Random features instead: fourier, "
+        "orthogonal-fourier.  [default: uniform; artl: k-means]",
     ),
     click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
 )
@@ -49,24 +49,25 @@ _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
-        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
+        help="krr only. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, one sweep "
+        "per step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
         "[default: auto].",
     ),
     click.option("--intercept", is_flag=True, help="Fit an intercept (krr; xnv, ridge and linear always do)."),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
-        help="Of classifiers. balanced: rows weigh such that every class weighs as much in all.",
+        help="Classifiers only. balanced: all classes have the same total weight.",
     ),
     click.option(
         "--probability",
         is_flag=True,
-        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
+        help="Classifiers only: calibrate probabilities on held-out folds, by one more sweep; see score for their "
+        "quality.",
     ),
     transform_option,
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of landmarks."),
 )
 
 
@@ -84,18 +85,22 @@ def _model_options(*, grid: bool) -> Decorator:
         click.option(
             "--sigma",
             type=width,
-            help="Bandwidth of gaussian, length of matern. scale: d·var/2 of the landmarks is its square; auto: d/2  "
-            "[default: scale].",
+            help="Bandwidth of gaussian, length scale of matern. scale: d·var/2 of the landmarks is its square; "
+            "auto: d/2  [default: scale].",
         ),
         click.option(
             "--gamma",
             type=width,
-            help="Of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
-            "1/d, as in scikit-learn's KernelRidge  [default: scale].",
+            help="gamma of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, for laplacian "
+            "1/(d·std); auto: 1/d, as in scikit-learn's KernelRidge  [default: scale].",
         ),
-        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Degree of polynomial."),
         click.option(
-            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+            "--nu",
+            type=click.Choice(["0.5", "1.5", "2.5"]),
+            default="1.5",
+            show_default=True,
+            help="Smoothness of matern.",
         ),
         click.option(
             "--alpha",
@@ -105,7 +110,9 @@ def _model_options(*, grid: bool) -> Decorator:
             help=penalty,
         ),
         click.option(
-            "--components", type=Numbers(whole=True) if grid else click.IntRange(1), help="s, of sssl  [default: 120]."
+            "--components",
+            type=Numbers(whole=True) if grid else click.IntRange(1),
+            help="Number of components of sssl  [default: 120].",
         ),
         _REST,
     )

@@ -1,4 +1,4 @@
-"""`bigkernel fit | predict | score`: a model, what it predicts and what it is worth."""
+"""The commands `bigkernel fit`, `predict` and `score`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _PROBABILITIES = ("log_loss", "brier", "calibration_error")
 _VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
-# of the report of a sweep
+# figures of a sweep's report
 _FIGURES = (
     *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
-    "blas_threads_of_the_driver",
+    "driver_blas_threads",
 )
-# where there were any
+# shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
@@ -43,7 +43,7 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
     "held_out",
     type=click.Path(),
     metavar="CORPUS",
-    help="Judge the model on the labelled rows of another corpus; the report of --run then shows confusions.",
+    help="Score the model on the labelled rows of another corpus; the report of --run then shows the confusion matrix.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -95,7 +95,7 @@ def fit(
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """What a fit shows: its report, the judgement of its model, and of its sweep the figures that people ask for."""
+    """Return the figures of a fit: its report, the evaluation of its model, and the main figures of its sweep."""
     swept = report.pop("sweep", {})
     kind = "held_out" if verdict.get("of") == "held-out" else "training"
     figures = {
@@ -110,7 +110,7 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
 
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
-    """The corpus to judge a fit on, refused before hours are spent if it cannot be used."""
+    """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
     from bigkernel.data.corpus import open_corpus
 
     opened = open_corpus(path)
@@ -120,12 +120,12 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
             f"{opened.n_features}"
         )
     if "y" not in opened.columns:
-        raise DataError(f"--score {path}: has no labels y; give a corpus that has")
+        raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened
 
 
 def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
-    """Judge held-out rows anew where the run holds what another model (of another penalty) gave for them."""
+    """Evaluate held-out rows again if the run holds what another model (of another penalty) gave for them."""
     from bigkernel.engine.context import forget
     from bigkernel.estimators.evaluation import evaluate
 
@@ -136,15 +136,15 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
 
 
 def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
-    """Refuse a target that cannot be written before hours are spent."""
+    """Raise an error before the fit for a target that cannot be written."""
     if os.path.exists(path) and not overwrite:
-        raise DataError(f"{path}: already exists; choose another path or give --overwrite")
+        raise DataError(f"{path}: already exists; choose another path or pass --overwrite")
     require_target(path, f"the {what}", needed_bytes=needed_bytes)
     require_apart({"run": run, what: path})
 
 
 def _least_bytes(estimator: Any, corpus: Corpus) -> int:
-    """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
+    """Return the least bytes of a model: landmarks, coefficients, and the sums that it keeps."""
     from bigkernel.cli.describe import last_step
     from bigkernel.solvers.conjugate_gradients import AUTO_LEAST
 
@@ -160,8 +160,8 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
-@click.option("--std", is_flag=True, help="Write the standard deviation of an observation too (krr on numbers).")
+@click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
+@click.option("--std", is_flag=True, help="Also write the standard deviation of an observation (krr on numbers).")
 @shared.cluster_options
 @shared.run_options
 @shared.overwrite_option
@@ -170,9 +170,9 @@ def predict(
     model: str, corpus: str, out: str, decision: bool, std: bool, where: Where, run: str | None, resume: bool,
     overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk.
+    """Predict every row of CORPUS with MODEL and write a zarr group at OUT.
 
-    With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.
+    With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import split
@@ -200,9 +200,10 @@ def predict(
 def score(
     model: str, corpus: str, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool
 ) -> None:
-    """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R².
+    """Score MODEL on the labelled rows of CORPUS.
 
-    Of a model fitted with --probability, the log-loss (nats), Brier score and calibration error too.
+    Shows error and accuracy of classes, or MSE and R² of numbers; for a model fitted with --probability also the
+    log-loss (nats), Brier score and calibration error.
 
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.

@@ -23,14 +23,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Write lines to standard output or standard error, all that they hold shown by `visible`."""
+    """Write lines to standard output or standard error, with unprintable characters escaped."""
     click.echo(visible(text, lines=True, most=2**20), err=err)
 
 
 class Numbers(click.ParamType):
     """A number or one of some `words`; with `several` a tuple of them, the values of a grid.
 
-    Of several: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
+    Several are given as "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios.
     """
 
     def __init__(self, *choices: str, several: bool = True, whole: bool = False) -> None:
@@ -43,7 +43,7 @@ class Numbers(click.ParamType):
         try:
             numbers = self._several(value) if self.several else [self._one(value)]
         except (ValueError, IndexError):
-            several = ", several with commas between, or FIRST:LAST:COUNT (in equal ratios, both above 0)"
+            several = ", several separated by commas, or FIRST:LAST:COUNT (geometric, both above 0)"
             known = " or ".join(("a number", *self.choices))
             self.fail(f"{value!r}: expected {known}{several * self.several}", param, ctx)
         if self.whole:
@@ -56,11 +56,11 @@ class Numbers(click.ParamType):
         return text if text in self.choices else float(text)
 
     def _several(self, text: str) -> list[Any]:
-        parts = text.split(":")
-        if len(parts) == 1:
-            return [self._one(part) for part in text.split(",")]
-        first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
+        fields = text.split(":")
+        if len(fields) == 1:
+            return [self._one(number) for number in text.split(",")]
+        first, last, count = float(fields[0]), float(fields[1]), int(fields[2])
+        if len(fields) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
             raise ValueError
         import numpy as np
 
@@ -72,10 +72,8 @@ def together(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
-json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."
-)
-overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Replace what is at the target.")
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
+overwrite_option: Decorator = click.option("--overwrite", is_flag=True, help="Overwrite an existing target.")
 # as one argument `transforms`; `transforms.steps` makes estimators of it
 transform_option: Decorator = click.option(
     "--transform",
@@ -83,24 +81,24 @@ transform_option: Decorator = click.option(
     multiple=True,
     type=Transform(),
     metavar="NAME[:KEY=VALUE,…]",
-    help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-    "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
-    "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-    "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
+    help="Row transform, stored in the model; repeat for several, in order. scale divides by the scale of the "
+    "corpus; unit-norm; standardize; project to principal components. For images: moments normalizes pose, "
+    "orientations describes strokes, conv learns features of patches. With parameters: "
+    "conv:patch-size=5,sigma=0.5; two layers: conv:n-landmarks=32/128.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
-    "or leave them out and count them.",
+    help="Rows with NaN or infinity, or an infinite target or weight: raise an error that names the first ones, or "
+    "skip and count them.",
 )
 run_options = together(
-    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, to resume from."),
-    click.option("--resume", is_flag=True, help="Go on with the work in --run; refused if the job differs."),
+    click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
+    click.option("--resume", is_flag=True, help="Resume the work in --run; an error if the job differs."),
 )
-_TLS = "Certificates made by `bigkernel certs`, for a local cluster or a tls:// address."
+_TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
 _cluster_options = together(
     click.option(
         "--cluster",
@@ -110,14 +108,14 @@ _cluster_options = together(
         help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
         "(tls://host:8786); or a YAML file that describes a cluster.",
     ),
-    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
-    click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
+    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one per processor]."),
+    click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB]."),
     click.option(
         "--dashboard-port",
         type=click.IntRange(0, 65535),
         default=8787,
         show_default=True,
-        help="Of a local cluster's dashboard, on 127.0.0.1.",
+        help="Port of the dashboard of a local cluster, on 127.0.0.1.",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
 )
@@ -125,7 +123,7 @@ _cluster_options = together(
 
 @dataclass(frozen=True)
 class Where:
-    """The place where the tasks of a command run; what `cluster_options` hands to it as `where`."""
+    """The location of a command's tasks, from `cluster_options`."""
 
     cluster: str
     workers: int | None
@@ -134,16 +132,16 @@ class Where:
     tls: str | None
 
     def announce(self) -> None:
-        """Say on standard error what begins, before the libraries load that it takes."""
+        """Say on standard error what begins, before slow imports."""
         if self.cluster == "local":
-            count = "one worker a processor" if self.workers is None else f"{self.workers} workers"
+            count = "one worker per processor" if self.workers is None else f"{self.workers} workers"
             say(f"bigkernel: starting {count} on this machine …", err=True)
         elif self.cluster != "threads":
             say(f"bigkernel: connecting to {self.cluster} …", err=True)
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
+    """Add --cluster, --workers, --memory-limit, --dashboard-port and --tls, passed on as one argument `where`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
@@ -159,9 +157,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def execution(
     where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False, report: Path | None = None
 ) -> Iterator[None]:
-    """Run the sweeps of a command where its options say, with progress on standard error.
+    """Run the sweeps of a command at the location of its options, with progress on standard error.
 
-    The report of the run is put at `report`, where that is given.
+    The report of the run is moved to `report`, if given.
     """
     from bigkernel.engine.context import executing
     from bigkernel.engine.interrupts import collect_as_usual
@@ -192,11 +190,11 @@ def execution(
 
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
-    found = Path(run or "", "report.html")
-    if run is None or not os.path.isfile(found):
+    page = Path(run or "", "report.html")
+    if run is None or not os.path.isfile(page):
         return
     if target is not None:
         with suppress(OSError):  # it stays in the run
-            found = Path(shutil.move(found, target))
+            page = Path(shutil.move(page, target))
     if not quiet:
-        say(f"report: {found}", err=True)
+        say(f"report: {page}", err=True)

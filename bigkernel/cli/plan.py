@@ -1,4 +1,4 @@
-"""`bigkernel plan`: what a fit would cost, before it is run."""
+"""The command `bigkernel plan`: the cost of a fit before it is run."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
     from bigkernel.streaming.plan import Plan
 
-LEARNED_ROWS = 4096  # that transforms before a pilot learn from
+LEARNED_ROWS = 4096  # rows that transforms are fitted to before a pilot
 
 
 @click.command()
 @click.argument("corpus", type=click.Path())
 @model_options
 @bad_rows_option
-@click.option("--no-time", is_flag=True, help="Run nothing: tell flops, bytes and memory alone.")
+@click.option("--no-time", is_flag=True, help="Run nothing: estimate flops, bytes and memory only.")
 @click.option(
     "--on-workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Tell the time with N tasks at once, each as fast as those here.",
+    help="Estimate the time with N parallel tasks, each as fast as those here.",
 )
 @cluster_options
 @json_option
 def plan(
     corpus: str, on_bad_rows: str, no_time: bool, on_workers: int | None, where: Where, as_json: bool, **options: Any
 ) -> None:
-    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
+    """Estimate the cost of fitting CORPUS: flops, bytes, memory of a worker, time.
 
     \b
     bigkernel plan train.corpus --landmarks 4000
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
-    The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
-    up after some seconds. It is told with a range; solves come on top. Nothing is written.
+    The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
+    rows, and is abandoned after some seconds. Solves are not included. Nothing is written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -59,8 +59,8 @@ def plan(
         **steps.summary(),
         **(last.plan_solver(planned) if hasattr(last, "plan_solver") else {}),
         "worker_bytes": steps.worker_bytes(base),
-        "of_it_process_bytes": base,
-        "blas_threads_of_the_driver": driver_blas().threads,
+        "process_bytes": base,
+        "driver_blas_threads": driver_blas().threads,
     }
     if not no_time:
         with execution(where, quiet=True):
@@ -72,8 +72,8 @@ def plan(
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
         say(
-            f"time from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s; solves come "
-            "on top,\nand other load on the machine changes it"
+            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s,\n"
+            "excluding solves and depending on other load on the machine"
         )
 
 
@@ -89,10 +89,10 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
 
 
 def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
-    """Return the rows as these steps of a Pipeline leave them.
+    """Return the rows as transformed by these steps of a Pipeline.
 
-    A step that learns by a sweep of its own says what it would make of the rows at most; with `learn` it is fitted to
-    the first thousands of them.
+    A step that learns by a sweep gives the most features it could return; with `learn` it is fitted to the first
+    thousands of rows.
     """
     from sklearn.base import clone
 
@@ -106,10 +106,10 @@ def transformed(before: list[Any], rows: Rows, *, learn: bool = False) -> Rows:
 
 
 def not_timed(before: list[Any], last: Any) -> list[str]:
-    """Name the sweeps of a fit that neither its plan nor the pilot counts."""
-    found = [f"the sweep of {step.learns}" for step in before if getattr(step, "learns", "")]
+    """Return the sweeps of a fit that neither its plan nor the pilot counts."""
+    names = [f"sweep for {step.learns}" for step in before if getattr(step, "learns", "")]
     if rounds := getattr(last, "n_rounds", 0):
-        found.append(f"at most {rounds} rounds of pseudo-labels")
+        names.append(f"at most {rounds} rounds of pseudo-labels")
     if getattr(last, "probability", False):
-        found.append("the sweep that calibrates probabilities")
-    return found
+        names.append("sweep for calibrated probabilities")
+    return names

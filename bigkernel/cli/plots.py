@@ -1,7 +1,6 @@
-"""A picture of a search for notebooks and papers.
+"""Plots of a search for notebooks and papers.
 
-matplotlib is an extra, bigkernel[plots], and loads when a picture is asked for. Names are drawn as letters; nothing in
-them is taken for mathematics.
+matplotlib is an extra, bigkernel[plots], and is loaded on demand. Names are plotted literally, never as mathematics.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARK, LINE = LIGHT["failed"], LIGHT["accent"]
-_LETTERS = 60  # of a name at an axis
+_LETTERS = 60  # longest name at an axis
 
 
 def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the scores of a search over what its grid varies.
+    """Plot the scores of a search over its grid.
 
-    One number that varies gives a line with its standard errors, two a map; of more, the penalty and the first other
-    are shown, and each place is the best over the rest. The best candidate is a star; crosses mark candidates whose
-    predictions rounding has moved by more than a thousandth, or whose conjugate gradients have not ended. Candidates
-    that have a word in the place of the number, as gamma="scale", share one place of a map, "other".
+    One numeric parameter gives a line with standard errors, two a map; of more, the penalty and the first other one are
+    shown, and each place is the best over the rest. The best candidate is a star; crosses mark candidates whose
+    predictions have a rounding error above a thousandth, or whose conjugate gradients have not converged. Candidates
+    with a word as the value, as gamma="scale", share one place of a map, "other".
 
     Parameters
     ----------
     search : a fitted SweepSearchCV
     score : which of several scores; None: the only one, or that of `refit`
-    ax : where to draw; None: new axes
+    ax : axes to plot on; None: new axes
 
     Returns
     -------
@@ -56,12 +55,12 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     label = score or ("score" if "mean_test_score" in results else str(search.refit))
     if f"mean_test_{label}" not in results:
         known = ", ".join(key.removeprefix("mean_test_") for key in results if key.startswith("mean_test_"))
-        raise ConfigError(f"score: {label!r} is none of the scores of this search: {known}")
+        raise ConfigError(f"score: {label!r} is not one of the scores of this search: {known}")
     coordinates = [_numbers_of(params) for params in results["params"]]
     names = list(dict.fromkeys(name for place in coordinates for name in place))
     varied = [name for name in names if len({place.get(name) for place in coordinates}) > 1]
     if not varied:
-        raise ConfigError("search: no number varies over its grid; there is nothing to draw")
+        raise ConfigError("search: expected a grid with a varying number, found none")
     varied = sorted(varied, key=lambda name: name != "alpha")[:2]
     cells: dict[tuple[Any, ...], int] = {}
     mean = results[f"mean_test_{label}"]
@@ -83,16 +82,16 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
 
 
 def _numbers_of(params: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a candidate by name; of a kernel its first parameter."""
-    found: dict[str, float] = {}
+    """Return the numbers of a candidate by name; of a kernel its first parameter."""
+    numbers: dict[str, float] = {}
     for name, value in params.items():
         name = name.rpartition("__")[2]
         if isinstance(value, Kernel):
             name, value = next(iter(value.get_params().items()), (name, None))
             value = float(np.mean(value)) if isinstance(value, tuple | list | np.ndarray) else value
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-            found[name] = float(value)
-    return found
+            numbers[name] = float(value)
+    return numbers
 
 
 def _draw_line(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: Array, doubtful: Array) -> None:
@@ -115,7 +114,7 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: A
         values[place] = mean[i]
         if doubtful[i]:
             ax.plot(place[1], place[0], "x", color=MARK, markersize=9)
-    low = float(np.nanpercentile(values, 10))  # what is far off does not hide the rest
+    low = float(np.nanpercentile(values, 10))  # outliers do not hide the rest
     ax.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=float(np.nanmax(values)))
     line, column = np.unravel_index(int(np.nanargmax(values)), values.shape)
     ax.plot(column, line, "*", color=MARK, markeredgecolor="white", markersize=14)
@@ -127,7 +126,7 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: A
 
 
 def _or_new(ax: Axes | None) -> Axes:
-    """The axes to draw on; new ones are those of a figure that a notebook shows."""
+    """Return the axes to plot on; new ones are those of a figure that a notebook shows."""
     if ax is not None:
         return ax
     try:
@@ -135,5 +134,5 @@ def _or_new(ax: Axes | None) -> Axes:
     except ImportError as error:
         raise ConfigError(f'pictures need matplotlib ({error}): pip install "bigkernel[plots]"') from error
     _, made = pyplot.subplots(layout="constrained")
-    found: Axes = made
-    return found
+    axes: Axes = made
+    return axes

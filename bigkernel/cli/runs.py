@@ -1,4 +1,4 @@
-"""`bigkernel watch | report`: a job seen from another terminal, and the page of its run."""
+"""The commands `bigkernel watch` and `report`: follow a job, and write the page of its run."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     from bigkernel.monitor.report import State
 
-ASK_SECONDS = 30  # most that a scheduler may take to answer
+ASK_SECONDS = 30  # most seconds for a scheduler to answer
 CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
-_SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
+_SOON_SECONDS = 0.5  # seconds between two readings while a driver begins or ends
 
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--out", type=click.Path(dir_okay=False), help="The page to write  [RUN/report.html].")
-@click.option("--open", "open_it", is_flag=True, help="Show the page in a browser.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Path of the page  [RUN/report.html].")
+@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @json_option
 def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
-    """Make the report page of RUN again, from what its directory holds.
+    """Write the report page of RUN again.
 
-    Every job with --run leaves one when it ends: the page of the dashboard with its state inside, which needs no
+    Every job with --run leaves one when it ends: the page of the dashboard with its state embedded, which needs no
     network. With --json the state is printed, and a page is written only to --out.
     """
     from bigkernel.monitor import report as reports
@@ -50,20 +50,20 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     elif page is not None:
         say(page)
     if open_it and page is not None and not webbrowser.open(Path(page).absolute().as_uri()):
-        say(f"no browser was found to show {page}", err=True)
+        say(f"found no browser to open {page}", err=True)
 
 
 @click.command()
 @click.argument("place", metavar="ADDRESS_OR_RUN")
-@click.option("--once", is_flag=True, help="Show one picture and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print states as JSON, one object a line, and nothing else.")
+@click.option("--once", is_flag=True, help="Show the state once and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print states as JSON only, one object per line.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
     metavar="SECONDS",
-    help="Between two looks  [1 on a terminal and with --json, 10 elsewhere].",
+    help="Seconds between updates  [1 on a terminal and with --json, 10 elsewhere].",
 )
-@click.option("--tls", type=click.Path(file_okay=False), help="Certificates made by `bigkernel certs`, for tls://.")
+@click.option("--tls", type=click.Path(file_okay=False), help="Certificates created by `bigkernel certs`, for tls://.")
 @click.pass_context
 def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: float | None, tls: str | None) -> None:
     """Follow a job from another terminal, until it ends.
@@ -73,18 +73,18 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     bigkernel watch tcp://127.0.0.1:8786         a scheduler
     bigkernel watch tls://host:8786 --tls DIR
     bigkernel watch cluster.yaml                 as --cluster takes it
-    bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
+    bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].rows_done
 
-    A run directory tells of its job also after the driver has died: what is kept, and the command to go on with. The
-    map shows segments: # merged, + published, > running, a running again, x failed, . waiting. Where the output is no
-    terminal, a line is printed for what has changed.
+    A run directory can be watched even after the driver has died: it shows what is kept, and the command to resume. The
+    map shows segments: # merged, + published, > running, a running again, x failed, . waiting. If the output is not
+    a terminal, changes are printed as lines.
 
-    Ends with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
-    died) or the scheduler does not answer, 75 if it was interrupted or the watching was (Ctrl-C; the job goes on).
+    Exits with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
+    died) or the scheduler does not answer, 75 if the job or `watch` was interrupted (Ctrl-C; the job continues).
     """
     from rich.console import Console
 
-    with suppress(AttributeError):  # what the terminal cannot show becomes a question mark
+    with suppress(AttributeError):  # characters that the terminal cannot show become question marks
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     console = Console()
     seconds = interval or (1.0 if as_json or console.is_terminal else 10.0)
@@ -92,19 +92,19 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
         with source_at(place, tls) as look, shown(console, as_json=as_json, once=once) as draw:
             code = follow(look, draw, seconds, once=once)
     except KeyboardInterrupt:
-        say("watching ended; the job goes on", err=True)
+        say("stopped watching; the job continues", err=True)
         code = CODES["interrupted"]
     ctx.exit(code)
 
 
 @contextmanager
 def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
-    """Give the function that reads the state of what ADDRESS_OR_RUN names: `Board.snapshot`, a run's with `run`."""
+    """Yield a function that reads the state at ADDRESS_OR_RUN: `Board.snapshot`, with `run` for a run."""
     if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
         from bigkernel.monitor.report import RunReader
 
         if tls:
-            raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
+            raise click.UsageError("--tls: expected an address, found a run directory, which needs no certificates")
         yield RunReader(place).look
         return
     from bigkernel.cluster import connect
@@ -112,8 +112,8 @@ def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
 
     if "://" not in place and read_file(Path(place)).kind != "address":
         raise ConfigError(
-            f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
-            "or the directory that it was given with --run"
+            f"{place}: expected an address or a run directory, found a cluster file that each command starts itself; "
+            "use the address printed by the job, or its --run directory"
         )
     with connect.connect(place, tls=tls) as client:
         yield partial(ask_scheduler, client, client.scheduler.address)
@@ -137,17 +137,17 @@ def ask_scheduler(client: Client, address: str) -> State:
     except Exception as error:
         if isinstance(error, ImportError | AttributeError) and client.status == "running":
             raise ConfigError(
-                f"{address}: the scheduler cannot read the state of its jobs ({error}); install the bigkernel of this "
-                "machine there, or watch the directory that the job was given with --run"
+                f"{address}: the scheduler cannot read the state of its jobs ({error}); install the same bigkernel "
+                "there, or watch the --run directory of the job"
             ) from error
         raise StalledError(
-            f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local one ends with "
-            "its job, whose run directory tells how"
+            f"{address}: the scheduler does not answer ({str(error) or type(error).__name__}); a local scheduler "
+            "ends with its job, see the --run directory for the outcome"
         ) from error
     if state is None:
         raise ConfigError(
-            f"{address}: no job of bigkernel has run on this scheduler; start one with --cluster {address}, or watch "
-            "the directory that a job was given with --run"
+            f"{address}: found no bigkernel job on this scheduler; start one with --cluster {address}, or watch the "
+            "--run directory of a job"
         )
     if state.get("version") != VERSION:
         raise ConfigError(
@@ -158,26 +158,26 @@ def ask_scheduler(client: Client, address: str) -> State:
 
 
 def follow(look: Callable[[], State], draw: Callable[[State], None], seconds: float, *, once: bool = False) -> int:
-    """Show the state every `seconds` until no job runs; the exit code of the worst that was seen running.
+    """Show the state every `seconds` until no job runs; return the worst exit code of the jobs seen running.
 
-    If none runs from the beginning, that of the job that ended last, or of the run where a driver without a journal has
-    gone on with it. Where no job has begun, one is waited for.
+    If none runs at the start, it is that of the job that ended last, or of the run if a driver without a journal has
+    resumed it. If no job has begun, wait for one.
     """
     followed: set[str] = set()
     while True:
         state = look()
         draw(state)
         states = {job["id"]: str(job["state"]) for job in state["jobs"]}
-        running = {name for name, found in states.items() if found == "running"}
+        running = {name for name, status in states.items() if status == "running"}
         run = state.get("run", {})
         # a job may begin: a driver holds the run directory, or the scheduler has had none yet
         expected = bool(run["holder"]) if run else not states
         if once or not (running or expected):
-            ended = [found for name, found in states.items() if name in followed]
+            ended = [status for name, status in states.items() if name in followed]
             if not ended and run.get("known", True):
                 ended = list(states.values())[:1]
             left = CODES["interrupted"] if run.get("state") in ("interrupted", "failed") else 0
-            # a state that nobody knows is no success
+            # an unknown state is no success
             codes = [0 if one == "running" else CODES.get(one, CODES["failed"]) for one in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         followed |= running
@@ -187,7 +187,7 @@ def follow(look: Callable[[], State], draw: Callable[[State], None], seconds: fl
 
 @contextmanager
 def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Callable[[State], None]]:
-    """Give a function that shows states: JSON lines, a picture drawn again and again, one picture, or plain lines."""
+    """Yield a function that shows states: JSON lines, a picture drawn again and again, one picture, or plain lines."""
     from rich.console import Group
     from rich.live import Live
 
@@ -206,7 +206,7 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Callable[[
 
 
 def log_changes() -> Callable[[State], None]:
-    """Return a function that says as plain lines what has changed: states of jobs, finished segments, events."""
+    """Return a function that prints what has changed: states of jobs, finished segments, events."""
     said = set()
 
     def write(state: State) -> None:
@@ -219,13 +219,13 @@ def log_changes() -> Callable[[State], None]:
 
 
 def _lines(state: State) -> Iterator[tuple[object, str]]:
-    """Yield what can be said of a state, each line with what it depends on."""
+    """Yield the lines that describe a state, each with what it depends on."""
     from bigkernel.monitor.terminal.live import done, ended_job, no_job, run_lines, sentence, step_sentence
 
     for job in reversed(state["jobs"]):
         name = job["id"]
         for event in job["events"]:
-            # how it ended is said by the line of the job itself
+            # the line of the job itself says how it ended
             if not (event["kind"] == "end" and event["text"].startswith(job["state"])):
                 at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
                 yield (name, event["time"], event["text"]), f"{at} {visible(event['text'])}"

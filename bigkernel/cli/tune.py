@@ -1,4 +1,4 @@
-"""`bigkernel tune`: a grid over kernels and penalties on a corpus, as few sweeps as it takes, and the best model."""
+"""The command `bigkernel tune`: search a grid of kernels and penalties, and save the best model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
 
 
-_MOST_SHOWN = 400  # candidates, the best, that the report shows
-# what a record holds beside parameters
+_MOST_SHOWN = 400  # best candidates that the report shows
+# fields of a record beside parameters
 _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 
 
@@ -40,23 +40,25 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     default="5",
     show_default=True,
     metavar="N|SHARE|domains",
-    help="Folds by a hash of the row (of its group, where the corpus has groups), a share below 1 to hold out once, "
-    "or one domain left out in turn.",
+    help="Number of folds by a hash of the row (of its group, if the corpus has groups), a share below 1 to hold "
+    "or domains to leave each out in turn.",
 )
 @click.option(
     "--scoring",
     metavar="SCORE",
-    help=f"One of {', '.join(SCORES)}, or of scikit-learn's scorers (roc_auc, f1_macro, ...), which take the values of "
-    "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
+    help=f"One of {', '.join(SCORES)}, or a scorer of scikit-learn (roc_auc, f1_macro, ...), which needs the values "
+    "of all held-out rows in memory; larger is better  [accuracy for classes, r2 for numbers].",
 )
-@click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
+@click.option(
+    "--one-standard-error", is_flag=True, help="Choose the simplest candidate within one standard error of the best."
+)
 @shared.bad_rows_option
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory for the results.")
 @shared.run_options
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Say which sweeps it takes, what they cost and, of many rows, how long they take; and stop.",
+    help="Print the sweeps, their cost and, for many rows, their time; then exit.",
 )
 @shared.cluster_options
 @shared.overwrite_option
@@ -67,9 +69,9 @@ def tune(
 ) -> None:  # fmt: skip
     """Search a grid on CORPUS by cross-validation and save the best model.
 
-    --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal
-    ratios. Every alpha and number of components comes from the same sweep; several bandwidths share one, as far as
-    memory allows. Accuracy takes one sweep more. With --solver cg all alphas and folds of a bandwidth come from the
+    --sigma, --gamma, --alpha and --components take a number, comma-separated numbers, or FIRST:LAST:COUNT in equal
+    ratios. All alphas and numbers of components share a sweep; several bandwidths share one, as far as memory
+    allows. Accuracy takes one more sweep. With --solver cg all alphas and folds of a bandwidth come from the
     sweeps of about one fit.
 
     \b
@@ -78,7 +80,7 @@ def tune(
     bigkernel tune train.corpus --sigma 0.2,0.4 --out tuned --dry-run
 
     \b
-    In --out: results.csv (a line a candidate), results.json, report.html, and
+    In --out: results.csv (a line per candidate), results.json, report.html, and
     best.model, which predict and score take.
     """
     from bigkernel.cli.describe import chosen_rows
@@ -93,7 +95,7 @@ def tune(
         return
     target = Path(out)
     require_apart({"run": run, "best model": target / "best.model"})
-    # a name of our own: it is removed when the search has ended, or is begun anew
+    # our own name: it is removed when the search has ended, or starts anew
     own = target / ".tune.run" if run is None else None
     _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
@@ -112,21 +114,21 @@ def tune(
 
 
 def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> SweepSearchCV:
-    """The search that the options ask for."""
+    """Return the search that the options describe."""
     from bigkernel.cli.describe import build_grid
     from bigkernel.search.sweep_search import SweepSearchCV
 
     simplest, cv = options.pop("one_standard_error"), options.pop("folds")
     cv = int(cv) if isinstance(cv, float) and cv.is_integer() else cv
     if not isinstance(cv, str) and not (cv == 0 or 0 < cv < 1 or (isinstance(cv, int) and cv > 1)):
-        raise click.UsageError(f"--folds: expected folds from 2 on, a share between 0 and 1, or domains, found {cv:g}")
+        raise click.UsageError(f"--folds: expected at least 2 folds, a share between 0 and 1, or domains, found {cv:g}")
     estimator, grid = build_grid(corpus, options)
     seed = options["seed"]
     return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=seed, one_standard_error=simplest)
 
 
 def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the report shows: the best candidates with the chosen one, and the ends of the grid where the best lies."""
+    """Return what the report shows: the best candidates with the chosen one, and grid edges that are best."""
     marked = [{**record, "chosen": number == search.best_index_} for number, record in enumerate(records)]
     return {
         "score": label,
@@ -143,7 +145,7 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
 
     with execution(where, quiet=as_json):
         planned = search.plan(rows)
-        # the sweep of a transform that learns comes first, and says nothing of the others; few rows have no long sweep
+        # the first sweep fits a transform, and says nothing about the others; few rows have no long sweep
         learns = any(getattr(step, "learns", "") for _, step in getattr(search.estimator, "steps", ()))
         timed = len(rows) > LONG_ROWS and not learns
         time = time_of(pilot(lambda: search.fit(rows), flops=planned.flops)) if timed else {}
@@ -168,22 +170,22 @@ def _prepare(target: Path, own: Path | None, *, resume: bool, overwrite: bool) -
 
     require_target(target / "best.model", "the best model")
     if os.path.exists(target / "results.json") and not overwrite:
-        raise DataError(f"{target}: holds the results of a search; choose another directory or give --overwrite")
+        raise DataError(f"{target}: holds the results of a search; choose another directory or pass --overwrite")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{target}: cannot be made: {error.strerror}") from error
+        raise DataError(f"{target}: cannot be created: {error.strerror}") from error
     if own and os.path.exists(own) and not resume:
         require_free_lock(own)
         if not overwrite:
-            raise DataError(f"{target}: holds a search that was interrupted; give --resume to go on, or --overwrite")
+            raise DataError(f"{target}: holds an interrupted search; pass --resume to continue, or --overwrite")
         shutil.rmtree(own)
 
 
 def _write_results(
     search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
 ) -> dict[str, Any]:
-    """Write the best model, the table and the record; the figures that are shown."""
+    """Write the best model, the table and the records; return the figures to show."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
     from bigkernel.events.job import plain
     from bigkernel.models.persistence import save_model
@@ -212,7 +214,7 @@ def _write_results(
 
 
 def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
-    """A flat record a candidate: its parameters, score, standard error and rank."""
+    """Return a flat record for each candidate: its parameters, score, standard error and rank."""
     import numpy as np
 
     from bigkernel.kernels.algebra import Kernel

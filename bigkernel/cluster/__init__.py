@@ -1,1 +1,1 @@
-"""Sources of workers: this machine, an address, hosts over SSH, SLURM; and TLS between them."""
+"""Clusters: this machine, an address, hosts over SSH, SLURM; and TLS between their processes."""

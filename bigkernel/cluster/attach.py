@@ -1,4 +1,4 @@
-"""A client of a scheduler that runs already: encrypted off this machine, every wait bounded."""
+"""Clients of running schedulers: encrypted beyond this machine, every wait bounded."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _log = log_of(__name__)
 
 @contextmanager
 def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
-    """Hold a client of the scheduler at `address` for a block; the scheduler goes on.
+    """Yield a client of the scheduler at `address`, which keeps running after the block.
 
-    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` lets an open connection
-    go to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
+    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` allows an unencrypted
+    connection to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
     _require_encrypted(address, tls, insecure=insecure)
     security = Security() if tls is None else security_of(tls)
@@ -47,14 +47,14 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
             client = Client(address, security=security, timeout=seconds)
         except OSError as error:
             raise StalledError(
-                f"{address}: the scheduler was lost while connecting ({error}); is it running?"
+                f"{address}: lost the scheduler while connecting ({error}); check that it is running"
             ) from error
         with closing(client):
             yield client
 
 
 def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> None:
-    """Ask who answers at the address, within `seconds`: a Client would wait for ever for one that does not speak."""
+    """Check within `seconds` that a scheduler answers at the address; a Client would wait forever for other servers."""
 
     async def identity() -> dict[str, Any]:
         connection = security.get_connection_args("client")
@@ -66,70 +66,74 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         try:
             return dict(loop.run_sync(lambda: asyncio.wait_for(identity(), seconds)))
         finally:
-            loop.close(all_fds=True)  # Dask leaves the socket of a connection that was given up open
+            loop.close(all_fds=True)  # Dask leaves the socket of an abandoned connection open
 
     try:
-        # in a thread of its own: the caller may be inside a running event loop, as notebooks are
+        # in a separate thread: the caller may be inside a running event loop, as in notebooks
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask).result()
+            answer = pool.submit(ask).result()
     except (CommClosedError, ValueError) as error:
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
         detail = f" ({error})" if str(error) else ""
-        raise StalledError(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
+        raise StalledError(
+            f"{address}: no scheduler answered within {seconds} s{detail}; check that it is running"
+        ) from error
     except RuntimeError as error:
-        raise ConfigError(f"{address}: Dask's own configuration refuses to connect: {error}") from error
-    if found.get("type") != "Scheduler":
-        raise ConfigError(f"{address}: expected a scheduler, found a {found.get('type')}; take the scheduler's address")
+        raise ConfigError(f"{address}: refused by the configuration of Dask: {error}") from error
+    if answer.get("type") != "Scheduler":
+        raise ConfigError(
+            f"{address}: expected a scheduler, found a {answer.get('type')}; pass the address of the scheduler"
+        )
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:
-    """Say why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not."""
+    """Explain why a scheduler and this client cannot connect, and what to do; Dask's own messages do not."""
     if tls is None:
-        return "the scheduler closed the connection before it answered; if it speaks TLS, write tls:// and tls: DIR"
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, ssl.SSLError):
+        return "the scheduler closed the connection before answering; if it uses TLS, write tls:// and tls: DIR"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
         # a StreamClosedError of Tornado keeps the error of the socket in real_error
-        found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
+        cause = cause.__cause__ or getattr(cause, "real_error", None) or cause.__context__
     return (
-        f"no encrypted connection comes about ({found or error}): it is a tcp:// scheduler, or one that was given "
-        f"other certificates than {tls}"
+        f"no encrypted connection could be made ({cause or error}): the scheduler uses tcp://, or other certificates "
+        f"than {tls}"
     )
 
 
 def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
-    """Refuse what is no address, a tls:// one without certificates, and an open one of another machine."""
+    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine."""
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:
         if scheme not in _SCHEMES:
-            raise ValueError(f"the kinds are {', '.join(_SCHEMES)}")
+            raise ValueError(f"expected one of {', '.join(_SCHEMES)}")
         host, port = ("", 1) if scheme == "inproc" else parse_host_port(place)
         if not 0 < port < 2**16:
-            raise ValueError(f"{port} is no port")
+            raise ValueError(f"{port} is not a port")
     except ValueError as error:
-        raise ConfigError(f"{address}: not an address of a scheduler ({error})") from error
+        raise ConfigError(f"{address}: expected the address of a scheduler ({error})") from error
     if scheme == "tls":
         if tls is None:
             raise ConfigError(
-                f"{address}: needs certificates; name their directory: connect(…, tls=DIR), or in a cluster file "
-                "kind: address, address: tls://…, tls: DIR (bigkernel certs DIR makes one)"
+                f"{address}: expected a directory of certificates; pass connect(…, tls=DIR), or write kind: address, "
+                "address: tls://…, tls: DIR in a cluster file (create one with bigkernel certs DIR)"
             )
         return
     if tls is not None:
-        raise ConfigError(f"{address}: certificates are given ({tls}), but {scheme}:// is not encrypted; write tls://")
+        raise ConfigError(f"{address}: certificates ({tls}) need an encrypted address, found {scheme}://; write tls://")
     if scheme == "inproc" or is_loopback(host):
         return
     if not insecure:
         raise ConfigError(
-            f"{address}: on another machine, and not encrypted: whoever reads or alters the connection runs code on "
-            "both. Use tls:// with certificates (bigkernel certs DIR), or an ssh tunnel to 127.0.0.1; a cluster file "
-            "may say `insecure: true`"
+            f"{address}: the connection to another machine is not encrypted, and anyone who can alter it can run "
+            "code on both machines; use tls:// with certificates (bigkernel certs DIR), an ssh tunnel to 127.0.0.1, "
+            "or `insecure: true` in a cluster file"
         )
-    _log.warning("%s is on another machine, and the connection is not encrypted (insecure: true)", address)
+    _log.warning("%s: the connection to another machine is not encrypted (insecure: true)", address)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell if only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
+    """Return True for names of this machine only: "localhost" or an address such as 127.0.0.1 or ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""A cluster as a file describes it: `cluster_of` checks a mapping, key by key, and gives plain frozen data.
+"""Cluster files: `cluster_of` validates a mapping, key by key, and returns plain frozen data.
 
-`connect` takes what comes out of here. `cluster/*.yaml` are examples, with every key explained.
+`connect` takes the result. `cluster/*.yaml` are examples that explain every key.
 
-A YAML file that people write is data and nothing else: no tags that make objects, no aliases.
+YAML files are read as data only: no tags that make objects, no aliases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_WORKERS = 1024
 _LARGEST_FILE = 2**16  # characters
 
 
-# keys of each kind; the first is needed where it is of this kind alone
+# keys of each kind; the first is required unless it is shared by kinds
 _STARTED = ("workers", "memory-limit", "directory", "dashboard", "tls")
 KINDS = {
     "local": _STARTED,
@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "memory-limit": (int, str),
     "insecure": (bool,),
     "hosts": (list,),
-    "walltime": (int, str),  # 10:00:00 without quotes is a number for YAML
+    "walltime": (int, str),  # 10:00:00 without quotes is a number in YAML
 }
 # what sbatch or a shell reads must be one word
 _WORD = (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,199}"), "a word without blanks or quotes")
@@ -80,9 +80,9 @@ class ClusterFile:
 
 
 def read_file(path: Path) -> ClusterFile:
-    """Read the part of a cluster file that is ours."""
+    """Read the section of a cluster file that is ours."""
     if not os.path.lexists(path):
-        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none")
+        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, found none")
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -90,33 +90,33 @@ def read_file(path: Path) -> ClusterFile:
             raise ValueError(f"more than {_LARGEST_FILE} characters")
         content = yaml.load(text, _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
+        raise ConfigError(f"{path}: cannot be read as a YAML cluster file: {error}") from error
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("cluster"), dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
     for key in ours:
         if key != "cluster":
             raise ConfigError(
-                f"{path}: bigkernel.{show(key)}: a cluster file holds `cluster:` alone; settings go to "
+                f"{path}: bigkernel.{show(key)}: expected only `cluster:` in a cluster file; move settings to "
                 "~/.config/dask/bigkernel.yaml"
             )
     return cluster_of(ours["cluster"], f"{path}: bigkernel.cluster", path.parent)
 
 
-def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
-    """Make a cluster from a mapping, every key known and of its type; a `ConfigError` names the whole path of one.
+def cluster_of(content: Any, at: str, directory: Path) -> ClusterFile:
+    """Return a cluster from a mapping with known keys and types; a `ConfigError` names the path of an invalid one.
 
-    `at` is where it stands, for errors: "job.yaml: bigkernel.cluster"; a relative path of certificates starts at
+    `at` is its location for errors: "job.yaml: bigkernel.cluster"; a relative path of certificates starts at
     `directory`.
     """
-    given = _checked(found, at)
+    given = _checked(content, at)
     kind = given.get("kind")
     if kind not in KINDS:
         raise ConfigError(f"{at}.kind: expected local, address, ssh or slurm, found {show(kind)}")
     for key in given:
         if key != "kind" and key not in KINDS[kind]:
             kinds = " or ".join(name for name, keys in KINDS.items() if key in keys)
-            raise ConfigError(f"{at}.{key}: has a meaning with kind: {kinds} only; remove it")
+            raise ConfigError(f"{at}.{key}: only valid with kind: {kinds}; remove it")
     if kind != "local" and (needed := KINDS[kind][0]) not in given:
         raise ConfigError(f"{at}.{needed}: missing")
     if kind in ("ssh", "slurm"):
@@ -130,7 +130,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
     made = ClusterFile(**values | {"hosts": tuple(values.get("hosts", ()))})
     require_sizes(made, f"{at}.")
     if len(set(made.hosts)) < len(made.hosts):
-        raise ConfigError(f"{at}.hosts: one stands there twice; `workers` is how many each host has")
+        raise ConfigError(f"{at}.hosts: expected distinct hosts; set `workers` for several workers per host")
     if kind == "slurm" and made.seconds < 60:
         raise ConfigError(f"{at}.walltime: expected at least a minute, found {made.walltime}")
     return made
@@ -143,14 +143,12 @@ def memory_bytes(value: str | int) -> int:
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"memory limit: expected bytes or a text such as 2GiB, found {value!r}") from error
     if not 10**8 <= count <= 2**50:
-        raise ConfigError(
-            f"memory limit: expected from 100 MB, which a worker needs to start, to 1 PiB; found {value!r}"
-        )
+        raise ConfigError(f"memory limit: expected from 100 MB to 1 PiB, found {value!r}")
     return count
 
 
 def require_sizes(file: ClusterFile, at: str = "") -> None:
-    """Refuse numbers of workers, ports and memory limits that no cluster can have."""
+    """Raise an error for impossible numbers of workers, ports and memory limits."""
     if file.workers is not None and not 1 <= file.workers <= MOST_WORKERS:
         raise ConfigError(f"{at}workers: expected from 1 to {MOST_WORKERS}, found {file.workers}")
     if file.dashboard is not None and not 0 <= file.dashboard <= 65535:
@@ -160,7 +158,7 @@ def require_sizes(file: ClusterFile, at: str = "") -> None:
 
 
 def _require_safe(given: Mapping[str, Any], at: str) -> None:
-    """Refuse what a shell or sbatch would read as more than one word."""
+    """Raise an error for values that a shell or sbatch would read as more than one word."""
     for key, (pattern, what) in _SAFE.items():
         values = given.get(key, [])
         for value in values if isinstance(values, list) else [values]:
@@ -169,7 +167,7 @@ def _require_safe(given: Mapping[str, Any], at: str) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data alone: aliases, a few of which make 10⁹ values, and keys that are given twice are refused."""
+    """A YAML loader for plain data: aliases, a few of which make 10⁹ values, and duplicate keys are refused."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -183,22 +181,22 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _checked(found: Any, at: str) -> dict[str, Any]:
-    """Return a mapping in which every key is known and of its type; a truth value is no number."""
-    if not isinstance(found, dict):
-        raise ConfigError(f"{at}: expected a mapping, found {show(found)}")
-    for key, value in found.items():
+def _checked(content: Any, at: str) -> dict[str, Any]:
+    """Return a mapping whose keys are known and of their types; a boolean is no number."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"{at}: expected a mapping, found {show(content)}")
+    for key, value in content.items():
         if not isinstance(key, str) or key not in _TYPES:
-            raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(_TYPES))}")
+            raise ConfigError(f"{at}.{show(key)}: unknown key; expected one of {', '.join(sorted(_TYPES))}")
         kinds = _TYPES[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ConfigError(f"{at}.{key}: expected {expected}, found {show(value)}")
-    if not 1 <= len(found.get("hosts", (1,))) <= MOST_WORKERS:
-        raise ConfigError(f"{at}.hosts: expected from 1 to {MOST_WORKERS} hosts, found {len(found['hosts'])}")
-    return dict(found)
+    if not 1 <= len(content.get("hosts", (1,))) <= MOST_WORKERS:
+        raise ConfigError(f"{at}.hosts: expected from 1 to {MOST_WORKERS} hosts, found {len(content['hosts'])}")
+    return dict(content)
 
 
 def show(value: object) -> str:
-    """Return a value for an error: short, and without quotes where it is a word."""
+    """Format a value for an error: short, and without quotes if it is a word."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) < 40 else reprlib.repr(value)

@@ -1,6 +1,6 @@
-"""`connect`: a Dask client from one word, an address or a file (`cluster/*.yaml`).
+"""`connect`: a Dask client from a word, an address or a file (`cluster/*.yaml`).
 
-Loopback only unless asked, encrypted beyond it, memory limits explicit, processes with one BLAS thread each.
+Loopback by default, encrypted beyond it, explicit memory limits, processes with one BLAS thread each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def connect(
     dashboard: int = 8787,
     tls: str | os.PathLike[str] | None = None,
 ) -> Client:
-    """Give a client of a cluster, which estimators find; what was started for it ends when it is closed.
+    """Return a client of a cluster, which estimators then use; closing it ends what was started for it.
 
     It is closed at the end of a `with` block, by `close()`, or when the process ends: in a notebook no block is needed.
 
@@ -71,7 +71,9 @@ def connect(
     own["tls"] = None if tls is None else Path(tls)
     if isinstance(cluster, Client):
         if given := [name for name, value in own.items() if value is not None]:
-            raise ConfigError(f"{given[0]}: a client was given, whose cluster is there; leave out {', '.join(given)}")
+            raise ConfigError(
+                f"{given[0]}: not used with a client, whose cluster already exists; leave out {', '.join(given)}"
+            )
         return _with_plugins(cluster)
     return _held(_opened(_described(cluster, own, dashboard)))
 
@@ -79,7 +81,7 @@ def connect(
 def _held(opened: AbstractContextManager[Client]) -> Client:
     """Enter a context, and leave it when its client is closed, or when the process ends.
 
-    No context variable is set, as Dask's own block does: cells of a notebook run in contexts of their own.
+    Unlike Dask's own block, this sets no context variable: notebook cells run in contexts of their own.
     """
     client = opened.__enter__()
 
@@ -95,14 +97,16 @@ def _held(opened: AbstractContextManager[Client]) -> Client:
 
 
 def _with_plugins(client: Client) -> Client:
-    """Give a client that exists the plugins that jobs want; a `ConfigError` where it is asynchronous or closed."""
+    """Add the plugins that jobs need to a client; raise `ConfigError` if it is asynchronous or closed."""
     if client.asynchronous:
         raise ConfigError(
-            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
-            "asynchronous=True, for instance Client(client.scheduler.address)"
+            "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
+            "Client(client.scheduler.address)"
         )
     if client.status != "running":
-        raise ConfigError(f"client: this distributed.Client is {client.status}; make another one")
+        raise ConfigError(
+            f"client: expected a running distributed.Client, found one that is {client.status}; create another one"
+        )
     for plugin in (Undisturbed(), OneBlasThread()):
         client.register_plugin(plugin)
     install_monitor(client, shown=settings().monitor)
@@ -111,7 +115,7 @@ def _with_plugins(client: Client) -> Client:
 
 @contextmanager
 def _opened(file: ClusterFile) -> Iterator[Client]:
-    """Hold the client of a cluster that is described, for a block; what it takes is started, and ended with it."""
+    """Yield the client of a described cluster; what is started for it ends with the block."""
     if file.kind == "address":
         opened = attach(file.address, file.tls, insecure=file.insecure)
     else:
@@ -122,7 +126,7 @@ def _opened(file: ClusterFile) -> Iterator[Client]:
 
 
 def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """Return what a word, an address or a path names, with the arguments on top that have a meaning for its kind."""
+    """Return the cluster that a word, an address or a path names, with the arguments that apply to its kind."""
     text = str(cluster)
     if isinstance(cluster, ClusterFile):
         file = cluster
@@ -146,7 +150,7 @@ def _local(file: ClusterFile) -> Iterator[Client]:
         try:
             os.makedirs(file.directory, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"directory: {file.directory} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"directory: {file.directory} cannot be created: {error.strerror}") from error
     security = None if file.tls is None else security_of(file.tls)
     port = dashboard_port(file.dashboard)
     with dask.config.set(configuration(port)), environment_kept():
@@ -159,16 +163,16 @@ def _local(file: ClusterFile) -> Iterator[Client]:
                 host="127.0.0.1",
                 security=security,
                 dashboard_address=f"127.0.0.1:{port}",
-                # None: metrics and health, without pages that nobody opens and their 18 MB in each worker
+                # None: metrics and health only, without pages that nobody opens and their 18 MB in each worker
                 worker_dashboard_address=None,
                 local_directory=file.directory,
                 death_timeout=start_seconds(),
             )
         except (RuntimeError, OSError) as error:
             raise StalledError(
-                f"the local cluster did not start ({error.__cause__ or error}; it has {start_seconds()} s); its log is "
-                "above; and a script that calls connect does so under `if __name__ == '__main__':`, because workers "
-                "import it"
+                f"the local cluster did not start ({error.__cause__ or error}; limit {start_seconds()} s); see its "
+                "log above, and call connect under `if __name__ == '__main__':` in a script, because workers import "
+                "it"
             ) from error
         with cluster, closing(Client(cluster)) as client:
             client.register_plugin(Undisturbed())

@@ -1,4 +1,4 @@
-"""Settings of Dask's processes: bounded waits, one BLAS thread, and no route that shows logs, code or other ports."""
+"""Configuration of Dask's processes: bounded waits, one BLAS thread, no routes to logs, code or other ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bigkernel.cluster.cluster_file import ClusterFile, memory_bytes
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 
-# read by BLAS libraries when they load, that is before any code of ours runs in a worker
+# read by BLAS libraries when they load, before any code of ours runs in a worker
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
@@ -25,18 +25,18 @@ _log = log_of(__name__)
 
 
 def start_seconds() -> int:
-    """Return the seconds that workers may take to start: 30 at least, however small stall-seconds is."""
+    """Return the seconds that workers may take to start: at least 30, whatever stall-seconds is."""
     return max(30, settings().stall_seconds)
 
 
 def memory_limit(file: ClusterFile) -> int:
-    """Return the bytes that each worker of a cluster may take."""
+    """Return the memory limit in bytes of each worker of a cluster."""
     return settings().memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
 
 
 def configuration(port: int) -> dict[str, Any]:
-    """Return Dask's configuration of a scheduler, with its dashboard at this port of 127.0.0.1, and of its workers."""
-    wanted = settings()
+    """Return Dask's configuration of a scheduler, with its dashboard on this port of 127.0.0.1, and its workers."""
+    config = settings()
     scheduler = ["distributed.http.health", "distributed.http.statics"]
     worker = ["distributed.http.health"]
     if find_spec("prometheus_client") is not None:
@@ -44,7 +44,7 @@ def configuration(port: int) -> dict[str, Any]:
         worker.append("distributed.http.worker.prometheus")
     return {
         **PATIENT,
-        # Dask's own watching of itself, ten times less often than by default: with one task a core it takes their time
+        # Dask's own monitoring, ten times less often than by default: with one task per core it takes their time
         "distributed.worker.profile.interval": "100ms",
         "distributed.admin.tick.interval": "200ms",
         "distributed.admin.system-monitor.interval": "2s",
@@ -52,35 +52,35 @@ def configuration(port: int) -> dict[str, Any]:
             **dask.config.get("distributed.nanny.pre-spawn-environ"),
             **_ONE_THREAD,
         },
-        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * wanted.monitor],
-        "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
-        "distributed.scheduler.allowed-failures": wanted.allowed_failures,
-        # its timer would close the nanny of a worker that happens to be starting again when it fires
+        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * config.monitor],
+        "distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s",
+        "distributed.scheduler.allowed-failures": config.allowed_failures,
+        # its timer would close a nanny whose worker happens to be restarting when it fires
         "distributed.deploy.lost-worker-timeout": "3650d",
-        "distributed.scheduler.no-workers-timeout": f"{wanted.stall_seconds}s",
+        "distributed.scheduler.no-workers-timeout": f"{config.stall_seconds}s",
         "distributed.scheduler.http.routes": scheduler,
         "distributed.worker.http.routes": worker,
         "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
             f"localhost:{port}",
             f"127.0.0.1:{port}",
         ],
-        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if wanted.monitor else 'status'}",
+        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if config.monitor else 'status'}",
     }
 
 
-def worker_lines(wanted: Mapping[str, Any]) -> list[str]:
-    """Return lines of a batch script that give a worker one BLAS thread, our settings and Dask's configuration."""
-    found: dict[str, Any] = {}
-    dask.config.set({**wanted, "bigkernel": dask.config.get("bigkernel")}, config=found)
+def worker_lines(config: Mapping[str, Any]) -> list[str]:
+    """Return lines of a batch script that set one BLAS thread, our settings and Dask's configuration for a worker."""
+    merged: dict[str, Any] = {}
+    dask.config.set({**config, "bigkernel": dask.config.get("bigkernel")}, config=merged)
     return [
         *(f"export {name}={value}" for name, value in _ONE_THREAD.items()),
-        f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(found)}",
+        f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(merged)}",
     ]
 
 
 @contextmanager
 def environment_kept() -> Iterator[None]:
-    """Give this process its environment back: nannies leave there what they give to their workers."""
+    """Restore the environment of this process afterwards: nannies set variables for their workers in it."""
     left = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *_ONE_THREAD, "PYTHONHASHSEED"}
     before = {name: os.environ.pop(name, None) for name in left}
     try:
@@ -92,16 +92,16 @@ def environment_kept() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def dashboard_port(wanted: int | None) -> int:
-    """Return the wanted port (None: 8787) if it is free on loopback, else another, with a warning; for 0 any."""
-    wanted = 8787 if wanted is None else wanted
+def dashboard_port(requested: int | None) -> int:
+    """Return the requested port (None: 8787) if free on loopback, else another, with a warning; for 0 any."""
+    requested = 8787 if requested is None else requested
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", requested))
         except OSError:
             probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    if wanted not in (0, port):
-        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
+    if requested not in (0, port):
+        _log.warning("port %d is in use: serving the dashboard at http://127.0.0.1:%d/bigkernel", requested, port)
     return port

@@ -1,7 +1,7 @@
-"""Clusters that Dask's own launchers start: hosts by `distributed.SSHCluster`, jobs of SLURM by dask-jobqueue.
+"""Clusters started by Dask's own launchers: hosts by `distributed.SSHCluster`, jobs of SLURM by dask-jobqueue.
 
-Beyond loopback all that scheduler, workers and driver say to each other is encrypted with the certificates of `tls:`,
-which lie under the same path everywhere. Words that end in lines of a shell were checked by `cluster_file`.
+Beyond loopback all traffic between scheduler, workers and driver is encrypted with the certificates of `tls:`, which
+have the same path everywhere. Words that end up in shell lines were checked by `cluster_file`.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 from bigkernel.errors import BigKernelError, ConfigError, StalledError
 
-LOST_SECONDS = 30  # a job of SLURM whose worker is gone for this long has ended
-REPLACE_SECONDS = 30  # jobs that ended are looked for this often
-_END_SECONDS = 30  # most that the end of a cluster takes
+LOST_SECONDS = 30  # a job of SLURM whose worker has been gone for so long has ended
+REPLACE_SECONDS = 30  # seconds between checks for ended jobs
+_END_SECONDS = 30  # most seconds for the cluster to end
 _log = log_of(__name__)
 
 
 @contextmanager
 def launched(file: ClusterFile) -> Iterator[Client]:
-    """Start scheduler and workers for the length of a block; jobs of SLURM may wait in its queue meanwhile."""
+    """Start scheduler and workers for a block; jobs of SLURM may wait in its queue meanwhile."""
     ssh = file.kind == "ssh"
     library = _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
     if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
         raise ConfigError(
-            f"kind: {file.kind}: workers run on other machines, and whoever reaches a scheduler runs code on it; make "
-            "certificates in a directory that all of them see (bigkernel certs DIR) and name it (tls: DIR)"
+            f"kind: {file.kind}: workers on other machines need certificates, as anyone who reaches a scheduler can "
+            "run code on it; create them in a shared directory (bigkernel certs DIR) and set tls: DIR"
         )
     port = dashboard_port(file.dashboard)
-    wanted = configuration(port) | _encryption(file)
+    config = configuration(port) | _encryption(file)
     if ssh:
-        wanted["distributed.scheduler.preload"] = [*wanted["distributed.scheduler.preload"], __name__]
+        config["distributed.scheduler.preload"] = [*config["distributed.scheduler.preload"], __name__]
     own = {} if ssh else {"distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s"}
-    with dask.config.set(wanted | own):
+    with dask.config.set(config | own):
         try:
             if ssh:
                 # a busy sshd drops some connections of many at once (MaxStartups)
                 dropped = (ConnectionResetError, library.ConnectionLost)
                 runner, cluster = _begin(lambda: _hosts(file, port), jobs=0, again=dropped)
             else:
-                runner, cluster = _begin(lambda: _queue(file, port, worker_lines(wanted)), jobs=file.workers or 1)
+                runner, cluster = _begin(lambda: _queue(file, port, worker_lines(config)), jobs=file.workers or 1)
         except Exception as error:
             raise (_refused_by_ssh(error, file) if ssh else _refused_by_slurm(error)) from error
         try:
@@ -70,24 +70,24 @@ def launched(file: ClusterFile) -> Iterator[Client]:
 
 
 def dask_setup(scheduler: Scheduler) -> None:
-    """End a scheduler on a host that has no client, however its driver ended; called by Dask for a preloaded module."""
+    """End a scheduler on a host that has no client; called by Dask for a preloaded module."""
     plugin = EndWithClients()
     scheduler.add_plugin(plugin)
     plugin.remove_client(scheduler, "")
 
 
 class EndWithClients(SchedulerPlugin):
-    """Ends a scheduler, and its workers with it, where it has no client some time after the last has gone."""
+    """Ends a scheduler, with its workers, when it has had no client for some time."""
 
     name = "bigkernel-end-with-clients"
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Look again after the time in which workers start and a client connects."""
+        """Check again after the time in which workers start and a client connects."""
         scheduler.loop.call_later(start_seconds() + 30, self._end, scheduler)
 
     def _end(self, scheduler: Scheduler) -> None:
         if set(scheduler.clients) <= {"fire-and-forget"}:
-            scheduler.loop.add_callback(scheduler.close, reason="its driver is gone")
+            scheduler.loop.add_callback(scheduler.close, reason="the driver is gone")
 
 
 def _encryption(file: ClusterFile) -> dict[str, Any]:
@@ -103,9 +103,9 @@ def _encryption(file: ClusterFile) -> dict[str, Any]:
 
 
 def _begin(make: Callable[[], Any], jobs: int, again: tuple[type[Exception], ...] = ()) -> tuple[LoopRunner, Any]:
-    """Start a cluster, with so many jobs, on a loop of its own and in bounded time; jobs that end have successors.
+    """Start a cluster with so many jobs, on its own event loop and in bounded time; jobs that end are replaced.
 
-    What fails with an error of `again` is tried twice more.
+    After an error of `again` it is tried twice more.
     """
 
     async def start(attempts: int = 3) -> Any:
@@ -120,7 +120,7 @@ def _begin(make: Callable[[], Any], jobs: int, again: tuple[type[Exception], ...
                 await asyncio.wait_for(cluster.close(), _END_SECONDS)
             if attempts == 1 or not isinstance(error.__cause__ or error, again):
                 raise
-            _log.warning("a host dropped a connection (%s); all are started again", error.__cause__ or error)
+            _log.warning("a host dropped a connection (%s): restarting all hosts", error.__cause__ or error)
             await asyncio.sleep(1)
             return await start(attempts - 1)
         if jobs:
@@ -137,17 +137,17 @@ def _begin(make: Callable[[], Any], jobs: int, again: tuple[type[Exception], ...
 
 
 async def _submit_again(cluster: Any) -> None:
-    """Submit jobs in the place of those that ended or that SLURM did not take."""
+    """Submit jobs in place of those that ended or that SLURM rejected."""
     if cluster.status == Status.running:
         await _drop_unstarted(cluster)
         try:
             await cluster
         except Exception as error:
-            _log.warning("SLURM did not take a job; it is submitted again soon: %s", error)
+            _log.warning("SLURM rejected a job: %s; submitting it again", error)
 
 
 async def _drop_unstarted(cluster: Any) -> None:
-    """End and forget what did not start: Dask counts it, and does not close a cluster that has some."""
+    """End and forget jobs that did not start: Dask counts them, and does not close a cluster that has some."""
     for process in (*cluster._created, cluster.scheduler):
         if process is not None and process.status == Status.created:
             with suppress(Exception):
@@ -159,13 +159,13 @@ async def _drop_unstarted(cluster: Any) -> None:
 
 
 def _hosts(file: ClusterFile, port: int) -> Any:
-    """Make the cluster of hosts, the scheduler on the first; ~/.ssh/config says how they are reached."""
+    """Create the cluster of hosts, the scheduler on the first; ~/.ssh/config says how they are reached."""
     seconds = min(30, settings().stall_seconds)
     where = {"interface": file.interface} if file.interface else {"host": "127.0.0.1"} if file.tls is None else {}
     scheduler = {"port": 0, "protocol": "tcp" if file.tls is None else "tls"}
     return SSHCluster(
         [file.hosts[0], *file.hosts],
-        # keepalive: a host that is lost is noticed
+        # keepalive: notices a lost host
         connect_options={"connect_timeout": seconds, "login_timeout": seconds, "keepalive_interval": 15},
         worker_options={
             "n_workers": file.workers or 1,
@@ -188,19 +188,21 @@ def _refused_by_ssh(error: Exception, file: ClusterFile) -> BigKernelError:
     if isinstance(cause, asyncssh.HostKeyNotVerifiable):
         return ConfigError(f"{hosts}: {cause}; compare its key with that of the host: ssh-keyscan HOST, known_hosts")
     if isinstance(cause, asyncssh.PermissionDenied):
-        return ConfigError(f"{hosts}: {cause}; does `ssh HOST` let you in without a password? (~/.ssh/config)")
+        return ConfigError(f"{hosts}: {cause}; check that `ssh HOST` works without a password (~/.ssh/config)")
     if isinstance(cause, OSError | asyncssh.Error):
         reason = str(cause) or type(cause).__name__
-        return StalledError(f"{hosts}: scheduler and workers did not start in time ({reason}); do all hosts answer?")
+        return StalledError(
+            f"{hosts}: scheduler and workers did not start in time ({reason}); check that all hosts are reachable"
+        )
     return ConfigError(
-        f"{hosts}: what was started there ended at once ({cause}; its words are logged above); install bigkernel "
-        f"{bigkernel.__version__} there, and name its interpreter (python:)"
+        f"{hosts}: the started process ended at once ({cause}; see its log above); install bigkernel "
+        f"{bigkernel.__version__} there, and set its interpreter (python:)"
     )
 
 
 def _queue(file: ClusterFile, port: int, prologue: list[str]) -> Any:
-    """Make a cluster without jobs, its scheduler in this process; a job is one worker."""
-    # workers end by themselves before SLURM would end them: a graceful end takes a moment, and not all jobs at once
+    """Create a cluster without jobs, with its scheduler in this process; a job is one worker."""
+    # workers end by themselves before SLURM ends them: gracefully, and not all jobs at once
     spare = min(300, file.seconds // 4)
     lifetime = ["--lifetime", f"{file.seconds - spare}s", "--lifetime-stagger", f"{spare // 2}s"]
     where = {"interface": file.interface} if file.interface else {}
@@ -230,8 +232,8 @@ def _refused_by_slurm(error: Exception) -> BigKernelError:
     lines = str(error.__cause__ or error).splitlines()
     said = "; ".join(line.partition("error: ")[2] for line in lines if "error: " in line) or str(error)
     if isinstance(error, TimeoutError) or any(word in said for word in ("contact", "timed out", "refused")):
-        return StalledError(f"SLURM does not answer: {said or 'in time'}; does `squeue`?")
-    return ConfigError(f"kind: slurm: SLURM does not take the jobs, or the scheduler cannot start: {said}")
+        return StalledError(f"SLURM does not answer: {said or 'in time'}; check `squeue`")
+    return ConfigError(f"kind: slurm: SLURM rejected the jobs, or the scheduler cannot start: {said}")
 
 
 def _imported(module: str, extra: str) -> Any:

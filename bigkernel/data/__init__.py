@@ -1,1 +1,1 @@
-"""Data on disk: zarr stores with a manifest, corpora, run directories, and the checks of all of them."""
+"""Data on disk: zarr stores with a manifest, corpora, run directories, and their integrity checks."""

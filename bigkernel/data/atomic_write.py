@@ -1,8 +1,8 @@
-"""Files are written atomically: whole, by one rename; or not at all, with an error that says why.
+"""Atomic writes: a file appears complete, by one rename, or not at all, with an error that says why.
 
-The targets of a job are refused before hours are spent: what will be written is looked at where it will lie. A target
-lies in no store (whose manifest would not hold any more) and no other target of the same job, and its file system
-takes writes and has room. `zarr_arrays.publishing` writes stores in a hidden directory beside their place.
+Targets of a job are checked before hours of work. A target must not lie inside a store (whose manifest would no longer
+hold) or inside another target of the same job, and its file system must be writable and have room.
+`zarr_arrays.publishing` writes stores in a hidden directory beside their target.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 from bigkernel.errors import DataError, PlanTooLargeError
 
-_STORES = ("zarr.json", ".zgroup", ".zarray")  # files that tell a store
-# errors of writing that no second attempt mends; all others may pass
+_STORES = ("zarr.json", ".zgroup", ".zarray")  # files that mark a store
+# permanent errors of writing
 LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
@@ -32,16 +32,14 @@ LASTING = {
 
 
 def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a place inside a store, ours or another's, through links too; `what` will be written there."""
+    """Raise `DataError` if a path lies inside a store, ours or another's, also through links."""
     for above in reversed(Path(os.path.realpath(path)).parents):
         if any(os.path.isfile(above / name) for name in _STORES):
-            raise DataError(
-                f"{os.fspath(path)}: {what} would lie inside {above}, which is a zarr store; choose a place outside it"
-            )
+            raise DataError(f"{os.fspath(path)}: {what} lies inside the zarr store {above}; choose a path outside it")
 
 
 def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int = 0) -> None:
-    """Refuse a place where `what`, of up to so many bytes, cannot be written: PlanTooLargeError if there is no room."""
+    """Raise an error unless `what`, of up to so many bytes, can be written; `PlanTooLargeError` for no room."""
     require_outside_stores(path, what)
     target, place = Path(os.path.abspath(path)), _nearest(os.path.dirname(os.path.abspath(path)))
     try:
@@ -49,50 +47,49 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
             longest = os.pathconf(place, "PC_NAME_MAX")
     except OSError as error:
         raise DataError(
-            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
-            "place"
+            f"{os.fspath(path)}: {what} cannot be written: {place}: {reason_of(error, place)}; choose another path"
         ) from error
-    for part in scratch_path(target).relative_to(place).parts:
-        if len(os.fsencode(part)) > longest:
+    for name in scratch_path(target).relative_to(place).parts:
+        if len(os.fsencode(name)) > longest:
             raise DataError(
-                f"{os.fspath(path)}: {what} cannot be written there: its name and those beside it while it is written "
-                f"take {len(os.fsencode(part))} bytes, and {longest} are the most there; choose a shorter name"
+                f"{os.fspath(path)}: {what} cannot be written: temporary names need {len(os.fsencode(name))} bytes, "
+                f"and the file system allows {longest}; choose a shorter name"
             )
     require_free(path, needed_bytes, what)
 
 
 def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Refuse targets and inputs of one job, by what they are, of which one is another or lies inside it."""
-    found = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
-    for (what, path, place), (other, there, around) in permutations(found, 2):
+    """Raise an error if one target or input of a job is, or lies inside, another."""
+    resolved = [(what, os.fspath(path), Path(os.path.realpath(path))) for what, path in places.items() if path]
+    for (what, path, place), (other, there, around) in permutations(resolved, 2):
         if place == around:
-            raise DataError(f"{path}: is the {what} and the {other}; give each a place of its own")
+            raise DataError(f"{path}: is both the {what} and the {other}; choose two paths")
         if around in place.parents:
-            raise DataError(f"{path}: the {what} would lie inside the {other} {there}; choose a place outside it")
+            raise DataError(f"{path}: the {what} lies inside the {other} {there}; choose a path outside it")
 
 
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Raise `PlanTooLargeError` where the file system of `path` cannot hold what is to be written.
+    """Raise `PlanTooLargeError` if the file system of `path` cannot hold what is to be written.
 
-    What a resumed writer finds at `path` already is taken off what is needed.
+    What a resumed writer already has at `path` counts as room.
     """
     free = free_bytes(path)
     if needed_bytes > free:
         needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
     if needed_bytes > free:
         raise PlanTooLargeError(
-            f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "
-            f"{free / 1e6:,.1f} MB free; free some space or choose another place"
+            f"{os.fspath(path)}: {what} needs up to {needed_bytes / 1e6:,.1f} MB, and the file system has "
+            f"{free / 1e6:,.1f} MB free; free some space or choose another path"
         )
 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
-    """Bytes free for us on the file system that `path` is, or would be, on."""
+    """Return the free bytes available to us on the file system of `path`, which need not exist."""
     return shutil.disk_usage(_nearest(path)).free
 
 
 def _nearest(path: str | os.PathLike[str]) -> Path:
-    """Return what is there of a path, from its beginning."""
+    """Return the nearest existing ancestor of a path."""
     place = Path(os.path.abspath(path))
     while not os.path.exists(place) and place != place.parent:
         place = place.parent
@@ -100,22 +97,22 @@ def _nearest(path: str | os.PathLike[str]) -> Path:
 
 
 def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
-    """Say why `path` could not be written: a file system may have bytes left, and no inode for one more file."""
+    """Say why `path` could not be written, also when bytes are left but no inodes."""
     said = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         with contextlib.suppress(OSError):
             there = os.statvfs(_nearest(path))
-            if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
-                return f"{said}: its file system has no inodes left for more files"
+            if there.f_files and not there.f_favail:  # both are 0 on file systems without a fixed number
+                return f"{said}: the file system has no inodes left"
     return said
 
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[None]:
-    """Turn errors of writing to `path` that no second attempt mends (a full disk, …) into a DataError.
+    """Turn permanent errors of writing to `path` (a full disk, …) into a DataError.
 
-    Others pass as the OSError that they are, for the task to be tried again, unless `passing` is False. So do errors
-    of files elsewhere, such as those that are read meanwhile.
+    Other OSErrors pass, so that the task is tried again, unless `passing` is False. Errors of other files, such as
+    those read meanwhile, also pass.
     """
     try:
         yield
@@ -123,13 +120,13 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
-            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
-            "free there); remove some files there or choose another place"
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB "
+            "free); remove some files or choose another path"
         ) from error
 
 
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
-    """Return True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
+    """Return True if an error names a file that is not `path`, its scratch directory, or an ancestor."""
     if not isinstance(error.filename, str):
         return False
     name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))
@@ -138,24 +135,24 @@ def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
 
 
 def scratch_path(target: Path, token: str = "") -> Path:
-    """Return where `target` is written before it is renamed: the place of a token, or one of its own."""
+    """Return the path where `target` is written before its rename; a token names a fixed one."""
     return target.with_name(f".{target.name}.{token or uuid.uuid4().hex}.partial")
 
 
 def token_of(run: str | os.PathLike[str]) -> str:
-    """`keep` of `publishing` for the stores that are written under a run directory: by its absolute path."""
+    """Return the `keep` token of `publishing` for stores written under a run directory: its absolute path."""
     return hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is there whole or not at all."""
+    """Write a JSON file atomically."""
     with replacing(path) as scratch:
         scratch.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file to write that becomes `path`, whole or not at all, and for good: temporary file, fsync, rename, fsync."""
+    """Yield a temporary file that replaces `path` durably: fsync, rename, fsync."""
     target = Path(os.path.abspath(path))
     scratch = scratch_path(target)
     try:
@@ -170,14 +167,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def clear_orphans(path: Path) -> None:
-    """Remove what writers of a file or store that were killed have left beside it. Nobody else may be writing it."""
+    """Remove what killed writers of a file or store have left beside it. No other process may be writing it."""
     for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if "." not in orphan.name[len(path.name) + 2 : -len(".partial")]:  # else it is of another, path.more
+        if "." not in orphan.name[len(path.name) + 2 : -len(".partial")]:  # else it belongs to path.more
             shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 
 def remove_at_once(place: Path) -> None:
-    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
+    """Remove a file or directory by a rename first, so that no process reads it half removed."""
     doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
     with contextlib.suppress(FileNotFoundError):
         os.replace(place, doomed)
@@ -188,7 +185,7 @@ def remove_at_once(place: Path) -> None:
 
 
 def make_directories(directory: str | os.PathLike[str]) -> None:
-    """Make a directory and those above it, so that a loss of power takes none of them away again."""
+    """Make a directory and its parents durably, also across a loss of power."""
     place = Path(os.path.abspath(directory))
     missing = [made for made in (place, *place.parents) if not os.path.exists(made)]
     os.makedirs(place, exist_ok=True)
@@ -197,7 +194,7 @@ def make_directories(directory: str | os.PathLike[str]) -> None:
 
 
 def replace_place(scratch: Path, target: Path) -> None:
-    """Put `scratch` in the place of `target`; what was there comes back if that fails."""
+    """Put `scratch` in the place of `target`; restore the old target if that fails."""
     if target.exists():
         doomed = scratch.with_suffix(".old")
         os.replace(target, doomed)
@@ -213,7 +210,7 @@ def replace_place(scratch: Path, target: Path) -> None:
 
 
 def sync(root: Path) -> None:
-    """Bring all files and directories in a directory to the disk."""
+    """Flush all files and directories in a directory to disk."""
     for directory, _, files in os.walk(root):
         for name in files:
             _sync_one(Path(directory, name))

@@ -1,8 +1,8 @@
-"""`bigkernel check` walks every chunk of a corpus, prediction store or run directory.
+"""Integrity checks: walk every chunk of a corpus, prediction store or run directory.
 
-Everything is read through its checksums and compared with its manifest (stores) or receipts (runs): is a chunk there,
-does it decode, are its values what they may be. The first damage does not end the walk; whoever wants that stops at the
-first `CheckedChunk` that carries one.
+Everything is read through its checksums and compared with its manifest (stores) or receipts (runs): each chunk must
+exist, decode, and hold permitted values. Damage does not end the walk; callers may stop at the first `CheckedChunk`
+with an error.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from bigkernel.errors import BigKernelError, DataError
 STORES = ("corpus", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _EXPECTED = "expected a corpus, model, prediction store or run directory"
-_CHUNK_BYTES = 2**34  # most that is decoded at once
-_AHEAD_BYTES = 2**27  # of the chunks that are decoded side by side; a larger chunk is decoded alone
+_CHUNK_BYTES = 2**34  # most bytes decoded at once
+_AHEAD_BYTES = 2**27  # most bytes of chunks decoded in parallel; a larger chunk is decoded alone
 _MOST_READERS = 8
 
-Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: what is wrong with them, or ""
+Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: a description of the damage, or ""
 
 
 @dataclass(frozen=True)
 class CheckedChunk:
-    """One chunk that was read."""
+    """A chunk that was read."""
 
     array: str
     done: int  # rows of the array read so far
     total: int
-    damage: DataError | None = None  # the error that reading the chunk would raise; None: it is sound
+    damage: DataError | None = None  # the error of reading the chunk; None: it is intact
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """Tell what is at `path`: "corpus", "predictions", "run", "partial" or "array"; a DataError for anything else."""
+    """Return what is at `path`: "corpus", "predictions", "run", "partial" or "array"; a DataError for anything else."""
     root = Path(path)
     if not os.path.exists(root):
-        raise DataError(f"{path}: the path does not exist")
+        raise DataError(f"{path}: path does not exist")
     if not os.path.isdir(root):
         raise DataError(f"{path}: {_EXPECTED}, found a file")
     kind = zarr_arrays.kind_of(root)
@@ -57,17 +57,17 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         return kind
     if zarr_arrays.has_manifest(root):
         zarr_arrays.read_manifest(root)
-        raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
+        raise DataError(f"{root}: kind {kind!r} is unknown to this version")
     if sweeps_below(root):
         return "run"
-    raise DataError(f"{path}: {_EXPECTED}, found none of them")
+    raise DataError(f"{path}: {_EXPECTED}, found something else")
 
 
 def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:
-    """Check every chunk of what is at `path`, of a `kind` of `kind_at`; a DataError where it cannot be opened.
+    """Check every chunk at `path`, of the `kind` from `kind_at`; raise DataError if it cannot be opened.
 
-    Damage to a chunk, values that are not finite, labels that are not among the classes, and chunks that are not those
-    that were published come with the chunk or array in question.
+    Yields damaged chunks, values that are not finite, labels that are not among the classes, and chunks that are not
+    those that were published, each with its array.
     """
     root = Path(os.path.abspath(path))
     if kind == "run":
@@ -89,7 +89,7 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[CheckedChunk]:
 
 
 def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
-    """Every array, receipt and partial of one run; a merged partial is not there, but what contains it is."""
+    """Check every array, receipt and partial of a run; merged partials have been removed."""
     try:
         read_sealed(root / "manifest.json")
         yield CheckedChunk(f"{name}/manifest.json", 1, 1)
@@ -100,16 +100,16 @@ def _check_run(root: Path, name: str) -> Iterator[CheckedChunk]:
     for done, entry in enumerate(kept, 1):
         damage = None
         try:
-            found = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
-            if found != entry.name:
-                damage = DataError(f"{entry}: its content has the digest {found[:12]}…")
+            digest = zarr_arrays.digest(zarr_arrays.read_group(entry, "array")[0])
+            if digest != entry.name:
+                damage = DataError(f"{entry}: found content of digest {digest[:12]}…")
         except BigKernelError as error:
             damage = DataError(str(error))
         yield CheckedChunk(f"{name}/arrays", done, len(kept), damage)
     names = [file.stem for file in _entries(root / "receipts") if file.suffix == ".json" and file.name[0] != "."]
     receipts = {node: receipt for node in names if (receipt := run.receipt(node))}
     for node in sorted(set(names) - set(receipts)):
-        damage = DataError(f"{root}/receipts/{node}.json: is damaged; resuming computes its rows again")
+        damage = DataError(f"{root}/receipts/{node}.json: damaged; resuming will recompute its rows")
         yield CheckedChunk(f"{name}/receipts", 1, 1, damage)
     total = max((receipt.stop for receipt in receipts.values()), default=0)
     for node, receipt in sorted(receipts.items(), key=lambda item: item[1].start):
@@ -144,10 +144,10 @@ def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[Checked
         try:
             zarr_arrays.require_chunks(array, start, stop)
             if chunk_bytes > _CHUNK_BYTES:
-                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes; they are not read")
+                raise DataError(f"{where} claim more than {_CHUNK_BYTES:,} bytes and were not read")
             if wrong := judge(start, zarr_arrays.read(array, start, stop)):
                 raise DataError(f"{where} have {wrong}")
-        except DataError as error:  # an OSError passes: the store fails, the chunk may be sound
+        except DataError as error:  # let an OSError pass: the store failed, the chunk may be intact
             damage = error
         return CheckedChunk(name, stop, n_rows, damage)
 
@@ -155,14 +155,14 @@ def check_chunks(array: zarr.Array, name: str, judge: Judge) -> Iterator[Checked
     pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
     try:
         starts = iter(range(0, n_rows, step))
-        while some := list(islice(starts, 64 * readers)):  # few are ahead of who takes them
+        while some := list(islice(starts, 64 * readers)):  # keep few chunks ahead of the consumer
             yield from pool.map(check_one, some)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _not_finite(start: int, values: NDArray[Any]) -> str:
-    """Return what is wrong with values that must be finite."""
+    """Describe values that must be finite and are not."""
     if values.dtype.kind not in "fc" or (finite := np.isfinite(values)).all():
         return ""
     rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)) if values.ndim else np.zeros(1, int)
@@ -170,7 +170,7 @@ def _not_finite(start: int, values: NDArray[Any]) -> str:
 
 
 def _judge_of(classes: Sequence[int | str]) -> Judge:
-    """Return a judge of stored labels: those of the classes, or −1; any where there are no classes."""
+    """Return a check of stored labels: they must be among the classes, or −1; anything is valid without classes."""
     named = any(isinstance(label, str) for label in classes)
     known = np.append(np.arange(len(classes)) if named else np.asarray(classes, np.int64), -1)
 

@@ -1,9 +1,9 @@
-"""A corpus: rows on disk, chunk by chunk, with the columns that go with them.
+"""A corpus: rows on disk in chunks, with the columns that go with them.
 
 A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,).
-Its attributes say what it is (name, source, classes, image shape, scale) and whether it is complete. All columns share
-`chunk_rows`, a chunk is written whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are
-classes (integers) and NaN where they are numbers.
+Its attributes hold its description (name, source, classes, image shape, scale) and whether it is complete. All columns
+share `chunk_rows`; a chunk is written once and read through its checksum. Unlabelled rows carry −1 if labels are
+classes (integers) and NaN if they are numbers.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarg
 
 FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
-MOST_BYTES = 2**30  # that an index or np.asarray brings into memory
-KEPT_LABELS = "labels"  # the column of labels as they came, until it is known what they are; see `labels`
-_ITERATED_ROWS = 1024  # that are read at once where each is asked for
+MOST_BYTES = 2**30  # most bytes read by an index or np.asarray
+KEPT_LABELS = "labels"  # the column of labels as read, before their kind is known; see `labels`
+_ITERATED_ROWS = 1024  # rows read at once if requested one by one
 
 
 @dataclass(frozen=True)
 class CorpusInfo:
     """The attributes of a corpus.
 
-    `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
-    positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored
-    values into the range that the source means (255 for 8-bit pixels).
+    `classes` lists the labels in order, empty if `y` holds numbers or is absent; for string labels, `y` holds positions
+    in the list. `image_shape` is (height, width) if rows are images, or None. `scale` divides stored values into the
+    range of the source (255 for 8-bit pixels).
     """
 
     name: str
@@ -73,7 +73,7 @@ class Corpus:
         Which of y, weight, domain and group are there.
     info : CorpusInfo
     digest : str
-        SHA-256 of the manifest, which tells the content that was opened from any other.
+        SHA-256 of the manifest, which identifies the content that was opened.
     """
 
     path: str
@@ -87,27 +87,27 @@ class Corpus:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_rows, n_features), as of any matrix."""
+        """Shape (n_rows, n_features), as of a NumPy array."""
         return self.n_rows, self.n_features
 
     def __len__(self) -> int:
         return self.n_rows
 
     def array(self, name: str) -> zarr.Array:
-        """The zarr array of `x` or of a column."""
+        """Open the zarr array of `x` or of a column."""
         return zarr_arrays.open_store(self.path, "corpus").array(name)
 
     def column(self, name: str) -> Array:
-        """A whole column, shape (n_rows,): 8 bytes a row at most."""
+        """Read a whole column, shape (n_rows,), of at most 8 bytes a row."""
         return self._read(0, self.n_rows, name)
 
     @property
     def x(self) -> zarr.Array:
-        """The rows as a zarr array (n, d), read where it is indexed; `dask.array.from_zarr(corpus.x)` is lazy."""
+        """The rows as a zarr array (n, d), read when indexed; `dask.array.from_zarr(corpus.x)` is lazy."""
         return self.array("x")
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows in memory: (d,) of a number; (k, d) of a slice, of row ids (k,) or of a mask (n,).
+        """Read rows into memory: (d,) for a number; (k, d) for a slice, row ids (k,) or a mask (n,).
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Corpus:
             No such row.
         """
         if isinstance(index, tuple):
-            raise TypeError(f"{self.path}: rows are indexed by one index, found {len(index)}; corpus.x takes several")
+            raise TypeError(f"{self.path}: expected one index for rows, found {len(index)}; use corpus.x for several")
         if isinstance(index, slice):
             rows = range(*index.indices(self.n_rows))
             self._require_room(len(rows))
@@ -129,44 +129,44 @@ class Corpus:
             return self._read(row, row + 1)[0]
         ids = np.arange(self.n_rows)[np.asarray(index, np.int64 if not len(index) else None)]
         self._require_room(len(ids))
-        found = np.empty((len(ids), self.n_features), self.dtype)
+        values = np.empty((len(ids), self.n_features), self.dtype)
         for chunk in np.unique(ids // self.chunk_rows):
             start, here = int(chunk) * self.chunk_rows, np.flatnonzero(ids // self.chunk_rows == chunk)
-            found[here] = self._read(start, min(start + self.chunk_rows, self.n_rows))[ids[here] - start]
-        return found
+            values[here] = self._read(start, min(start + self.chunk_rows, self.n_rows))[ids[here] - start]
+        return values
 
     def __iter__(self) -> Iterator[Array]:
-        """Every row (d,) in turn; a chunk is in memory at a time."""
+        """Yield every row (d,) in turn, with one chunk in memory at a time."""
         for start, stop in pairwise((*range(0, self.n_rows, self.chunk_rows), self.n_rows)):
             for first in range(start, stop, _ITERATED_ROWS):
                 yield from self._read(first, min(first + _ITERATED_ROWS, stop))
 
     def batches(self) -> Iterator[dict[str, Array]]:
-        """Yield the rows and their columns, a chunk at a time; labels that are text as their names."""
+        """Yield the rows and their columns, a chunk at a time; text labels as names."""
         for start in range(0, self.n_rows, self.chunk_rows):
             stop = min(start + self.chunk_rows, self.n_rows)
-            found = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
-            if "y" in found:
-                found["y"] = named_labels(found["y"], self.info.classes)
-            yield found
+            batch = {name: self._read(start, stop, name) for name in ("x", *self.columns)}
+            if "y" in batch:
+                batch["y"] = named_labels(batch["y"], self.info.classes)
+            yield batch
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return all rows (n, d) in memory where they are at most 1 GiB; else `PlanTooLargeError` says how to go on."""
+        """Return all rows (n, d) if they are at most 1 GiB; otherwise raise `PlanTooLargeError` with alternatives."""
         if copy is False:
-            raise ValueError(f"{self.path}: rows on disk cannot become an array without a copy")
+            raise ValueError(f"{self.path}: rows on disk cannot be converted to an array without a copy")
         rows: Array = self[:]
         return rows if dtype is None else rows.astype(dtype, copy=False)
 
     def head(self, count: int = 5) -> dict[str, Array]:
-        """The first rows and what goes with them, as they are stored: {"x": (count, d), "y": (count,), …}.
+        """Return the first rows with their columns, as stored: {"x": (count, d), "y": (count,), …}.
 
-        Labels that are text come as their names, "" where there is none.
+        Text labels are returned as names, "" if unlabelled.
         """
         count = max(0, min(count, self.n_rows))
-        found = {"x": self[:count], **{name: self._read(0, count, name) for name in self.columns}}
-        if "y" in found:
-            found["y"] = named_labels(found["y"], self.info.classes, unlabelled="")
-        return found
+        columns = {"x": self[:count], **{name: self._read(0, count, name) for name in self.columns}}
+        if "y" in columns:
+            columns["y"] = named_labels(columns["y"], self.info.classes, unlabelled="")
+        return columns
 
     def _repr_html_(self) -> str:
         info = self.info
@@ -184,11 +184,11 @@ class Corpus:
         }
         try:
             return html.table(f"corpus {info.name}", figures) + self.first_rows()
-        except (BigKernelError, OSError, ValueError) as error:  # it was removed; a cell that shows it shall not fail
+        except (BigKernelError, OSError, ValueError) as error:  # it was removed; its display must not fail
             return html.table(f"corpus {info.name}", {**figures, "now": str(error)})
 
     def first_rows(self) -> str:
-        """Return the first rows as HTML: as pictures above their labels where they are some, else as numbers."""
+        """Return the first rows as HTML: as images with their labels if they are images, else as numbers."""
         head, shape = self.head(10 if self.info.image_shape else 5), self.info.image_shape
         x = head.pop("x")
         if shape and shape[0] * shape[1] == x.shape[1] and len(x):
@@ -207,10 +207,10 @@ class Corpus:
         needed = rows * self.n_features * np.dtype(self.dtype).itemsize
         if needed > MOST_BYTES:
             raise PlanTooLargeError(
-                f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} are {needed / 1e9:,.1f} GB in memory, "
-                f"more than the {MOST_BYTES / 1e9:.1f} GB that an index or np.asarray brings there; give the corpus "
-                "itself to fit or predict, read some of it (corpus[start:stop]), or take corpus.x, which is lazy "
-                "(corpus.x[:] reads all of it all the same)"
+                f"{self.path}: {rows:,} rows of {self.n_features:,} {self.dtype} need {needed / 1e9:,.1f} GB of "
+                f"memory, more than the limit of {MOST_BYTES / 1e9:.1f} GB for an index or np.asarray; pass the "
+                "corpus itself to fit or predict, read a slice (corpus[start:stop]), or use the lazy corpus.x "
+                "(corpus.x[:] reads all rows)"
             )
 
 
@@ -226,23 +226,22 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     known = {key: value for key, value in store.attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
         raise DataError(
-            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its "
-            "source again"
+            f"{path}: expected corpus format {FORMAT}, found {known.get('format')!r}; ingest the source again"
         )
     try:
         known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
     except ConfigError as error:
-        raise DataError(f"{path}: its attributes are damaged: {error}") from None
+        raise DataError(f"{path}: attributes are damaged: {error}") from None
     info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
     if not info.complete:
-        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+        raise DataError(f"{path}: incomplete corpus (writing was interrupted); write it again")
     x = store.array("x")
     if x.ndim != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
     columns = tuple(name for name in COLUMNS if name in store.manifest.arrays)
     for name in columns:
         if (shape := store.array(name).shape) != x.shape[:1]:
-            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {shape}")
+            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to match x, found {shape}")
     n_rows, n_features = x.shape
     dtype, digest = str(x.dtype), store.manifest.digest
     return Corpus(str(store.root), n_rows, n_features, x.chunks[0], dtype, columns, info, digest)
@@ -253,18 +252,18 @@ def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) ->
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
     """
-    wanted = settings()
-    rows = max(1, int(wanted.chunk_bytes // max(1, n_features * itemsize)))
+    config = settings()
+    rows = max(1, int(config.chunk_bytes // max(1, n_features * itemsize)))
     if n_rows is None or n_rows <= rows // 2:
         return max(1, min(rows, n_rows or rows))
-    unit = wanted.min_segments
+    unit = config.min_segments
     return min(rows, -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit))
 
 
 def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any]:
-    """Return name, image shape and scale as plain str, two ints (or None) and float; a ConfigError where one is none.
+    """Return name, image shape and scale as plain str, two ints (or None) and float; raise ConfigError for others.
 
-    What `open_corpus` would refuse is refused before anything is written.
+    This refuses what `open_corpus` would refuse before anything is written.
     """
     if not isinstance(name, str):
         raise ConfigError(f"name: expected a str, found {name!r}")
@@ -284,7 +283,7 @@ def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any
 
 
 def require_count(name: str, value: Any) -> int | None:
-    """Return a whole number from 1 as an int, or None as it is; a ConfigError for anything else."""
+    """Return a whole number from 1 as an int, or None unchanged; raise ConfigError for anything else."""
     if value is not None and not _is_count(value):
         raise ConfigError(f"{name}: expected a whole number from 1, or None, found {value!r}")
     return None if value is None else int(value)
@@ -330,19 +329,19 @@ class CorpusWriter:
     ) -> None:
         unknown = sorted(set(columns) - {*COLUMNS, KEPT_LABELS})
         if unknown:
-            raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+            raise DataError(f"unknown corpus column {unknown[0]!r}; expected one of {', '.join(COLUMNS)}")
         self.target = self.path = Path(target)
         self.info = replace(info, complete=False, **checked_attributes(info.name, info.image_shape, info.scale))
         itemsize = np.dtype(dtype).itemsize
         self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(n_features, itemsize)
-        # of every array the shape of a row and the dtype
+        # row shape and dtype of every array
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes |= {name: ((), np.dtype(kind)) for name, kind in columns.items()}
-        for name, (_, found) in self._shapes.items():
-            if found.kind not in "biuf" or found.itemsize > 8:
+        for name, (_, stored) in self._shapes.items():
+            if stored.kind not in "biuf" or stored.itemsize > 8:
                 raise DataError(
-                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
-                    "none, or convert with astype"
+                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {stored}; encode other "
+                    "values as numbers, or convert with astype"
                 )
         self._overwrite = overwrite
         self._pending: list[dict[str, Any]] = []
@@ -355,13 +354,13 @@ class CorpusWriter:
         with ExitStack() as stack:
             alone = stack.enter_context(claimed(self.target, "the corpus"))
             stack.enter_context(atomic_write.writing(self.target, passing=False))
-            if alone:  # else what is there may be that of another writer of this process
+            if alone:  # otherwise it may belong to another writer of this process
                 atomic_write.clear_orphans(self.target)
             publishing = zarr_arrays.publishing(self.target, kind="corpus", overwrite=self._overwrite)
             self.path = stack.enter_context(publishing)
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
             self._arrays = {name: self._create(name, (0, *tail), dtype) for name, (tail, dtype) in self._shapes.items()}
-            # entered last: what it writes has ended before anything is published or removed
+            # entered last, so that writing ends before anything is published or removed
             self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
             self._stack = stack.pop_all()
         return self
@@ -379,29 +378,29 @@ class CorpusWriter:
     def append(self, **rows: Any) -> None:
         """Add rows at the end: `x` (k, d) and every column (k,).
 
-        They are copied, so that the caller may fill its arrays anew. Chunks are written as they fill, by a thread,
-        while the caller reads on: an error of writing is raised by a later call, or at the end of the block.
+        They are copied, so that the caller may reuse its arrays. Full chunks are written by a thread while the caller
+        reads on; an error of writing is raised by a later call or at the end of the block.
         """
         count = np.shape(rows["x"])[0]
         for name, (tail, _) in self._shapes.items():
-            found = np.shape(rows.get(name, ()))
-            if found != (count, *tail):
-                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
+            shape = np.shape(rows.get(name, ()))
+            if shape != (count, *tail):
+                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {shape}")
         self._pending.append({name: np.array(rows[name]) for name in self._shapes})
         self._pending_rows += count
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
 
     def store_labels(self, labels: Labels) -> None:
-        """Store the column `y`, once all rows are there, from the labels that were kept with them; see `Labels`."""
+        """Store the column `y` from the labels kept with the rows, once all are there; see `Labels`."""
         self._write_rest()
         with atomic_write.writing(self.target, passing=False):
             kept = self._arrays.pop(KEPT_LABELS)
             place = zarr_arrays.directory_of(kept)
             y = self._arrays["y"] = self._create("y", (self.n_rows,), labels.dtype)
             for start in range(0, self.n_rows, self.chunk_rows):
-                found = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
-                zarr_arrays.write(y, start, labels.stored(found))
+                values = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
+                zarr_arrays.write(y, start, labels.stored(values))
             shutil.rmtree(place)
         self.info = replace(self.info, classes=labels.classes)
 
@@ -426,14 +425,14 @@ class CorpusWriter:
         )
 
     def _write(self, first: int, rows: dict[str, Array]) -> None:
-        """Write rows `first` and up, which begin with a chunk, in every array."""
+        """Write rows from `first`, the first of a chunk, to every array."""
         with atomic_write.writing(self.target, passing=False):
             for name, array in self._arrays.items():
                 array.resize((first + len(rows[name]), *array.shape[1:]))
                 zarr_arrays.write(array, first, _fitting(rows[name], array.dtype, name))
 
     def _await_writing(self) -> None:
-        """Raise what the writing of the last rows raised."""
+        """Raise the error of the last write, if any."""
         being_written, self._being_written = self._being_written, None
         if being_written is not None:
             being_written.result()
@@ -443,10 +442,10 @@ class CorpusWriter:
 
 
 def _fitting(values: Array, dtype: Any, name: str) -> Array:
-    """Return values in the stored dtype; refuse it where that would change one (300 as uint8, 0.5 as an integer)."""
+    """Cast values to the stored dtype; raise an error if that changes one (300 to uint8, 0.5 to an integer)."""
     if np.can_cast(values.dtype, dtype, "safe"):
         return values
     cast, changed = zarr_arrays.cast_values(values, np.dtype(dtype))
     if changed.any():
-        raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
+        raise DataError(f"{name}: value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
     return cast

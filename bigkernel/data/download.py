@@ -1,8 +1,8 @@
-"""Public data sets, fetched once by pooch and verified: MNIST, USPS and wine quality.
+"""Public data sets, downloaded once by pooch and verified: MNIST, USPS and wine quality.
 
-Every file has several mirrors and one SHA-256, that of its decoded content: mirrors compress differently, and some
-serve without encryption, which is all right only because of this digest. A file appears under its name when it is whole
-and right; a mirror that fails, hangs, sends too much or something else is left for the next.
+Every file has several mirrors and one SHA-256, of its decoded content: mirrors compress differently, and some serve
+without encryption, which the digest makes safe. A file appears under its name only when it is complete and correct; a
+mirror that fails, hangs, or sends too much or other content is skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bigkernel.data.atomic_write import replacing, require_free
 from bigkernel.data.readers.source import load_library, open_stream
 from bigkernel.errors import DataError
 
-WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer
+WAIT_SECONDS = 20.0  # seconds to connect, and between two pieces of a response
 _SLACK_BYTES = 2**16  # compressed or decoded content may exceed the stated size by so much
 _PIECE_BYTES = 2**16
 
@@ -37,7 +37,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files that belong together, what they are, and the next commands (`{dir}` stands for the directory)."""
+    """A set of files, their description, and the next commands (`{dir}` stands for the directory)."""
 
     description: str
     files: tuple[RemoteFile, ...]
@@ -46,7 +46,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that lies in its folder, and the mirror that gave it ("": it was there)."""
+    """A file in its folder, and the mirror that it came from ("": it was there)."""
 
     path: Path
     mirror: str
@@ -77,7 +77,7 @@ _WINE_HOSTS = (
 )
 _T10K = "t10k-images-idx3-ubyte.gz"
 _T10K_COPY = f"{_RAW}/h-poincare/Neural-Network-from-Scratch/a278e0d59df223d4a2cb8033f64b622649291089/data/{_T10K}"
-# name, bytes and SHA-256 of the content after gzip
+# name, bytes and SHA-256 of the decompressed content
 _MNIST_FILES = (
     ("train-images-idx3-ubyte.gz", 47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
     ("train-labels-idx1-ubyte.gz", 60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
@@ -116,26 +116,26 @@ DATASETS: Mapping[str, Dataset] = {
 
 
 class _Sink:
-    """Takes what a mirror sends, up to a number of bytes."""
+    """A file object that accepts at most a given number of bytes from a mirror."""
 
     def __init__(self, handle: BinaryIO, most_bytes: int, update: Progress) -> None:
         self._handle, self._most_bytes, self._update = handle, most_bytes, update
         self._count = 0
 
     def write(self, data: bytes) -> int:
-        """Store a piece."""
+        """Store received bytes."""
         self._count += len(data)
         if self._count > self._most_bytes:
-            raise DataError(f"sent more than {self._most_bytes:,} bytes, so that it is another file")
+            raise DataError(f"sent more than {self._most_bytes:,} bytes, expected a smaller file")
         self._update(self._count, None)
         return self._handle.write(data)
 
     def flush(self) -> None:
-        """Nothing: the file is flushed when it is whole."""
+        """Do nothing; the complete file is flushed later."""
 
 
 def is_there(file: RemoteFile, folder: str | os.PathLike[str]) -> bool:
-    """Return True where the file lies in `folder` with the right content; a DataError where it has another."""
+    """Return True if the file is in `folder` with the right content; raise DataError if it has other content."""
     path = Path(folder, file.name)
     if not os.path.lexists(path):
         return False
@@ -145,7 +145,7 @@ def is_there(file: RemoteFile, folder: str | os.PathLike[str]) -> bool:
         right = False
     if not right:
         raise DataError(
-            f"{path}: is there with other content than that of SHA-256 {file.sha256}; move it elsewhere, or choose "
+            f"{path}: file exists with content other than SHA-256 {file.sha256}; move it elsewhere, or choose "
             "another directory"
         )
     return True
@@ -178,33 +178,33 @@ def fetch_file(
         try:
             with replacing(target) as partial:
                 _download(url, partial, file, progress or (lambda done, total: None), wait_seconds)
-                found = _digest(partial, file.content_bytes)
-                if found != file.sha256:
-                    raise DataError(f"sent other content (SHA-256 {found}, expected {file.sha256})")
+                digest = _digest(partial, file.content_bytes)
+                if digest != file.sha256:
+                    raise DataError(f"sent unexpected content (SHA-256 {digest}, expected {file.sha256})")
         except DataError as error:
             failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
             continue
         return Fetched(target, url, tuple(failures))
-    raise DataError(f"{file.name}: no mirror gave it: " + "; ".join(failures))
+    raise DataError(f"{file.name}: download failed from all mirrors: " + "; ".join(failures))
 
 
 def _download(url: str, partial: Path, file: RemoteFile, update: Progress, wait_seconds: float) -> None:
-    """Make one attempt at one mirror."""
-    pooch = load_library("pooch", "files are fetched by pooch")
+    """Download from one mirror, once."""
+    pooch = load_library("pooch", "downloads need pooch")
     with partial.open("wb") as handle:
         sink = _Sink(handle, file.content_bytes + _SLACK_BYTES, update)
         try:
             pooch.HTTPDownloader(chunk_size=_PIECE_BYTES, timeout=wait_seconds)(url, sink, None)
         except DataError:
             raise
-        except OSError as error:  # of requests, all of them
+        except OSError as error:  # base class of all errors of requests
             status = getattr(getattr(error, "response", None), "status_code", None)
-            reason = f"{type(error).__name__}: {str(error)[:200]}" if status is None else f"answered {status}"
+            reason = f"{type(error).__name__}: {str(error)[:200]}" if status is None else f"HTTP status {status}"
             raise DataError(reason) from None
 
 
 def _digest(path: Path, content_bytes: int) -> str:
-    """Return the SHA-256 of the decoded content, of which no more is read than it should have."""
+    """Return the SHA-256 of the decoded content, reading at most the expected size."""
     total, left = hashlib.sha256(), content_bytes + 1
     with open_stream(str(path)) as stream:
         while left > 0 and (piece := stream.read(min(_PIECE_BYTES, left))):

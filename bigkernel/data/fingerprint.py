@@ -1,7 +1,7 @@
-"""The content of a job: a digest of any plain data, and its fields one by one for people.
+"""The content of a job: a digest of plain data, and its fields as text.
 
 A resumed run compares the fields and names the first that differs ("statistic.features.kernel.sigma was 0.5, now it is
-0.7"), so every number stands for itself and every array for its shape and digest.
+0.7"). Numbers are compared directly, arrays by shape and digest.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from bigkernel.data import zarr_arrays
 
-_SHORT = 90  # characters of a text that is shown as it is
-NOT_COMPARED = {"identity": False}  # metadata of a dataclass field that changes no number
-_MOST = 64  # dataclasses in a tuple that are shown one by one
+_SHORT = 90  # longest text shown as it is
+NOT_COMPARED = {"identity": False}  # metadata of dataclass fields that do not change a number
+_MOST = 64  # most dataclasses of a tuple shown one by one
 
 
 def fingerprint(value: Any) -> str:
@@ -29,7 +29,7 @@ def fingerprint(value: Any) -> str:
 
 
 def _contents(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield all that counts of plain data by dotted name, as texts that are equal where the content is."""
+    """Yield the fields of plain data by dotted name, as texts that are equal if the content is."""
     if isinstance(value, np.ndarray):
         yield name, f"{value.dtype} {value.shape} {zarr_arrays.digest({'': value})[:32]}"
     elif hasattr(value, "fingerprint"):
@@ -37,7 +37,7 @@ def _contents(value: Any, name: str) -> Iterator[tuple[str, str]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for field in dataclasses.fields(value):
-            if field.metadata != NOT_COMPARED:  # it says where something goes, not what it is
+            if field.metadata != NOT_COMPARED:  # such a field says where something is written, not what it is
                 yield from _contents(getattr(value, field.name), f"{name}.{field.name}")
     elif isinstance(value, dict | tuple | list):
         items = dict(sorted(value.items())) if isinstance(value, dict) else dict(enumerate(value))
@@ -53,7 +53,7 @@ def _contents(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def described(value: Any, name: str) -> dict[str, str]:
-    """Return the fields of plain data by dotted name, each as a short text; equal texts mean equal content.
+    """Return the fields of plain data by dotted name as short texts; equal texts mean equal content.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""From files to a corpus: sources, one or several, stream into `write_corpus.fill`, whole or split.
+"""Ingest of files: one or several sources stream into `write_corpus.fill`, with or without a split.
 
 Rows of several files follow one another, and the column `domain` numbers the files.
 """
@@ -35,7 +35,7 @@ def ingest(
     chunk_rows: int | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Write the rows and labels of a source, or of several that agree, as a corpus.
+    """Write the rows and labels of one source, or of several compatible ones, as a corpus.
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file.
 
@@ -54,7 +54,7 @@ def ingest(
     places = {share: split_path(target_path, share) for share in shares}
     for place in places.values():
         if os.path.lexists(place) and not overwrite:
-            raise DataError(f"{place}: already exists; choose another path or ask to overwrite it")
+            raise DataError(f"{place}: already exists; choose another path or set overwrite")
     _require_agreement(sources, classes, split)
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
@@ -68,10 +68,10 @@ def ingest(
         for share, place in places.items():
             here, most = info, n_rows
             if split is not None:
-                what = f"share {share} of a split" if share else "what stays of a split"
+                what = f"share {share} of a split" if share else "remainder of a split"
                 here = replace(info, name=f"{name} {share}".strip(), source=f"{origin}, {what} {split}")
-                part = split.shares[share] if share else 1 - sum(split.shares.values())
-                most = None if n_rows is None else 1 + round(n_rows * part)
+                portion = split.shares[share] if share else 1 - sum(split.shares.values())
+                most = None if n_rows is None else 1 + round(n_rows * portion)
             step = chunk_rows or chunk_rows_for(sources[0].n_features, sources[0].dtype.itemsize, most)
             writers.append(stack.enter_context(writer_for(place, first, here, chunk_rows=step, overwrite=overwrite)))
         fill(writers, batches, Labelling(classes), split)
@@ -92,18 +92,18 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
             if progress:
                 progress(done, n_rows)
         if not start:
-            raise DataError(f"{source.path}: no rows; expected one at least")
+            raise DataError(f"{source.path}: expected at least one row, found none")
         if source.n_rows not in (None, start):
-            raise DataError(f"{source.path}: {start} rows, expected {source.n_rows} of them")
+            raise DataError(f"{source.path}: expected {source.n_rows} rows, found {start}")
 
 
 def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
-    """Refuse sources that do not make one corpus, by the first property that differs."""
+    """Raise an error if sources do not make one corpus, naming the first property that differs."""
     if not sources:
-        raise DataError("no source to ingest; give one at least")
+        raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
-        found = {
+        properties = {
             "features": source.n_features,
             "image shape": source.image_shape,
             "dtype": str(source.dtype),
@@ -111,20 +111,20 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.grouped else "no groups",
         }
-        stated = stated or found
-        for key, value in found.items():
+        stated = stated or properties
+        for key, value in properties.items():
             if value != stated[key]:
-                advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
+                advice = {"dtype": "; set the dtype to store", "labels": "; pass its label file, or read no labels"}
                 if "libsvm" in (source.format, first.format):
-                    advice["features"] = "; say how many features all have (--features)"
+                    advice["features"] = "; set the number of features (--features)"
                 raise DataError(
-                    f"{source.path}: {key}: {value}, but {first.path} has {stated[key]}; the files of a corpus "
-                    f"agree{advice.get(key, '')}"
+                    f"{source.path}: {key}: found {value}, expected {stated[key]} as in "
+                    f"{first.path}{advice.get(key, '')}"
                 )
     if classes is True and not first.labelled:
-        raise DataError(f"{first.path}: classes=True, but the rows carry no labels")
+        raise DataError(f"{first.path}: classes=True needs labels, found none")
     if split is not None and split.by == "group" and not first.grouped:
-        raise DataError(f"{first.path}: a split by group, but the rows have no groups; name their column")
+        raise DataError(f"{first.path}: a split by group needs groups, found none; name their column")
 
 
 def _name(path: str) -> str:

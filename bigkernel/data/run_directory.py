@@ -1,14 +1,14 @@
-"""A run: the directory that lets a job die and go on to the same last bit.
+"""A run: the directory from which an interrupted job resumes with the same bits.
 
-    manifest.json     what the job is: every setting that changes a number by name, the plan, the versions
-    lock.json         who works here now (`locks`)
-    arrays/DIGEST/    large arrays of the job (landmarks), found by their SHA-256
+    manifest.json     the job: every setting that changes a number by name, the plan, the versions
+    lock.json         the current driver (`run_lock`)
+    arrays/DIGEST/    large arrays of the job (landmarks), named by their SHA-256
     partials/NODE/    published accumulators, each a zarr group with crc32c
     receipts/NODE.json
-    starts/NODE       a line for every time that a worker began it
+    starts/NODE       a line for every time a worker began the node
 
 A node is a place in the fixed binary tree of merges: "0-3" is segment 3, "1-1" the merge of segments 2 and 3. A node is
-finished when its receipt is there and its partial reads back to the receipt's digest; existence alone is not enough.
+finished if it has a receipt and its partial matches the receipt's digest; existence alone is not enough.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from bigkernel.streaming.plan import Accumulator, Merge, Receipt
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
-_MOST_SEGMENTS = 2**20  # whoever names more did not plan them
+_MOST_SEGMENTS = 2**20  # more segments than any plan has
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRef:
-    """Stands for an array kept in the run's store."""
+    """A reference to an array in the run's store."""
 
     digest: str
 
 
 class ArrayStore(Protocol):
-    """Keeps large arrays of a job; see `detach`."""
+    """A store for large arrays of a job; see `detach`."""
 
     def keep(self, values: NDArray[Any]) -> ArrayRef:
-        """Keep an array, and return the reference that stands for it."""
+        """Store an array, and return a reference to it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run directory; plain picklable data, so that tasks open it themselves."""
+    """A run directory, as plain picklable data that tasks can open."""
 
     path: str
 
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def root(self) -> Path:
-        """The directory."""
+        """Path of the directory."""
         return Path(self.path)
 
     @contextlib.contextmanager
@@ -84,21 +84,22 @@ class Run:
             yield lock
 
     def begin(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> None:
-        """Start a new run, or with `resume` go on with the one that is there, if it is the same job.
+        """Start a new run, or with `resume` continue an existing one if it is the same job.
 
-        `job` is every setting that changes the result by name, as texts that are compared; a ResumeMismatchError names
-        the first that differs. `plan` is figures for people (`segments`, `rows`), not compared.
+        `job` holds every setting that changes the result by name, as texts; ResumeMismatchError names the first
+        difference. `plan` holds figures for display (`segments`, `rows`) and is not compared.
         """
         manifest = self.root / "manifest.json"
         if manifest.exists():
             if not resume:
-                raise DataError(f"{self.path}: holds a run already; resume it or choose another directory")
-            found = self._job()
-            for name in sorted({*job, *found}):
-                if job.get(name) != found.get(name):
+                raise DataError(f"{self.path}: already holds a run; resume it or choose another directory")
+            recorded = self._job()
+            for name in sorted({*job, *recorded}):
+                if job.get(name) != recorded.get(name):
                     raise ResumeMismatchError(
-                        f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
-                        f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
+                        f"{self.path}: the run on disk belongs to another job: {name} was "
+                        f"{recorded.get(name, 'absent')}, now it is {job.get(name, 'absent')}; resume with the same "
+                        "settings or start a new run"
                     )
             self.remove_partials()
             return
@@ -115,38 +116,38 @@ class Run:
             raise ResumeMismatchError(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
         if manifest.get("format") != FORMAT or not isinstance(manifest.get("job"), dict):
             raise ResumeMismatchError(
-                f"{self.path}: a run of format {manifest.get('format')!r}, this version has {FORMAT}; start a new run"
+                f"{self.path}: expected run format {FORMAT}, found {manifest.get('format')!r}; start a new run"
             )
         job: dict[str, Any] = manifest["job"]
         return job
 
     def remove_partials(self) -> None:
-        """Remove what writers that died have left half-written, as far as the disk lets. Nobody else may be writing."""
+        """Remove files of dead writers, as far as the disk allows. No other process may be writing."""
         for directory in ("partials", "arrays", "receipts", "."):
             place = self.root.joinpath(directory)
             for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
-                # a disk that turned read-only has an error of its own, which this one may not hide
+                # a read-only disk has its own error, which this one must not hide
                 with contextlib.suppress(OSError):
                     remove_at_once(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
     def start(self, node: str, worker: str) -> int:
-        """Note that a worker begins a node; return how often that has happened, this time included."""
+        """Record that a worker begins a node; return how often that has happened, including this time."""
         path = self.root / "starts" / node
-        with contextlib.suppress(OSError):  # a note only: what is wrong with the disk shows when the node is published
+        with contextlib.suppress(OSError):  # informative only: a fault of the disk shows when the node is published
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{worker}\n")
             return len(self.starts(node))
         return 1
 
     def starts(self, node: str) -> list[str]:
-        """The workers that began a node, in order."""
+        """Return the workers that began a node, in order."""
         try:
             return (self.root / "starts" / node).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
             return []
 
     def publish(self, receipt: Receipt, partial: Accumulator) -> Receipt:
-        """Publish a partial and then its receipt, which says that it is whole, and how long that took."""
+        """Publish a partial, then its receipt with the time that this took."""
         start, digest = time.perf_counter(), zarr_arrays.digest(partial)
         zarr_arrays.publish(
             self.root / "partials" / receipt.node, "partial", partial, {"digest": digest}, overwrite=True
@@ -163,22 +164,24 @@ class Run:
         return receipt
 
     def partial(self, node: str, digest: str) -> Accumulator:
-        """Read a partial back; a DataError where it is not what was published."""
+        """Read a partial; raise DataError if it is not what was published."""
         values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
-        found = zarr_arrays.digest(values)
-        if found != digest:
-            raise DataError(f"{self.path}/partials/{node}: digest {found[:12]}…, its receipt says {digest[:12]}…")
+        actual = zarr_arrays.digest(values)
+        if actual != digest:
+            raise DataError(
+                f"{self.path}/partials/{node}: expected digest {digest[:12]}… as in the receipt, found {actual[:12]}…"
+            )
         return values
 
     def finished(self, node: str) -> Receipt | None:
-        """Return the receipt of a node that was published and reads back whole; None otherwise."""
+        """Return the receipt of a node whose published partial is intact; None otherwise."""
         return self._read_back(node)[0]
 
     def _read_back(self, node: str) -> tuple[Receipt | None, str]:
-        """Return the receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
+        """Return the receipt of an intact node, or what is wrong with its partial."""
         receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
         if receipt is None:
-            return None, "its receipt cannot be read" if self._receipt(node).exists() else ""
+            return None, "the receipt cannot be read" if self._receipt(node).exists() else ""
         try:
             self.partial(node, receipt.digest)
         except (OSError, DataError) as error:
@@ -186,7 +189,7 @@ class Run:
         return receipt, ""
 
     def receipt(self, node: str) -> Receipt | None:
-        """Return the receipt of a node as published, its partial not looked at; None where there is none."""
+        """Return the receipt of a node without checking its partial; None if there is none."""
         try:
             receipt = Receipt.of_json(read_sealed(self._receipt(node)))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -194,12 +197,12 @@ class Run:
         return dataclasses.replace(receipt, resumed=True) if receipt.node == node else None
 
     def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
-        """Return finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
+        """Return finished nodes that no finished node contains, and the damaged ones with their faults.
 
-        `merges` lists (node, left, right), children first. Receipts that promise more than there is are removed.
+        `merges` lists (node, left, right), children first. Receipts without a valid partial are removed.
         """
         children = {node: (left, right) for node, left, right in merges}
-        found: dict[str, Receipt] = {}
+        receipts: dict[str, Receipt] = {}
         damaged: dict[str, str] = {}
         missing: list[str] = []
         look = [merges[-1][0]] if merges else list(leaves)
@@ -207,31 +210,31 @@ class Run:
             node = look.pop()
             receipt, wrong = self._read_back(node)
             if receipt:
-                found[node] = receipt
+                receipts[node] = receipt
                 continue
             if wrong:
                 damaged[node] = wrong
             if self._receipt(node).exists():
                 remove_at_once(self._receipt(node))
                 self.discard(node)
-            else:  # a late worker of a dead driver may be about to write it: its partial stays
+            else:  # a late worker of a dead driver may be writing it: its partial stays
                 missing.append(node)
                 self._discard_torn(node)
             look.extend(children.get(node, ()))
         if any(self._receipt(node).exists() for node in missing):  # it has, and has removed what it merged
             return self.usable(merges, leaves)
-        return found, damaged
+        return receipts, damaged
 
     def _receipt(self, node: str) -> Path:
         return self.root / "receipts" / f"{node}.json"
 
     def discard(self, *nodes: str) -> None:
-        """Remove partials that were merged; their receipts stay."""
+        """Remove merged partials; their receipts stay."""
         for node in nodes:
             remove_at_once(self.root / "partials" / node)
 
     def _discard_torn(self, node: str) -> None:
-        """Remove a partial that is there and is none: a loss of power may have undone the end of its name alone."""
+        """Remove an invalid partial: a loss of power may have undone part of its publication."""
         place = self.root / "partials" / node
         try:
             if place.exists():
@@ -239,8 +242,8 @@ class Run:
         except DataError:
             self.discard(node)
 
-    def keep_only(self, root: str) -> None:
-        """Remove every partial but the last: a writer that died may have left what it had merged."""
+    def keep_root(self, root: str) -> None:
+        """Remove every partial but the last: a dead writer may have left what it had merged."""
         for place in (self.root / "partials").iterdir():
             if place.name != root and not place.name.startswith("."):
                 self.discard(place.name)
@@ -255,12 +258,12 @@ class Run:
 
 
 def sweeps_below(root: Path) -> list[Path]:
-    """Return the run directories in and below a directory: of the sweeps of a job, and of the jobs of a command."""
+    """Return the run directories in and below a directory."""
     return sorted(path.parent for depth in range(3) for path in root.glob("*/" * depth + "manifest.json"))
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
+    """Make the directory of a run; raise DataError if that fails or it would lie inside a store."""
     require_outside_stores(directory, "the run")
     with writing(directory, passing=False):
         make_directories(directory)
@@ -268,7 +271,7 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """An array by its content: sweeps of one job keep the same landmarks, each in its own directory."""
+    """A cached array by content: sweeps of one job keep the same landmarks, each in its own directory."""
 
     digest: str
     path: str = dataclasses.field(compare=False)
@@ -278,7 +281,7 @@ class _Stored:
 def _load(stored: _Stored) -> NDArray[Any]:
     values, _ = zarr_arrays.read_group(Path(stored.path) / "arrays" / stored.digest, "array")
     if zarr_arrays.digest(values) != stored.digest:
-        raise DataError(f"{stored.path}/arrays/{stored.digest}: its content does not have this digest")
+        raise DataError(f"{stored.path}/arrays/{stored.digest}: content does not match this digest")
     return values["values"]
 
 
@@ -288,7 +291,7 @@ def detach(value: Any, store: ArrayStore) -> Any:
 
 
 def attach(value: Any, path: str) -> Any:
-    """Reverse `detach`, in the task."""
+    """Undo `detach`, inside a task."""
     return _mapped(value, ArrayRef, lambda item: _load(_Stored(item.digest, path)))
 
 
@@ -296,7 +299,7 @@ def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [part.name for part in dataclasses.fields(value) if part.init]
+        fields = [one.name for one in dataclasses.fields(value) if one.init]
         return dataclasses.replace(value, **{name: _mapped(getattr(value, name), kind, change) for name in fields})
     if type(value) is tuple:
         return tuple(_mapped(item, kind, change) for item in value)
@@ -304,18 +307,18 @@ def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Write plain data as JSON with the SHA-256 of what it says; see `write_json`."""
+    """Write plain data as JSON with its SHA-256; see `write_json`."""
     write_json(path, {**value, "sha256": _seal(value)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read back what `write_sealed` wrote; a ValueError if it says anything else now."""
+    """Read what `write_sealed` wrote; raise ValueError if it has been changed."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict) or value.pop("sha256", None) != _seal(value):
-        raise ValueError("its SHA-256 does not fit what it says")
+        raise ValueError("SHA-256 does not match the content")
     return value
 
 
@@ -328,7 +331,7 @@ def _seal(value: dict[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """One run; its counts are 0 where it has no segments."""
+    """The state of one run; counts are 0 if it has no segments."""
 
     path: str
     state: str  # "finished", "running", "interrupted", or "unreadable"
@@ -336,27 +339,27 @@ class RunState:
     segments_done: int = 0
     rows: int = 0
     rows_done: int = 0
-    repeats: int = 0  # times that a segment was begun again
+    repeats: int = 0  # times a segment was restarted
     changed: float = 0.0  # seconds since 1970 of the last receipt, or of the manifest
-    holder: str = ""  # process and host that work on it, or empty
+    holder: str = ""  # process and host working on it, or empty
 
 
 def survey(directory: str | os.PathLike[str]) -> list[RunState]:
-    """Return the runs in and below a directory, by path; a DataError where there is none."""
+    """Return the states of the runs in and below a directory, by path; raise DataError if there is none."""
     root = Path(directory)
     if not os.path.isdir(root):
         raise DataError(
             f"{directory}: expected a run directory, found {'a file' if os.path.exists(root) else 'nothing'}"
         )
-    found = sweeps_below(root)
+    paths = sweeps_below(root)
     above = _holder(root)
-    if not found:
-        raise DataError(f"{directory}: no run is there{f' yet; {above} is at work' if above else ''}")
-    return [_state(path, above) for path in found]
+    if not paths:
+        raise DataError(f"{directory}: found no run{f' yet; {above} is at work' if above else ''}")
+    return [_state(path, above) for path in paths]
 
 
 def command_of(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the command that began the run, where it was noted."""
+    """Return the command that began the run, if recorded."""
     try:
         noted = json.loads((Path(directory) / "command.json").read_text())["command"]
         return [str(word) for word in noted]
@@ -392,5 +395,5 @@ def _state(path: Path, above: str) -> RunState:
 
 
 def _holder(path: Path) -> str:
-    found = run_lock.read(path)
-    return run_lock.holder_name(found) if found and found["alive"] else ""
+    holder = run_lock.read(path)
+    return run_lock.holder_name(holder) if holder and holder["alive"] else ""

@@ -1,10 +1,10 @@
-"""One driver at a time in a run directory: a lock that says who holds it, and that a dead holder does not keep.
+"""One driver at a time in a run directory: a lock that names its holder and expires with it.
 
-`lock.json` appears whole, and names host, process and the time that process started. A holder whose processes can be
-seen from here is alive if that one is. One on another host, or in another PID namespace (a container), is if the file
-was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so
-clocks that disagree or jump do no harm. A file that says nothing of the kind was damaged by others, for it appears
-whole: it is refused by its name, and is nobody's once it was not touched for so long either.
+`lock.json` appears atomically and holds host, process and the start time of the process. A holder on this host is alive
+if that process is. A holder on another host, or in another PID namespace (a container), is alive if the file was
+touched recently: every holder touches its file while it works. Ages use the file system's own clock, so that wrong
+clocks do no harm. An invalid file was damaged by another program: it is reported by name, and expires when it has not
+been touched for as long.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from bigkernel.data.atomic_write import clear_orphans, write_json, writing
 from bigkernel.errors import RunLockedError
 
 NAME = "lock.json"
-BEAT_SECONDS = 10.0  # between touches of a lock that is held
-STALE_SECONDS = 90.0  # a lock of another host that was not touched for this long is nobody's
-GUARD_SECONDS = 10.0  # most that whoever takes or gives back a lock waits for another who is at it
+BEAT_SECONDS = 10.0  # seconds between touches of a held lock
+STALE_SECONDS = 90.0  # a lock of another host expires after so many seconds without a touch
+GUARD_SECONDS = 10.0  # most seconds to wait for another process that takes or releases the lock
 
 
 _held: set[str] = set()  # tokens of the locks that this process holds
@@ -49,32 +49,32 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or one whose holder is dead; RunLockedError says who alive holds it."""
+        """Take the lock if it is free or its holder is dead; RunLockedError names a live holder."""
         # alone, for two that find the same stale lock must not both take it
         with writing(self.path.parent, passing=False), _alone(self.path.parent):
             require_free_lock(self.path.parent)
-            found = read(self.path.parent)
-            if found is not None:
-                self.left_by = holder_name(found)
+            holder = read(self.path.parent)
+            if holder is not None:
+                self.left_by = holder_name(holder)
             self._write()
         self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lock back, if it is still ours."""
+        """Release the lock if it is still ours."""
         self._stop.set()
         _held.discard(self._token)  # whatever becomes of the file, on a disk that cannot be written any more
         if self._thread is not None:
             self._thread.join()
-        # a lock that was taken from us is not to be removed between a look at it and its end
+        # keeps a lock taken from us from being removed between check and removal
         with suppress(OSError, RunLockedError), _alone(self.path.parent):
             if self._ours():
                 self.path.unlink()
 
     def require(self) -> None:
-        """Raise `RunLockedError` if another driver took the lock, as from a process that was frozen for long."""
+        """Raise `RunLockedError` if another driver took the lock, for example while this process was suspended."""
         if not self._ours():
-            raise RunLockedError(f"{self.path.parent}: its lock was taken by another process; this one stops")
+            raise RunLockedError(f"{self.path.parent}: another process took over the lock; stopping this one")
 
     def _ours(self) -> bool:
         try:
@@ -114,10 +114,10 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
 
 @contextmanager
 def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
-    """Be the only driver that writes a target, for a block; what this process has claimed already it has: False.
+    """Claim a target for a block, as its only writer; yield False if this process already holds the claim.
 
-    The claim is a hidden directory beside the target. One whose process is dead is taken; RunLockedError says who is
-    alive.
+    The claim is a hidden directory beside the target. The claim of a dead process is taken over; RunLockedError names
+    one that is alive.
     """
     target = Path(os.path.realpath(path))
     if str(target) in _claimed:
@@ -141,45 +141,48 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[bool]:
 
 
 def require_free_lock(directory: str | os.PathLike[str]) -> None:
-    """Raise `RunLockedError` if somebody alive holds the lock of a directory; says who."""
-    found = read(directory)
-    if found is None or not found["alive"]:
+    """Raise `RunLockedError` if a live holder has the lock of a directory."""
+    holder = read(directory)
+    if holder is None or not holder["alive"]:
         return
     path = Path(directory) / NAME
-    if not found["pid"]:
+    if not holder["pid"]:
         raise RunLockedError(
-            f"{path}: is damaged or empty, so that nobody can tell who works in the run; it was touched "
-            f"{max(0.0, _age(path)):.0f} s ago, and a driver at work does so every {BEAT_SECONDS:.0f} s: if none is, "
-            f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
+            f"{path}: damaged or empty, so that the owner is unknown; last modified {max(0.0, _age(path)):.0f} s "
+            f"ago, and an active driver updates it every {BEAT_SECONDS:.0f} s; remove the file if no driver is "
+            f"active (it is taken over after {STALE_SECONDS:.0f} s)"
         )
     raise RunLockedError(
-        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
-        "another directory"
+        f"{os.fspath(directory)}: in use by {holder_name(holder)} since {holder['since']}; wait for it to end, or "
+        "choose another directory"
     )
 
 
-def holder_name(found: Mapping[str, Any]) -> str:
-    """Name the holder that `read` found, for people."""
-    return f"process {found['pid']} on {found['host']}" if found["pid"] else f"a process unknown ({NAME} is damaged)"
+def holder_name(holder: Mapping[str, Any]) -> str:
+    """Name the holder returned by `read` for people."""
+    return (
+        f"process {holder['pid']} on {holder['host']}" if holder["pid"] else f"an unknown process ({NAME} is damaged)"
+    )
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Read who holds the lock of a directory: host, pid (0: the file is damaged), since and whether `alive`.
+    """Read the holder of a directory's lock: host, pid (0: the file is damaged), since and whether it is `alive`.
 
-    None where there is no lock.
+    Returns None if there is no lock.
     """
     path = Path(directory) / NAME
     try:
-        found = json.loads(path.read_text())
-        holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
-        token = str(found.get("token", ""))
-        birth, namespace = str(found["birth"]), str(found.get("namespace", _namespace()))
+        content = json.loads(path.read_text())
+        holder: dict[str, Any] = {"host": str(content["host"]), "pid": int(content["pid"])}
+        holder["since"] = str(content["since"])
+        token = str(content.get("token", ""))
+        birth, namespace = str(content["birth"]), str(content.get("namespace", _namespace()))
         if holder["pid"] < 1:
             raise ValueError
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        # damaged: nobody can tell, so its age decides
+        # damaged, so its age decides
         return {"host": "?", "pid": 0, "since": "?", "alive": _age(path) < STALE_SECONDS}
     if holder["host"] != socket.gethostname() or namespace != _namespace():
         return {**holder, "alive": _age(path) < STALE_SECONDS}
@@ -189,7 +192,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Take or give back the lock of a directory alone; raise `RunLockedError` where another is at it for long."""
+    """Exclude other processes while taking or releasing a lock; raise `RunLockedError` if one takes too long."""
     deadline = time.monotonic() + GUARD_SECONDS
     with open(directory / ".lock", "a") as guard:
         while True:
@@ -199,17 +202,17 @@ def _alone(directory: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise RunLockedError(
-                        f"{directory}: another process is about to take its lock for {GUARD_SECONDS:.0f} s and may be "
-                        "frozen; end that one, or choose another directory"
+                        f"{directory}: another process has been taking the lock for {GUARD_SECONDS:.0f} s and may be "
+                        "frozen; end that process, or choose another directory"
                     ) from None
                 time.sleep(0.02)
             except OSError:
-                break  # some file systems of clusters know no flock: then `require` settles it
+                break  # some cluster file systems lack flock: then `require` decides
         yield
 
 
 def _namespace() -> str:
-    """A text that tells the PID namespace of this process: process numbers of others mean nothing here."""
+    """Return the PID namespace of this process: process numbers of others have no meaning here."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -217,9 +220,9 @@ def _namespace() -> str:
 
 
 def _birth(pid: int) -> str:
-    """A text that tells a process from a later one of the same number; empty: there is none."""
+    """Return a text that distinguishes a process from a later one with its number; empty if there is none."""
     try:
-        # ticks from boot to its start, which no change of the clock moves
+        # ticks from boot to its start, independent of changes of the clock
         ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         return f"{ticks} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     except (OSError, IndexError):
@@ -230,7 +233,7 @@ def _birth(pid: int) -> str:
 
 
 def _age(path: Path) -> float:
-    """Seconds since a file was touched, by the clock of its file system."""
+    """Return the seconds since a file was touched, by the clock of its file system."""
     probe = path.with_name(f".{uuid.uuid4().hex}.partial")
     try:
         probe.touch()

@@ -1,8 +1,8 @@
-"""Text from outside, as it may be shown: names of files, hosts and classes, lines of journals, messages of others.
+"""Safe display of external text: names of files, hosts and classes, lines of journals, messages of other programs.
 
-What leaves for a terminal, a log, a page or a label passes `visible`, so that nothing in it is obeyed: escape sequences
-and control characters become the letters that Python would write for them, and so do marks that turn the direction of
-writing, what is no character (a byte of a file name that is no UTF-8, as a lone surrogate) and what has no width.
+Text for a terminal, a log, a page or a label passes through `visible`: escape sequences, control characters, marks of
+writing direction, invalid characters (such as lone surrogates from file names that are not UTF-8) and characters
+without width are shown as Python would escape them.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 from unicodedata import category
 
-MOST_LETTERS = 10_000  # of one text
+MOST_LETTERS = 10_000  # longest text
 
 
 def visible(text: object, *, lines: bool = False, most: int = MOST_LETTERS) -> str:
-    """Show a text on one line (or on its `lines`), at most so many letters of it; the rest is counted.
+    r"""Show a text on one line (or on its `lines`), with at most `most` letters and a count of the rest.
 
     Examples
     --------
-    >>> visible("a\\x1b[2Jb\\n")
-    'a\\\\x1b[2Jb\\\\n'
+    >>> visible("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
     >>> visible("x" * 20, most=5)
     'xxxxx… (20 letters)'
     """
-    found = str(text)
-    cut = f"… ({len(found):,} letters)" if len(found) > most else ""
-    found = found[:most]
-    if not found.isprintable():
+    shown = str(text)
+    cut = f"… ({len(shown):,} letters)" if len(shown) > most else ""
+    shown = shown[:most]
+    if not shown.isprintable():
         kept = "\n" if lines else ""
-        found = "".join(
-            # spaces of any width are printed as they are
+        shown = "".join(
+            # spaces of any width are printed unchanged
             letter if letter in kept or letter.isprintable() or category(letter) == "Zs" else repr(letter)[1:-1]
-            for letter in found
+            for letter in shown
         )
-    return found + cut
+    return shown + cut
 
 
 def all_visible(value: Any, *, most: int = MOST_LETTERS) -> Any:
-    """Nested lists and dicts of plain data with every text in them, keys too, as `visible` shows its lines."""
+    """Apply `visible` to every text in nested lists and dicts of plain data, keys included."""
     if isinstance(value, str):
         return visible(value, lines=True, most=most)
     if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def all_visible(value: Any, *, most: int = MOST_LETTERS) -> Any:
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """The logger of a module, which shows what its lines are about by `visible`."""
+    """A logger that passes its arguments through `visible`."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if not self.isEnabledFor(level):
@@ -64,12 +64,12 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         super().log(level, msg, *map(_argument, args), **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Leave the line as it is: it is ours."""
+        """Return the line unchanged: its format string is ours."""
         return msg, kwargs
 
 
 class _Shown(str):
-    """Lines that are shown as lines."""
+    """Lines that are displayed as separate lines."""
 
 
 def _argument(value: object) -> object:
@@ -79,5 +79,5 @@ def _argument(value: object) -> object:
 
 
 def log_of(module: str) -> Log:
-    """Return the log of a module, by its name."""
+    """Return the logger of a module, by its name."""
     return Log(logging.getLogger(module), {})

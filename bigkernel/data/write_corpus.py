@@ -1,11 +1,11 @@
-"""The one writer of corpora: `write_corpus`, of what Python holds or makes piece by piece; `ingest` gives it files.
+"""The writer of corpora: `write_corpus` takes Python objects or iterators, `ingest` takes files.
 
-Shapes: n rows, d features; a batch has k rows. Whatever the rows come from, batches of them, a few MB at a time, stream
-through `fill` into a `CorpusWriter`: memory does not depend on n, and a corpus appears when it is whole. Arrays,
-frames and matrices of any library are told by what they can do, so that none is imported for it.
+Shapes: n rows, d features; a batch has k rows. Batches of a few MB stream through `fill` into a `CorpusWriter`: memory
+does not depend on n, and a corpus appears when it is complete. Arrays, frames and matrices of other libraries are
+recognised by their attributes, without importing these libraries.
 
-A split is by a hash of a row's number or group, that of `folds.HashFolds`: the same row falls on the same side on every
-machine and in every pass, and rows that are added at a file's end move none before.
+A split is by a hash of a row's number or group, that of `folds.HashFolds`: a row falls on the same side on every
+machine and in every pass, and rows appended to a file do not move earlier ones.
 """
 
 from __future__ import annotations
@@ -119,24 +119,26 @@ def write_corpus(
     width = first.values["x"].shape[1]
     if info.image_shape is not None and info.image_shape[0] * info.image_shape[1] != width:
         height, breadth = info.image_shape
-        raise DataError(f"image_shape: pictures of {height} by {breadth} have {height * breadth} pixels, rows {width}")
+        raise DataError(
+            f"image_shape: expected {width} pixels as in a row, found {height}×{breadth} = {height * breadth}"
+        )
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
         fill([writer], batches, Labelling(classes))
     return open_corpus(path)
 
 
 def _size_bytes(X: Any) -> int:
-    """Return the bytes of rows, where they are known beforehand and do not shrink; else 0."""
+    """Return the bytes of rows if known beforehand and not compressed; else 0."""
     shape, dtype = getattr(X, "shape", ()), getattr(X, "dtype", None)
     known = dtype is not None and not hasattr(X, "nnz") and all(isinstance(size, int | np.integer) for size in shape)
     return int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize if known else 0
 
 
 def peek(batches: Iterator[Batch], what: str) -> tuple[Batch, Iterator[Batch]]:
-    """Return the first batch, and all of them."""
+    """Return the first batch, and an iterator over all of them."""
     first = next(batches, None)
     if first is None:
-        raise DataError(f"{what}: there is no row to write")
+        raise DataError(f"{what}: expected at least one row, found none")
     return first, chain([first], batches)
 
 
@@ -154,15 +156,15 @@ def fill(
     labelling: Labelling,
     split: Split | None = None,
 ) -> int:
-    """Append all rows to the writers, one for each side of a split, and store their labels; return the rows in all."""
+    """Append all rows to the writers, one for each side of a split, and store their labels; return the row count."""
     done, written, kind = 0, [0] * len(writers), None
     for batch in batches:
         kind = kind or batch.kind
         if batch.kind != kind:
-            (width, columns), (wanted, before) = batch.kind, kind
+            (width, columns), (expected, before) = batch.kind, kind
             raise DataError(
-                f"{batch.name}: rows of {width} features with {', '.join(columns) or 'no column'}; the first piece had "
-                f"{wanted} with {', '.join(before) or 'none'}"
+                f"{batch.name}: expected rows of {expected} features with {', '.join(before) or 'none'} as in the "
+                f"first batch, found {width} with {', '.join(columns) or 'no column'}"
             )
         batch.require_finite()
         values = dict(batch.values)
@@ -171,14 +173,16 @@ def fill(
             values[KEPT_LABELS] = labelling.encode(values.pop("y"), batch.name, batch.start)
         sides = None if split is None else split.sides(batch.start, count, file=batch.file, group=values.get("group"))
         for side, writer in enumerate(writers):
-            part = values if sides is None else {key: found[sides == side] for key, found in values.items()}
-            if len(part["x"]):
-                writer.append(**part)
-            written[side] += len(part["x"])
+            selected = values if sides is None else {key: column[sides == side] for key, column in values.items()}
+            if len(selected["x"]):
+                writer.append(**selected)
+            written[side] += len(selected["x"])
         done += count
     for writer, count in zip(writers, written, strict=True):
         if not count:
-            raise DataError(f"{writer.target}: none of {done} rows falls into it ({split}); choose another split")
+            raise DataError(
+                f"{writer.target}: found no row in this split among {done} rows ({split}); choose another split"
+            )
     if kind and "y" in kind[1]:
         labels = labelling.decide(os.fspath(writers[0].target))
         for writer in writers:
@@ -191,7 +195,7 @@ def fill(
 
 @dataclass(frozen=True)
 class Split:
-    """Named shares of the rows, each to a corpus of its own; the rest stays."""
+    """Named shares of the rows, each for a separate corpus; the rest stays."""
 
     shares: Mapping[str, float]  # above 0, their sum below 1; resolved to a millionth
     by: Literal["row", "group"] = "row"
@@ -200,20 +204,22 @@ class Split:
     def __post_init__(self) -> None:
         for name, share in self.shares.items():
             if not _NAME.fullmatch(name):
-                raise ConfigError(f"split: the name {name!r}; expected letters, digits and _, such as test")
+                raise ConfigError(f"split: expected a name of letters, digits and _, such as test, found {name!r}")
             if not 1 / _SHARES <= share < 1:
-                raise ConfigError(f"split: {name}={share}; expected a share of the rows between 0 and 1, such as 0.1")
+                raise ConfigError(
+                    f"split: expected a share of the rows between 0 and 1, such as 0.1, found {name}={share}"
+                )
         if not self.shares or sum(self.shares.values()) >= 1:
-            raise ConfigError(f"split: {self}; expected shares whose sum is below 1")
+            raise ConfigError(f"split: expected shares whose sum is below 1, found {self}")
         if self.by not in ("row", "group"):
-            raise ConfigError(f"split: by {self.by!r}; expected row or group")
+            raise ConfigError(f"split: expected by row or group, found {self.by!r}")
 
     def __str__(self) -> str:
         shares = " ".join(f"{name}={share:g}" for name, share in self.shares.items())
         return f"{shares} by {self.by}, seed {self.seed}"
 
     def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share, …
+        """Return the side of each of the rows `start` and up of a file, (rows,): 0 stays, 1 is the first share.
 
         `group` is (rows,) int64, where `by` is "group".
         """
@@ -225,14 +231,14 @@ class Split:
 
 
 def split_path(target: str | os.PathLike[str], name: str) -> Path:
-    """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
+    """Return the path of a share of the corpus at `target`, as train-test.corpus for train.corpus; "": `target`."""
     path = Path(target)
     return path.with_name(f"{path.stem}-{name}{path.suffix}") if name else path
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows `start` and up of `name`, by what they are: x (k, d), and y, weight, domain, group (k,)."""
+    """Rows `start` and up of `name`, as arrays by name: x (k, d), and y, weight, domain, group (k,)."""
 
     name: str
     start: int
@@ -242,28 +248,30 @@ class Batch:
 
     @property
     def kind(self) -> tuple[int, list[str]]:
-        """What all batches of a corpus have alike: features, and names of columns."""
+        """Properties that all batches of a corpus share: features, and names of columns."""
         return self.values["x"].shape[1], sorted(set(self.values) - {"x"})
 
     def require_finite(self) -> None:
-        """Refuse values that are not finite, of rows or of weights."""
+        """Raise an error for rows or weights that are not finite."""
         for name in ("x", "weight"):
             values = self.values.get(name)
             if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
                 bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[:5]
                 raise DataError(
-                    f"{self.name}: rows with NaN or infinite values in {name}, the first are "
-                    f"{(self.start + bad).tolist()}; clean or leave them out"
+                    f"{self.name}: found rows with NaN or infinite values in {name}, the first are "
+                    f"{(self.start + bad).tolist()}; clean or remove them"
                 )
 
 
 def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield the rows of X, which is what `write_corpus` takes, with the columns that go with them, each (n,)."""
+    """Yield the rows of X as accepted by `write_corpus`, with their columns, each (n,)."""
     if isinstance(X, Iterator):
         if columns:
-            raise DataError(f"{next(iter(columns))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
+            raise DataError(
+                f"{next(iter(columns))}: expected in each batch, as a pair (X, y), because X is an iterator of batches"
+            )
         for number, piece in enumerate(X):
-            yield from _of_values(f"piece {number} of X", *_rows_and_columns(piece))
+            yield from _of_values(f"batch {number} of X", *_rows_and_columns(piece))
     elif hasattr(X, "batches"):  # a corpus, rows, a source
         yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
     else:
@@ -273,9 +281,7 @@ def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
 def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
     def batch_of(x: Array) -> Batch:
         if x.dtype.kind not in "biuf" or x.ndim not in (2, 3) or not x[:1].size > 0 < len(x):
-            raise DataError(
-                f"{name}: expected numbers (n, d), or pictures (n, h, w), found {x.dtype} of shape {x.shape}"
-            )
+            raise DataError(f"{name}: expected numbers (n, d), or images (n, h, w), found {x.dtype} of shape {x.shape}")
         shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
         rows = x.reshape(len(x), -1)
         return Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
@@ -284,7 +290,7 @@ def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]
 
 
 def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield batches with their place, and with the columns, which are handed out in the portions of the rows."""
+    """Yield batches with their position, and with the matching portions of the columns."""
     pieces = {key: _pieces(values, key) for key, values in columns.items()}
     held: dict[str, Array | None] = dict.fromkeys(columns)
     start = 0
@@ -293,26 +299,28 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
         for key in columns:
             while (have := held[key]) is None or len(have) < count:
                 if (more := next(pieces[key], None)) is None:
-                    raise DataError(f"{key}: fewer values than rows; give one a row")
+                    raise DataError(f"{key}: expected one value per row, found fewer")
                 held[key] = more if have is None else np.concatenate([have, more])
             taken[key], held[key] = have[:count], have[count:]
         yield replace(batch, start=start, values={**batch.values, **taken})
         start += count
     for key, have in held.items():
         if left := len(have if have is not None else ()) + sum(map(len, pieces[key])):
-            raise DataError(f"{key}: expected {start} values to go with X, found {start + left}")
+            raise DataError(f"{key}: expected {start} values to match X, found {start + left}")
 
 
 def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the rows and the columns of what an iterator gave."""
+    """Return the rows and columns of an item of an iterator."""
     if isinstance(piece, Mapping):
         unknown = sorted(set(piece) - {"x", *COLUMNS})
         if "x" not in piece or unknown:
-            raise DataError(f"X: a piece has {', '.join(map(str, piece))}; expected x and any of {', '.join(COLUMNS)}")
+            raise DataError(
+                f"X: expected a batch of x and any of {', '.join(COLUMNS)}, found {', '.join(map(str, piece))}"
+            )
         return piece["x"], {key: values for key, values in piece.items() if key != "x"}
     if isinstance(piece, tuple):
         if len(piece) != 2:
-            raise DataError(f"X: a piece is a tuple of {len(piece)}; expected a pair (X, y)")
+            raise DataError(f"X: expected a batch (X, y), found a tuple of {len(piece)}")
         return piece[0], {"y": piece[1]}
     return piece, {}
 
@@ -324,8 +332,8 @@ def _pieces(values: Any, name: str) -> Iterator[Array]:
     if dask.is_dask_collection(values):
         if hasattr(values, "rechunk"):
             values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-        for part in np.ravel(values.to_delayed()):
-            yield from _pieces(part.compute(), name)
+        for block in np.ravel(values.to_delayed()):
+            yield from _pieces(block.compute(), name)
         return
     if sparse.issparse(values):
         values = values.tocsr()
@@ -346,8 +354,8 @@ def _in_memory(values: Any, name: str) -> Array:
         kinds = {column: kind for column, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"}
         if kinds:
             text = ", ".join(f"{column}: {kind}" for column, kind in list(kinds.items())[:5])
-            raise DataError(f"{name}: columns that are no numbers ({text}); drop them or encode them")
+            raise DataError(f"{name}: expected numeric columns, found {text}; drop or encode them")
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         row = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
-        raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+        raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
     return np.asarray(values)

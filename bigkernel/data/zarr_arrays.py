@@ -48,18 +48,18 @@ from bigkernel.data.visible import log_of
 from bigkernel.errors import BigKernelError, ChunkCorruptError, ChunkMissingError, DataError
 
 METADATA = "zarr.json"
-ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
+ATTRIBUTE = "bigkernel"  # key of a group's attributes that holds all of ours
 MANIFEST = "manifest"
 RESTORE = "restore it from a copy, or write the group again"
-_METADATA_BYTES = 2**23  # most that is read of one metadata file
+_METADATA_BYTES = 2**23  # most bytes of one metadata file
 _ARRAY_METADATA_BYTES = 2**16
-_METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
+_METADATA_ITEMS = 2**17  # most commas and brackets in it, which bound the memory of parsing
 _MANIFEST_BYTES = 2**19
 _MOST_ARRAYS = 1000
-_REWRITE = {"corpus": "ingest its source again", "predictions": "predict again"}
-_SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
+_REWRITE = {"corpus": "ingest the source again", "predictions": "predict again"}
+_SMALL_BYTES = 2**24  # allocated before a truncated chunk is noticed
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
-_RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
+_RETRY_SECONDS = 0.05  # seconds before the second attempt to read; doubled before each further one
 _LONGEST_PAUSE_SECONDS = 2.0
 _logger = log_of(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class ManifestEntry:
 class Manifest:
     """SHA-256 of the group's zarr.json (empty: it has none), its arrays by name, and SHA-256 of the manifest itself.
 
-    `texts` are the metadata files that were compared with it, by the name of the array; "": of the group.
+    `texts` are the metadata files that were compared with it, by array name; "" for the group.
     """
 
     metadata: str
@@ -91,7 +91,7 @@ class Manifest:
 
 
 def write_manifest(root: Path) -> None:
-    """Write the manifest of the group at `root` as it is; files that interrupted writers left are removed."""
+    """Write the manifest of the group at `root`, removing files that interrupted writers left."""
     arrays = {}
     for name in array_names(root):
         for torn in root.joinpath(name).rglob("*.partial"):
@@ -105,7 +105,7 @@ def write_manifest(root: Path) -> None:
 
 
 def _render(metadata: str, arrays: dict[str, ManifestEntry]) -> bytes:
-    """Return the file of a manifest, in the one form that is accepted."""
+    """Serialize a manifest in the only form that is accepted."""
     stated = {"metadata": metadata, "arrays": {name: asdict(array) for name, array in arrays.items()}}
     digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
     node = {"attributes": {"sha256": digest, **stated}, "node_type": "group", "zarr_format": 3}
@@ -113,7 +113,7 @@ def _render(metadata: str, arrays: dict[str, ManifestEntry]) -> bytes:
 
 
 def has_manifest(root: str | os.PathLike[str]) -> bool:
-    """Return True where a manifest is there, whatever it says."""
+    """Return True if there is a manifest, valid or not."""
     return os.path.lexists(Path(root, MANIFEST, METADATA))
 
 
@@ -129,38 +129,38 @@ def read_manifest(root: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound = False
     if not sound or len(digests) != len(arrays) + 1 or any("/" in name or "\0" in name for name in arrays):
-        raise DataError(f"{path}: the manifest of the group is damaged; {RESTORE}")
+        raise DataError(f"{path}: manifest is damaged; {RESTORE}")
     if len(arrays) > _MOST_ARRAYS:
-        raise DataError(f"{path}: names {len(arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
-    # all are kept, so that those of arrays, which take a few kB, are bounded more closely
+        raise DataError(f"{path}: expected at most {_MOST_ARRAYS:,} arrays, found {len(arrays):,}")
+    # all are kept, so those of arrays, a few kB each, have a smaller limit
     limits = {name: _ARRAY_METADATA_BYTES if name else _METADATA_BYTES for name in digests}
     texts = {name: read_metadata(root / name / METADATA, limit) for name, limit in limits.items()}
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != digests[name]:
-            raise DataError(f"{root / name / METADATA}: is not as it was when the group was published; {RESTORE}")
+            raise DataError(f"{root / name / METADATA}: changed since the group was published; {RESTORE}")
     added = sorted(set(array_names(root)) - set(arrays))
     if added:
-        raise DataError(f"{root / added[0]}: an array that the manifest does not name; move it elsewhere")
+        raise DataError(f"{root / added[0]}: array is not listed in the manifest; move it elsewhere")
     return Manifest(digests[""], arrays, hashlib.sha256(content).hexdigest(), texts)
 
 
 def changed_arrays(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the arrays whose chunks are not those that were published, with what differs: (name, text).
+    """Yield (name, text) for arrays whose chunks are not those that were published.
 
-    A damaged chunk is seen by its checksum. This finds sound chunks in the wrong place: swapped, older, added, lost.
+    Damaged chunks fail their checksum. This finds valid chunks in the wrong place: swapped, outdated, added or lost.
     """
     for name, array in manifest.arrays.items():
         digest, count = chunks_digest(root / name)
         if count != array.files:
-            yield name, f"{array.files} chunks were published, {count} files are there"
+            yield name, f"expected {array.files} chunks as published, found {count} files"
         elif digest != array.chunks:
-            yield name, f"its {count} chunks are not those that were published: swapped, exchanged or damaged"
+            yield name, f"its {count} chunks differ from the published ones: swapped, replaced or damaged"
 
 
 def kind_of(root: str | os.PathLike[str]) -> str | None:
-    """Return the kind that a group says that it is: "corpus", "predictions", …; None where it is none of ours.
+    """Return the kind recorded in a group: "corpus", "predictions", …; None if it is not ours.
 
-    Nothing is verified; `read_manifest` does that. Damaged metadata beside a manifest and rows are those of a corpus.
+    Nothing is verified; `read_manifest` does that. Damaged metadata beside a manifest and rows count as a corpus.
     """
     try:
         return str(json.loads(read_metadata(Path(root, METADATA)))["attributes"][ATTRIBUTE]["kind"])
@@ -169,19 +169,19 @@ def kind_of(root: str | os.PathLike[str]) -> str | None:
 
 
 def array_names(root: Path) -> list[str]:
-    """Return the names of the arrays of a group, sorted: directories with metadata of their own, the manifest apart."""
-    found = []
+    """Return the sorted names of a group's arrays: directories with their own metadata, except the manifest."""
+    names = []
     with os.scandir(root) as entries:
         for count, entry in enumerate(entries):
             if count > 2 * _MOST_ARRAYS:
-                raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
+                raise DataError(f"{root}: expected at most {_MOST_ARRAYS:,} arrays, found more than {count:,} entries")
             if entry.is_dir() and entry.name != MANIFEST and os.path.lexists(os.path.join(entry.path, METADATA)):
-                found.append(entry.name)
-    return sorted(found)
+                names.append(entry.name)
+    return sorted(names)
 
 
 def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
-    """Read a small regular file; refuse it before it is parsed where it is a link or would cost much memory."""
+    """Read a small regular file; refuse links and files whose parsing would cost much memory."""
     try:
         # a link could lead outside, a pipe would block
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -191,13 +191,13 @@ def read_metadata(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
             content = file.read(limit_bytes + 1)
     except OSError as error:
         if os.path.islink(path):
-            raise DataError(f"{path}: a link; a group holds its own files") from error
+            raise DataError(f"{path}: expected a file, found a link") from error
         raise DataError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     if len(content) > limit_bytes:
-        raise DataError(f"{path}: has {os.path.getsize(path):,} bytes, at most {limit_bytes:,} are read")
+        raise DataError(f"{path}: expected at most {limit_bytes:,} bytes, found {os.path.getsize(path):,}")
     items = sum(map(content.count, (b",", b"[", b"{")))
     if items > _METADATA_ITEMS:
-        raise DataError(f"{path}: has {items:,} items, at most {_METADATA_ITEMS:,} are read")
+        raise DataError(f"{path}: expected at most {_METADATA_ITEMS:,} items, found {items:,}")
     return content
 
 
@@ -212,35 +212,35 @@ class ChunkDigests:
     sizes: NDArray[np.int64]
     ends: NDArray[np.uint8]
 
-    def part(self, start: int, stop: int) -> ChunkDigests:
-        """Return those of the chunks start … stop, where they are among these."""
+    def restrict(self, start: int, stop: int) -> ChunkDigests:
+        """Return the digests of the chunks start … stop that are among these."""
         low, high = max(0, start - self.first), max(0, stop - self.first)
         return ChunkDigests(self.first + low, self.sizes[low:high], self.ends[low:high])
 
     def require(self, array: zarr.Array, start: int, stop: int) -> None:
-        """Raise an error that names chunk and rows, unless the chunks of rows start … stop are these."""
+        """Raise an error that names chunk and rows unless the chunks of rows start … stop match."""
         base, step, stop = directory_of(array), array.chunks[0], min(stop, array.shape[0])
         for index, key in enumerate(chunk_keys(array, start, stop), start // step):
             try:
                 size, end = _size_and_end(base / key)
             except FileNotFoundError as error:
                 raise ChunkMissingError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: the chunk "
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: chunk "
                     f"{key} was removed after the store was opened; restore it from a copy"
                 ) from error
             place = index - self.first
             if size != self.sizes[place] or end != self.ends[place, : len(end)].tobytes():
                 raise ChunkCorruptError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are not those that were "
-                    f"opened: the chunk {key} was changed or exchanged since; a store must stay as it is while it is "
+                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} have changed: chunk "
+                    f"{key} was modified or replaced after the store was opened; do not modify a store while it is "
                     "read"
                 )
 
 
 def chunks_digest(base: Path) -> tuple[str, int]:
     """Return the SHA-256 of the names, sizes and ends of all chunk files of the array at `base`, and their number."""
-    found = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
-    keys = [key for key in found if key != METADATA]
+    paths = sorted(os.path.relpath(os.path.join(at, name), base) for at, _, names in os.walk(base) for name in names)
+    keys = [key for key in paths if key != METADATA]
     return _digest_of((key, *_size_and_end(base / key)) for key in keys), len(keys)
 
 
@@ -250,7 +250,7 @@ def _digest_of(chunks: Iterable[tuple[str, int, bytes]]) -> str:
 
 
 def _size_and_end(path: Path) -> tuple[int, bytes]:
-    """Return size and last four bytes, the crc32c, of a chunk's file."""
+    """Return the size and last four bytes, the crc32c, of a chunk's file."""
     with open(path, "rb") as chunk:
         size = os.fstat(chunk.fileno()).st_size
         chunk.seek(max(0, size - 4))
@@ -262,20 +262,20 @@ def _size_and_end(path: Path) -> tuple[int, bytes]:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """A published group of ours, opened for reading: what its attributes say, and its manifest."""
+    """A published group of ours, opened for reading: its attributes and its manifest."""
 
     root: Path
     attributes: dict[str, Any]
     manifest: Manifest
 
     def array(self, name: str) -> zarr.Array:
-        """Open the array `name`, of numbers, as the metadata say that the manifest vouches for."""
+        """Open the numeric array `name` with the metadata in the manifest."""
         if name not in self.manifest.arrays:
-            raise DataError(f"{self.root}: the array {name!r} is missing")
+            raise DataError(f"{self.root}: array {name!r} is missing")
         place = StorePath(LocalStore(self.root, read_only=True), name)
         try:
             array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
-        except Exception as error:  # whatever zarr raises at metadata that it does not understand
+        except Exception as error:  # errors of zarr for metadata that it does not understand
             raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
         if np.dtype(array.dtype).kind not in "biuf":
             raise DataError(f"{self.root}: {name!r} is not a numeric array")
@@ -284,35 +284,34 @@ class Store:
         return array
 
     def digests(self, name: str, array: zarr.Array) -> ChunkDigests:
-        """Take the digests of all chunks of an array; chunks that are not those of the manifest are an error."""
-        if array.nchunks != self.manifest.arrays[name].files:  # before as many keys are listed as an array may claim
+        """Read the digests of all chunks of an array; raise an error if they are not those of the manifest."""
+        if array.nchunks != self.manifest.arrays[name].files:  # before listing as many keys as the array claims
             self._explain(array)
         base, keys = directory_of(array), list(chunk_keys(array))
         try:
-            found = {key: _size_and_end(base / key) for key in keys}
+            files = {key: _size_and_end(base / key) for key in keys}
         except FileNotFoundError:
-            require_chunks(array)  # a missing chunk has a name
+            require_chunks(array)  # name a missing chunk
             raise
-        if _digest_of((key, *found[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
+        if _digest_of((key, *files[key]) for key in sorted(keys)) != self.manifest.arrays[name].chunks:
             self._explain(array)
-        sizes = np.array([found[key][0] for key in keys], np.int64)
-        ends = np.frombuffer(b"".join(found[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
+        sizes = np.array([files[key][0] for key in keys], np.int64)
+        ends = np.frombuffer(b"".join(files[key][1].ljust(4, b"\0") for key in keys), np.uint8).reshape(-1, 4)
         return ChunkDigests(0, sizes, ends)
 
     def _explain(self, array: zarr.Array) -> NoReturn:
-        """Raise what is wrong with chunks that are not those of the manifest."""
+        """Raise the cause for chunks that are not those of the manifest."""
         if read_manifest(self.root) != self.manifest:
-            raise DataError(f"{self.root}: another store lies here than the one that was opened; open it again")
+            raise DataError(f"{self.root}: the store was replaced after it was opened; open it again")
         for start in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
-            read(array, start, min(start + array.chunks[0], array.shape[0]))  # a damaged chunk has a name
+            read(array, start, min(start + array.chunks[0], array.shape[0]))  # name a damaged chunk
         raise DataError(
-            f"{directory_of(array)}: its chunks are not those that were published: swapped, exchanged or older; "
-            f"{RESTORE}"
+            f"{directory_of(array)}: chunks differ from the published ones: swapped, replaced or older; {RESTORE}"
         )
 
 
 def open_store(path: str | os.PathLike[str], kind: str) -> Store:
-    """Open a published group of a kind of ours; a DataError names what is wrong.
+    """Open a published group of the given kind; a DataError names what is wrong.
 
     All metadata is compared with the manifest before any of it is parsed.
     """
@@ -321,33 +320,33 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
         manifest = read_manifest(root)
         try:
             attributes = json.loads(manifest.texts[""])["attributes"][ATTRIBUTE]
-            found = attributes["kind"]
+            actual = attributes["kind"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            found = None
-        if found == kind:
+            actual = None
+        if actual == kind:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
-        hint = "the path does not exist" if not root.exists() else "it holds no zarr v3 group"
+        hint = "the path does not exist" if not root.exists() else "found no zarr v3 group"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
-    elif (found := kind_of(root)) == kind:
+    elif (actual := kind_of(root)) == kind:
         raise DataError(
-            f"{root}: a {kind} without a manifest: an earlier version wrote it, its writing was not completed, or its "
-            f"manifest was lost; {_REWRITE.get(kind, 'start a new run')}"
+            f"{root}: expected a {kind} with a manifest, found none: writing was interrupted, or the manifest was "
+            f"lost; {_REWRITE.get(kind, 'start a new run')}"
         )
-    raise DataError(f"{root}: expected a {kind}, found {found or 'a zarr group without our attributes'}")
+    raise DataError(f"{root}: expected a {kind}, found {actual or 'a zarr group without our attributes'}")
 
 
 def open_arrays(
     path: str | os.PathLike[str], kind: str, names: Iterable[str], digest: str = ""
 ) -> dict[str, tuple[zarr.Array, ChunkDigests]]:
-    """Open arrays of a published group with the digests of their chunks, which are those of its manifest.
+    """Open arrays of a published group with the digests of their chunks, as in its manifest.
 
-    `digest` is that of the manifest when the group was opened first, if that is known. ChunkMissingError,
-    ChunkCorruptError and DataError: the chunks are not those, or another store lies there now.
+    `digest` is that of the manifest when the group was first opened, if known. Raises ChunkMissingError,
+    ChunkCorruptError or DataError if the chunks differ or the store was replaced.
     """
     store = open_store(path, kind)
     if digest not in ("", store.manifest.digest):
-        raise DataError(f"{store.root}: another store lies here than the one that was opened; open it again")
+        raise DataError(f"{store.root}: the store was replaced after it was opened; open it again")
     arrays = {name: store.array(name) for name in names}
     return {name: (array, store.digests(name, array)) for name, array in arrays.items()}
 
@@ -358,7 +357,7 @@ def directory_of(array: zarr.Array) -> Path:
 
 
 def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """Yield the keys of the chunks of an array of ours, in order; of all, or of its rows start:stop."""
+    """Yield the keys of the chunks of an array of ours in order, or of those with its rows start:stop."""
     grid = [range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True)]
     if grid and (start or stop is not None):
         grid[0] = grid[0][start // array.chunks[0] : None if stop is None else -(-stop // array.chunks[0])]
@@ -366,7 +365,7 @@ def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> It
 
 
 def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
-    """Raise `ChunkMissingError` naming the first lost chunk of an array of ours, or of those of its rows start:stop."""
+    """Raise `ChunkMissingError` for the first missing chunk of an array of ours, or of its rows start:stop."""
     root = directory_of(array)
     lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
     if lost:
@@ -381,11 +380,10 @@ def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -
 
 
 def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None = None) -> NDArray[Any]:
-    """Read rows start:stop of `array`, every checksum verified; an error of the store is tried again by chunk.
+    """Read rows start:stop of `array` and verify all checksums; after an error of the store, try again by chunk.
 
-    `digests` are of the chunks that these rows are in, which the files must have once they were read. ChunkCorruptError
-    and ChunkMissingError name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` times
-    more.
+    `digests` are those of the chunks with these rows, compared with the files after reading. ChunkCorruptError and
+    ChunkMissingError name the array, the chunk and its rows; OSError: the store failed `bigkernel.retries` more times.
     """
     try:
         values = np.asarray(array[start:stop] if array.ndim else array[...])
@@ -399,9 +397,9 @@ def read(array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None 
 def _read_again(
     array: zarr.Array, start: int, stop: int, digests: ChunkDigests | None, error: Exception
 ) -> NDArray[Any]:
-    """Read chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name."""
+    """Read chunk by chunk: many reads rarely all succeed, and errors can name the chunk."""
     if _is_transient(error):
-        _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+        _logger.warning("%s: reading rows %s:%s failed (%s): retrying", array.store_path, start, stop, error)
     values = np.empty((stop - start, *array.shape[1:]), array.dtype)
     for key, piece in _pieces(array, start, stop):
         rows = slice(piece[0].start - start, piece[0].stop - start)
@@ -410,12 +408,12 @@ def _read_again(
 
 
 def _is_transient(error: Exception) -> bool:
-    """Return True if a store may succeed when asked again; what a codec says of damaged bytes has no errno."""
+    """Return True if a retry may succeed; errors of codecs about damaged bytes have no errno."""
     return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
 
 
 def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """Yield the chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
+    """Yield the key of each chunk (shard) that rows start:stop touch, and their slices in it."""
     shape = ((start, stop), *((0, size) for size in array.shape[1:]))
     steps = array.shards or array.chunks
     for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
@@ -438,18 +436,16 @@ def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...], digests: 
             read_once,
             times=settings().retries,
             passing=_is_transient,
-            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
+            failed=lambda error: _logger.warning("%s could not be read (%s): retrying", what, error),
             pause_seconds=_RETRY_SECONDS,
         )
     except BigKernelError:
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissingError(f"{what} are missing; restore the chunk {key} from a copy") from error
+            raise ChunkMissingError(f"{what} are missing; restore chunk {key} from a copy") from error
         if not _is_transient(error):
-            raise ChunkCorruptError(
-                f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy"
-            ) from error
+            raise ChunkCorruptError(f"{what} cannot be decoded ({error}); restore chunk {key} from a copy") from error
         raise
 
 
@@ -461,10 +457,10 @@ def retry(
     failed: Callable[[Exception], None] = lambda error: None,
     pause_seconds: float = 0.1,
 ) -> T:
-    """Return what `task` returns, tried again up to `times` times after errors that are `passing`.
+    """Return the result of `task`, repeated up to `times` times after errors that are `passing`.
 
-    `failed` is told of each error that is tried again, after which there is a pause, twice as long as the one before.
-    The error of the last attempt, and any other one, is raised.
+    `failed` is called with each error that is followed by another attempt. Pauses double each time. The error of the
+    last attempt, and any other one, is raised.
     """
     for attempt in range(times):
         try:
@@ -480,34 +476,34 @@ def retry(
 def read_group(
     path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
+    """Read arrays and attributes of a published group, after checking that all shapes fit in `limit_bytes`."""
     store = open_store(path, kind)
     links = [str(entry) for entry in store.root.rglob("*") if entry.is_symlink()]
     if links:
-        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
+        raise DataError(f"{links[0]}: expected a file of the {kind}, found a link")
     arrays = {name: store.array(name) for name in sorted(store.manifest.arrays)}
-    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
-    if wanted > limit_bytes:
-        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+    total = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in arrays.values())
+    if total > limit_bytes:
+        raise DataError(f"{path}: expected arrays of at most {limit_bytes:,} bytes, found {total:,}")
     digests = {name: store.digests(name, array) for name, array in arrays.items()}
     for name, array in arrays.items():
         _require_content(array, int(digests[name].sizes.sum()))
-    found = {
+    contents = {
         name: read(array, 0, array.shape[0], digests[name]) if array.ndim else np.asarray(array[...])
         for name, array in arrays.items()
     }
-    return found, store.attributes
+    return contents, store.attributes
 
 
 def _require_content(array: zarr.Array, stored_bytes: int) -> None:
-    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
+    """Raise an error if an array claims more than its files can hold, before allocating memory."""
     codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
     if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
-        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
+        raise DataError(f"{array.store_path}: expected codecs that end in crc32c, found {', '.join(codecs)}")
     claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
     if claimed > max(_SMALL_BYTES, stored_bytes * (_ZSTD_RATIO if "zstd" in codecs else 1)):
         raise DataError(
-            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes can hold"
+            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes hold"
         )
 
 
@@ -522,7 +518,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def stored_fingerprint(array: zarr.Array) -> str:
-    """Return a digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
+    """Return a digest of a stored array's metadata and of name, size and end of every chunk, without reading it."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
     if getattr(array.store_path.store, "root", None) is not None:
         total.update(chunks_digest(directory_of(array))[0].encode())
@@ -552,14 +548,14 @@ def create(
 
 
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return values in another dtype, and where that changes one; that a shorter float rounds is meant."""
+    """Return values in another dtype, and where that changes one; rounding to a shorter float is not a change."""
     with np.errstate(invalid="ignore", over="ignore"):
-        found: NDArray[Any] = values.astype(dtype)
-    return found, np.isinf(found) & np.isfinite(values) if dtype.kind == "f" else found != values
+        cast: NDArray[Any] = values.astype(dtype)
+    return cast, np.isinf(cast) & np.isfinite(values) if dtype.kind == "f" else cast != values
 
 
 def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
-    """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
+    """Write rows from `start` chunk by chunk; after an error nothing is still being written."""
     if not array.ndim:
         array[...] = values
         return
@@ -576,7 +572,7 @@ def publish(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write `arrays` and `attributes` as a group of ours that appears at `path` whole or not at all."""
+    """Write `arrays` and `attributes` atomically as a group of ours at `path`."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
         group = zarr.create_group(scratch, zarr_format=3, attributes={ATTRIBUTE: {"kind": kind, **attributes}})
         for name, values in arrays.items():
@@ -592,20 +588,20 @@ def publish(
 def publishing(
     path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
 ) -> Iterator[Path]:
-    """A directory beside `path` that gets a manifest and becomes `path` by one rename when the block ends well.
+    """Yield a directory that gets a manifest and becomes `path` by one rename if the block succeeds.
 
-    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
-    provided that it is a `kind` of ours: nothing else is ever removed.
+    After an error the directory is removed and `path` is unchanged. With `overwrite` an existing `path` is replaced if
+    it is a `kind` of ours; nothing else is ever removed.
 
-    `keep` is a token that names the directory; an error or an interruption then leaves it where it is. With `resume`
-    the chunks that an interrupted block of the same token left there are taken up; without it they are removed. Whoever
-    resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
+    `keep` is a token that names the directory, which then survives an error or interruption. With `resume` the chunks
+    that an interrupted block of the same token left are reused; otherwise they are removed. On resuming, metadata must
+    be written again and chunks read back: none of the files is certain to be complete.
     """
     target = Path(os.path.abspath(path))
     if os.path.exists(target) and not overwrite:
-        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+        raise DataError(f"{target}: already exists; choose another path or set overwrite")
     if os.path.exists(target) and kind_of(target) != kind:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+        raise DataError(f"{target}: expected a {kind} to replace, found something else; choose another path")
     scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:
@@ -615,7 +611,7 @@ def publishing(
             shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=bool(keep))
         try:
-            with writing(target):  # says what is free before the directory is removed
+            with writing(target):  # report the free space before the directory is removed
                 yield scratch
                 write_manifest(scratch)
                 sync(scratch)
@@ -627,7 +623,7 @@ def publishing(
 
 
 def _remove(scratch: Path) -> None:
-    """Remove a directory to which a write that was interrupted in this process may add one file more."""
+    """Remove a directory to which an interrupted write of this process may still add a file."""
     for _ in range(10):
         shutil.rmtree(scratch, ignore_errors=True)
         time.sleep(0.01)

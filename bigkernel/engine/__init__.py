@@ -1,1 +1,1 @@
-"""`sweep`, and who runs it: one thread, threads, or the workers of a Dask cluster."""
+"""Sweeps over rows, run by one thread, several threads, or the workers of a Dask cluster."""

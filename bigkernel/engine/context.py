@@ -1,4 +1,4 @@
-"""The execution of a block of code: its client and its run directory; `executing(client, run=…)` around any fit."""
+"""The execution context of a block of code, its client and run directory: `executing(client, run=…)`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def executing(
     resume: bool = False,
     command: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Choose client and run directory for every sweep inside the block, those of estimators included.
+    """Choose client and run directory for every sweep inside the block, including those of estimators.
 
-    Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
-    `resume`, sweeps that are there are gone on with, and the others are started. Inside the block, BLAS of this process
-    has as many threads as when the run began, so that what is solved keeps its bits. The directory is locked meanwhile;
-    `command` is noted in it, for whoever has to start the job again. The block is one job for all who watch: in the
-    journal and the report (`report.html`) of the run, on the dashboard of the scheduler.
+    Each sweep has its own directory below `run`, named after its purpose and numbered from the second on. With
+    `resume`, existing sweeps are continued and the others are started. Inside the block, BLAS of this process has as
+    many threads as when the run began, so that solves keep their bits. The directory is locked meanwhile; `command` is
+    recorded in it, for resuming. The block is one job in the journal and the report (`report.html`) of the run, and on
+    the scheduler's dashboard.
 
     Raises
     ------
@@ -49,9 +49,9 @@ def executing(
     Warns
     -----
     DifferentBlasWarning
-        The run began with another BLAS, or with a number of threads that this one does not take.
+        The run began with another BLAS, or with a number of threads that is not possible here.
     """
-    wanted, directory = settings(), None if run is None else os.fspath(run)
+    config, directory = settings(), None if run is None else os.fspath(run)
     with ExitStack() as stack:
         left_by = ""
         if directory is not None:
@@ -61,23 +61,23 @@ def executing(
             if command:
                 write_json(Path(directory) / "command.json", {"command": list(command)})
             begun, before = stack.enter_context(solving_as_begun(Path(directory)))
-            if wanted.monitor:
+            if config.monitor:
                 stack.callback(show_run, directory)
         scope = stack.enter_context(
             job(_title(command), "" if directory is None else str(Path(directory).absolute()), own=True)
         )
         if isinstance(client, Client):
-            send_to_scheduler(scope, client, wanted=wanted.monitor)
-        if directory is not None and wanted.monitor:
+            send_to_scheduler(scope, client, monitored=config.monitor)
+        if directory is not None and config.monitor:
             write_journal(scope, directory)
         if left_by:
-            emit(Note(f"{directory}: {left_by} died and left its lock, which is taken"))
+            emit(Note(f"{directory}: taking over the lock of {left_by}, which died"))
         if directory is not None:
             emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
             if begun.threads != before.threads:
-                slower = f", which takes longer on {processors()}" if begun.threads > processors() else ""
-                taken = f"solves with {begun.threads} BLAS threads as the run began{slower}"
-                emit(Note(f"{taken}; this process had {before.threads}"))
+                slower = f", slower on {processors()}" if begun.threads > processors() else ""
+                taken = f"solving with {begun.threads} BLAS threads, as at the start of the run{slower}"
+                emit(Note(f"{taken} (this process had {before.threads})"))
         place = None if directory is None else JobDirectory(directory, resume=resume)
         token = execution.set(Execution(client, place))
         stack.callback(execution.reset, token)
@@ -85,7 +85,7 @@ def executing(
 
 
 def _title(command: Sequence[str]) -> str:
-    """Title the job for people: the command without its path, or the name of the script or package."""
+    """Return a title of the job: the command without its path, or the name of the script or package."""
     arguments = list(command or sys.argv[:1])
     if arguments:
         script = Path(arguments[0])
@@ -94,7 +94,7 @@ def _title(command: Sequence[str]) -> str:
 
 
 def forget(what: str) -> None:
-    """Remove what the last sweep for `what` left in the run in force; the next one for it starts anew in its place."""
+    """Remove what the last sweep for `what` left in the current run; the next one for it starts anew in its place."""
     directory = execution.get().job
     if directory is not None:
         directory.forget(what)

@@ -1,7 +1,7 @@
-"""A sweep on a Dask cluster: futures of segments and merges, and what remains of them when something goes wrong.
+"""A sweep on a Dask cluster: futures of segments and merges, and their recovery after failures.
 
-Only receipts come to the driver; accumulators stay on the workers (or in the run) until one is left. A scheduler pays
-for tasks, whatever they do: so neighbouring segments that are short are one task (`Subtree`), and so are some merges.
+Only receipts reach the driver; accumulators stay on the workers (or in the run) until one is left. Every task costs the
+scheduler time, so neighbouring short segments form one task (`Subtree`), and so do some merges.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from bigkernel.engine.tasks import (
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
 from bigkernel.streaming.plan import Merge, Segment, leaf
 
-BATCH = 512  # most tasks of one message to the scheduler
+BATCH = 512  # most tasks in one message to the scheduler
 PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
-REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
-TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
+REPLICATE_SECONDS = 30.0  # most seconds for landmarks to reach every worker before the first task
+TASK_SECONDS = 10.0  # most seconds of a task with several segments
 _FLOPS_PER_SECOND = 1e11
-_BYTES_PER_SECOND = 5e8  # of rows, decoded
-MOST_SEGMENTS = 16  # of one task
+_BYTES_PER_SECOND = 5e8  # bytes of rows, decoded
+MOST_SEGMENTS = 16  # most segments of a task
 ROUNDS = 8  # least tasks of segments for every slot, so that all slots end at about the same time
 BUNDLE = 4  # most partials that one task merges
 T = TypeVar("T")
 
 
 def run_on_cluster(work: RunningSweep, client: Client) -> Partial:
-    """Run all segments and merges that are left on the workers of a client; return the merged partial."""
-    tasks, wanted = _Tasks(client, work), work.spec.wanted
+    """Run all remaining segments and merges on the workers of a client; return the merged partial."""
+    tasks, config = _Tasks(client, work), work.spec.config
     try:
         tasks.share()
         with Watch(client, work) as watch:
@@ -58,9 +58,9 @@ def run_on_cluster(work: RunningSweep, client: Client) -> Partial:
             return tasks.finish(watch)
     except BaseException as error:
         tasks.let_go()
-        with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
+        with contextlib.suppress(Exception):  # the cluster may be gone; report the error that led here
             if work.task.run:
-                _await_tasks(client, work.token, error, patience(error, wanted.grace_seconds))
+                _await_tasks(client, work.token, error, patience(error, config.grace_seconds))
         raise
     finally:
         tasks.let_go()
@@ -72,38 +72,38 @@ class _Tasks:
     def __init__(self, client: Client, work: RunningSweep) -> None:
         self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.task.run
         pause = max(PULSE_SECONDS, sum(client.ncores().values()) / PULSES_PER_SECOND)
-        to_scheduler = ToScheduler(work.token, pause) if work.spec.wanted.monitor else None
+        to_scheduler = ToScheduler(work.token, pause) if work.spec.config.monitor else None
         self._task = replace(work.task, on_pulse=to_scheduler)
-        self._segments: dict[Future, str] = {}  # not done yet, and their nodes
+        self._segments: dict[Future, str] = {}  # pending futures, and their nodes
         self._receipts: dict[Future, str] = {}
-        self._top = ""  # the node that all others are merged into
+        self._top = ""  # the root of the tree of merges
         self._last: Future | Partial | None = None
         self._shared: SweepTask | Future = self._task
         self._merger = self._task
 
     def share(self) -> None:
-        """Bring the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
+        """Send the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
 
-        As a task, which unlike scattered data is done again when all who hold its result die. Before anybody listens
-        to the scheduler: what it tells of a replication cannot be sent.
+        This is a task, which unlike scattered data is recomputed when all workers that hold its result die. It precedes
+        listening to the scheduler, whose reports of a replication cannot be sent.
         """
         if self._run:
             return
         (shared,) = self._submit(_given, "job", ["all"], [self._task], priority=3)
         self._shared = shared
-        # merges look at no large array of the statistic; one that needs the shared task could run wherever that is:
-        # the scheduler would weigh all workers against one another, and send both of its inputs to one that is idle
+        # merges use no large array of the statistic; depending on the shared task would let them run wherever it is:
+        # the scheduler would compare all workers, and send both inputs to an idle one
         self._merger = replace(self._task, statistic=detach(self._task.statistic, _NoStore()), on_pulse=None)
-        with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
+        with contextlib.suppress(Exception):  # otherwise the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
     def begin(self, watch: Watch) -> None:
-        """Submit all that the schedule waits for."""
+        """Submit everything the schedule needs."""
         nodes: dict[str, Future | Partial] = {
             node: (None, receipt) for node, receipt in self._schedule.finished.items()
         }
         slots = sum(self._client.ncores().values())
-        # rows that the cluster holds come with their own tasks
+        # rows held by the cluster come with tasks of their own
         most = 1 if self._work.spec.rows.persisted else segments_a_task(self._schedule, slots)
         subtrees = spread(bundle_segments(self._schedule, most), len(self._client.ncores()))
         tasks = self._begin_segments(subtrees)
@@ -111,7 +111,7 @@ class _Tasks:
         self._segments = {task: subtree.node for task, subtree in zip(tasks, subtrees, strict=True)}
         for task in tasks:
             watch.expect(task)
-        # a task holds what it takes until it ends, within what the plan announces; with a run it reads two at a time
+        # a task holds its inputs until it ends, within the planned memory; with a run it reads two at a time
         at_once = BUNDLE if self._run or self._schedule.plan.merges_bundled else 2
         batches = bundle_merges(self._schedule, subtrees, at_once)
         self._begin_merges(next(batches, []), nodes, with_receipts=self._run is None)
@@ -128,7 +128,7 @@ class _Tasks:
     def _begin_segments(self, subtrees: Sequence[Subtree]) -> list[Future]:
         rows, names = self._work.spec.rows, [subtree.node for subtree in subtrees]
         segments = [subtree.segments for subtree in subtrees]
-        pieces = [rows.part(some[0].start, some[-1].stop) for some in segments]
+        pieces = [rows.restrict(some[0].start, some[-1].stop) for some in segments]
         shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors[node] for node in names]
         if not rows.persisted or not names:
             merges = [subtree.merges for subtree in subtrees]
@@ -140,7 +140,7 @@ class _Tasks:
     def _begin_merges(
         self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], with_receipts: bool
     ) -> None:
-        """Submit merges none of whose tasks waits for another; the inputs leave `nodes`, and so are forgotten then."""
+        """Submit independent merges; their inputs leave `nodes` and are thus released later."""
         names = [merges[-1][0] for merges in tasks]
         inputs: list[list[Future | Partial | None]] = []
         for merges in tasks:
@@ -158,7 +158,7 @@ class _Tasks:
         nodes.update(zip(names, self._submit(merge_bundle, "merge", names, *columns, priority=1), strict=True))
 
     def finish(self, watch: Watch) -> Partial:
-        """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
+        """Wait for all tasks; also for the last merge, which ends early if any task fails."""
         top = self._last if isinstance(self._last, Future) else None
         partial = None if isinstance(self._last, Future) else self._last
         while self._segments or self._receipts or top is not None:
@@ -182,9 +182,9 @@ class _Tasks:
         return partial
 
     def let_go(self) -> None:
-        """Release all futures: what has not begun never will.
+        """Release all futures, so that pending tasks never start.
 
-        (To cancel them would break the connection where a task inside the tree is wanted by no client.)
+        (Cancelling would break the connection if no client holds a task inside the tree.)
         """
         for future in (*self._segments, *self._receipts, self._last, self._shared):
             if isinstance(future, Future):
@@ -198,7 +198,7 @@ class _Tasks:
         *columns: Sequence[object],
         priority: int = 0,
     ) -> list[Future]:
-        """Submit a task a node, with its values of the columns; many in one message, for each costs the scheduler."""
+        """Submit a task for each node with its values of the columns, many per message, as each message costs time."""
         if not nodes:
             return []
         keys = [f"bigkernel-{kind}-{self._work.token}-{node}" for node in nodes]
@@ -212,7 +212,7 @@ class _Tasks:
         del self._segments[future]
         if self._run is None:
             return  # their receipts come when a worker has a moment
-        # the run knows it, even when the worker that did it has died since
+        # the run knows it, even if the worker that did it has died
         leaves = self._schedule.segments_of(node)
         receipts = [receipt for one in leaves if (receipt := self._run.receipt(one))]
         if len(receipts) < len(leaves):
@@ -234,16 +234,16 @@ def _given(task: SweepTask) -> SweepTask:
 
 
 class _NoStore:
-    """An array store that keeps nothing."""
+    """An array store that stores nothing."""
 
     def keep(self, values: Array) -> ArrayRef:
-        """Return a reference that nobody follows."""
+        """Return a reference without storing anything."""
         return ArrayRef("")
 
 
 @dataclass(frozen=True)
 class Subtree:
-    """Neighbouring segments that one task computes, and their merges, children before parents, up to `node`."""
+    """Neighbouring segments computed by one task, and their merges, children before parents, up to `node`."""
 
     node: str
     segments: tuple[Segment, ...]
@@ -251,7 +251,7 @@ class Subtree:
 
 
 def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
-    """Take the segments that are still to be computed, in order, up to `most` together that the tree merges."""
+    """Group the remaining segments, in order, into subtrees of up to `most`."""
     subtrees = {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in schedule.waiting}
     for merge in schedule.merges:
         node, left, right = merge
@@ -263,7 +263,7 @@ def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
 
 
 def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:
-    """Yield the merges that are left beside `subtrees`, in batches none of whose tasks waits for another of its batch.
+    """Yield the merges outside `subtrees` in batches of independent tasks.
 
     A task is up to `most` - 1 merges, children before parents, the last of which is the parent of all.
     """
@@ -272,7 +272,7 @@ def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) ->
     tasks: dict[str, tuple[Merge, ...]] = {}
     for merge in due:
         node, left, right = merge
-        # a task of j merges takes j + 1 partials; one that is full is an input itself
+        # a task of j merges takes j + 1 partials; a full one becomes an input itself
         below = [tasks[child] for child in (left, right) if child in tasks]
         if sum(len(merges) for merges in below) + 2 <= most:
             for child in (left, right):
@@ -291,11 +291,11 @@ def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) ->
 
 
 def segments_a_task(schedule: Schedule, slots: int) -> int:
-    """Return how many segments one task computes, where so many tasks run at once: 1, 2, 4, 8 or 16.
+    """Return how many segments one task computes, given the number of concurrent tasks: 1, 2, 4, 8 or 16.
 
-    A task costs the scheduler the same however much it does, and a lost worker costs at most one task's segments (with
-    a run, the one that it was at). So several short segments are one task, reckoned from the plan and not from a clock.
-    The sums do not depend on it: the tree of merges is the same. Each slot has `ROUNDS` tasks at least.
+    A task costs the scheduler the same whatever it does, and a lost worker costs at most one task's segments (with a
+    run, only the current one). So short segments are grouped, by their planned and not their measured time. The sums do
+    not change: the tree of merges is the same. Each slot has at least `ROUNDS` tasks.
     """
     plan = schedule.plan
     seconds = (plan.flops / _FLOPS_PER_SECOND + plan.bytes_read / _BYTES_PER_SECOND) / max(1, len(plan.segments))
@@ -304,9 +304,10 @@ def segments_a_task(schedule: Schedule, slots: int) -> int:
 
 
 def spread(tasks: Sequence[T], workers: int) -> list[T]:
-    """Order tasks as they are begun: each worker mostly meets neighbours, so that most merges move nothing.
+    """Order tasks so that each worker mostly gets neighbours, which makes most merges local.
 
-    An order binds nobody to a task. (Dask's `workers=` does, `allow_other_workers` or not, once all of them have died.)
+    Tasks are not pinned. (Pinning by Dask's `workers=` fails once all of those workers have died, with or without
+    `allow_other_workers`.)
     """
     share = -(-len(tasks) // max(1, workers))
     order = (first + i for i in range(share) for first in range(0, len(tasks), share))
@@ -314,7 +315,7 @@ def spread(tasks: Sequence[T], workers: int) -> list[T]:
 
 
 def _await_tasks(client: Client, token: str, error: BaseException, seconds: float) -> None:
-    """Wait until no worker is at a task of this sweep: what is under way is still published in the run."""
+    """Wait until no worker runs a task of this sweep: running tasks are still published in the run."""
     deadline, said = time.monotonic() + seconds, False
     while client.status == "running" and time.monotonic() < deadline:
         busy = client.run(at_work, token, on_error="return", callback_timeout=ASK_SECONDS)
@@ -328,7 +329,7 @@ def _await_tasks(client: Client, token: str, error: BaseException, seconds: floa
 
 
 def _split_dask_arrays(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:
-    """Take rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
+    """Return rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
     sources = {"x": piece.x, **piece.columns}
     lazy = {name: source for name, source in sources.items() if isinstance(source, DaskSource)}
     futures = [client.compute(source.array) for source in lazy.values()]

@@ -1,7 +1,7 @@
-"""A sweep as it was asked for and what is left of it; and its tasks in this process.
+"""A sweep as requested, what remains of it, and its tasks in this process.
 
-`run_locally` runs one segment after another, which is the specification, or several in threads. `dask_executor` runs
-the same functions on a cluster.
+`run_locally` runs one segment after another, which is the reference, or several in threads. `dask_executor` runs the
+same functions on a cluster.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.plan import Merge, Plan, Receipt, Segment, Sharing, ancestors_of, leaf, merge_tree, spans
 
-_LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what this process holds
+_LONG_FLOPS = 5e9  # for sweeps that take longer than measuring this process does
 
 
 @dataclass(frozen=True)
 class RunLocation:
-    """The directory that a sweep publishes in."""
+    """The directory in which a sweep publishes."""
 
     path: Path
-    resume: bool  # go on with the run that is there
-    alone: bool  # it belongs to no job's directory, and has a journal and a report of its own
+    resume: bool  # continue an existing run
+    alone: bool  # outside a job's directory, with its own journal and report
 
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A sweep as it was asked for: what to accumulate, who runs it, and how."""
+    """A sweep as requested: what to accumulate, and how to run it."""
 
     rows: Rows
     statistic: Statistic
     plan: Plan
-    wanted: Settings
-    what: str  # a word for messages
+    config: Settings
+    what: str  # a name for messages
     executor: str  # "serial", "threads" or "dask"
     client: Client | None  # of the cluster that runs the tasks; None: this process
-    threads: int  # of this process, a segment each
+    threads: int  # threads of this process, each with one segment
     location: RunLocation | None  # None: nothing is written
 
     def slots(self) -> tuple[int, int]:
-        """Return how many workers there are now, and how many tasks run at once on all of them."""
+        """Return the current number of workers, and of concurrent tasks on all of them."""
         if self.client is None:
             return self.threads, self.threads
         cores = self.client.ncores()
@@ -62,38 +62,38 @@ class SweepSpec:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The segments and merges of a plan, and what a run held of them when the sweep began; see `schedule`.
+    """Segments and merges of a plan, and what a run held of them when the sweep began; see `schedule`.
 
-    It knows names and receipts alone; executors run the tasks and hold what these return.
+    It holds names and receipts; executors run the tasks and hold their results.
     """
 
     plan: Plan
-    finished: Mapping[str, Receipt]  # of nodes that were usable, none of which contains another
+    finished: Mapping[str, Receipt]  # of usable nodes, none of which contains another
     merges: list[Merge]  # children before parents
     covers: dict[str, tuple[int, int]]  # by node, the first segment that it covers and one past the last
     ancestors: dict[str, tuple[str, ...]]  # by node, those that contain it, nearest first
     merge_above: dict[str, Merge]  # by node, the merge that takes it
-    waiting: tuple[Segment, ...]  # to be computed
+    waiting: tuple[Segment, ...]  # segments to compute
 
     def is_done(self, node: str) -> bool:
-        """Tell if a node, or one that contains it, was finished before."""
+        """Return True if a node, or one that contains it, was finished before."""
         return node in self.finished or any(name in self.finished for name in self.ancestors[node])
 
     def segments_of(self, node: str) -> tuple[str, ...]:
-        """Return the names of the segments that a node covers; its own where it is of no tree."""
+        """Return the names of the segments that a node covers; its own name if it is outside the tree."""
         return tuple(leaf(i) for i in range(*self.covers[node])) if node in self.covers else (node,)
 
     def name_of(self, node: str) -> str:
-        """Name a node in words, for people."""
+        """Return a node's name for people."""
         if node not in self.covers:
-            return "the job itself"
+            return "the job"
         first, last = self.covers[node]
         rows = f"rows {self.plan.segments[first].start}:{self.plan.segments[last - 1].stop}"
         return rows if node.startswith("0-") else f"the merge of {rows}"
 
 
 def schedule(plan: Plan, finished: Mapping[str, Receipt] | None = None) -> Schedule:
-    """Schedule a plan, less what a run holds already."""
+    """Return the schedule of a plan without what a run holds already."""
     finished, merges, covers = finished or {}, merge_tree(len(plan.segments)), spans(len(plan.segments))
     ancestors: dict[str, tuple[str, ...]] = dict.fromkeys(covers, ()) | ancestors_of(merges)
     above = {child: merge for merge in merges for child in merge[1:]}
@@ -104,44 +104,44 @@ def schedule(plan: Plan, finished: Mapping[str, Receipt] | None = None) -> Sched
 
 @dataclass
 class RunningSweep:
-    """A sweep under way."""
+    """A running sweep."""
 
     spec: SweepSpec
-    task: SweepTask  # what every task needs
+    task: SweepTask  # needs of every task
     schedule: Schedule
-    token: str  # part of the names of all tasks
-    # called now and then; raises where the lock of the run is lost and the sweep must not go on
+    token: str  # prefix of the names of all tasks
+    # called regularly; raises if the lock of the run is lost
     require_lock: Callable[[], None] | None
-    receipts: list[Receipt] = field(default_factory=list)  # of the segments, first of those that the run held already
-    incidents: list[Incident] = field(default_factory=list)  # what has gone wrong so far
-    held: dict[str, Partial] = field(default_factory=dict)  # in this process, by node; about one on each level
+    receipts: list[Receipt] = field(default_factory=list)  # of the segments, those that the run held first
+    incidents: list[Incident] = field(default_factory=list)
+    held: dict[str, Partial] = field(default_factory=dict)  # in this process, by node; about one per level
 
     def note(self, kind: str, text: str, worker: str = "") -> None:
-        """Tell that something went wrong."""
+        """Report an incident."""
         self.incidents.append(Incident(kind, text, worker))
         emit(self.incidents[-1])
 
     def recover(self, damaged: Mapping[str, str]) -> None:
-        """Take the receipts of segments that the run holds, and tell of what it holds that is damaged."""
+        """Take the receipts of segments in the run, and report its damage."""
         for node, wrong in damaged.items():
             name = self.schedule.name_of(node)
-            self.note("damage", f"{name}: what the run holds is damaged and is computed again ({wrong})")
+            self.note("damage", f"{name}: partial result of the run is damaged and will be recomputed ({wrong})")
         for segment in self.schedule.plan.segments:
             node, run = leaf(segment.index), self.task.run
             if run is not None and self.schedule.is_done(node):
                 self.add_receipt(run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True))
 
     def add_receipt(self, receipt: Receipt) -> None:
-        """Collect the receipt of a finished segment, and tell of the attempts that failed before it."""
+        """Add the receipt of a finished segment, and report attempts that failed before it."""
         self.receipts.append(receipt)
         for reason in () if receipt.resumed else receipt.retries:
-            self.note("retry", f"{self.schedule.name_of(receipt.node)}: tried again after {reason}")
+            self.note("retry", f"{self.schedule.name_of(receipt.node)}: retried after {reason}")
         if receipt.starts > 1 and not receipt.resumed:
-            self.note("repeat", f"{self.schedule.name_of(receipt.node)}: begun {receipt.starts} times")
+            self.note("repeat", f"{self.schedule.name_of(receipt.node)}: started {receipt.starts} times")
         emit(SegmentDone(receipt, len(self.receipts), len(self.schedule.plan.segments)))
 
     def finish_segment(self, partial: Partial) -> None:
-        """Take the partial of a segment that was computed in this process."""
+        """Take the partial of a segment computed in this process."""
         if self.require_lock is not None:
             self.require_lock()
         self.add_receipt(partial[1])
@@ -160,15 +160,15 @@ def hold(held: dict[str, Partial], partial: Partial, task: SweepTask, schedule: 
 
 
 def most_partials(segments: int, threads: int) -> int:
-    """Return how many partials are summed or wait at once at most: one a thread, and one on each level of the tree.
+    """Return the most partials summed or waiting at once: one per thread, and one on each level of the tree.
 
-    Segments wait for one another rather than that more are held.
+    Segments wait rather than exceed it.
     """
     return min(segments, threads + (max(1, segments) - 1).bit_length())
 
 
-def announce_locally(spec: SweepSpec) -> int:
-    """Return the announced peak of this process in bytes."""
+def local_peak_bytes(spec: SweepSpec) -> int:
+    """Return the planned peak of this process in bytes."""
     segments = len(spec.plan.segments)
     tasks, partials = min(spec.threads, max(1, segments)), most_partials(segments, spec.threads)
     sharing = Sharing(tasks, 0, published=spec.location is not None, partials=partials)
@@ -177,8 +177,8 @@ def announce_locally(spec: SweepSpec) -> int:
 
 
 def run_locally(work: RunningSweep) -> Partial:
-    """Run all segments and merges that are left, in this process; return the merged partial."""
-    # one BLAS thread a task, set once for the whole sweep: parallelism is over segments
+    """Run all remaining segments and merges in this process; return the merged partial."""
+    # one BLAS thread per task, set once for the whole sweep: parallelism is over segments
     with threadpool_limits(limits=1, user_api="blas"):
         for receipt in work.schedule.finished.values():
             hold(work.held, (None, receipt), work.task, work.schedule)
@@ -194,21 +194,22 @@ def run_locally(work: RunningSweep) -> Partial:
 
 
 def _run_in_threads(work: RunningSweep, threads: int) -> None:
-    """Run the segments that wait in threads, and finish each in this one."""
+    """Run the remaining segments in threads, and finish each in this one."""
     pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
-    task, ancestors = replace(work.task, on_pulse=pulses.put), work.schedule.ancestors  # observers hear in this thread
+    # observers are called in this thread
+    task, ancestors = replace(work.task, on_pulse=pulses.put), work.schedule.ancestors
     waiting, running, done = deque(work.schedule.waiting), set[Future[Partial]](), list[Partial]()
-    most = most_partials(len(work.schedule.plan.segments), threads)  # as announced
+    most = most_partials(len(work.schedule.plan.segments), threads)  # as planned
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
     try:
         while True:
-            # begin segments while fewer partials are held than were announced, and one where none else would make room
-            held = len(done) + sum(total is not None for total, _ in work.held.values())  # here, and not in a run
+            # begin segments while fewer partials are held than planned, and one if nothing else would make room
+            held = len(done) + sum(total is not None for total, _ in work.held.values())  # in memory, and not in a run
             while waiting and len(running) < min(threads, max(most - held, not done)):
                 segment = waiting.popleft()
                 arguments = work.spec.rows, segment, ancestors[leaf(segment.index)]
                 running.add(pool.submit(run_segment, task, *arguments))
-            if done:  # merged beside the next segments, and let go: what was merged into another is no longer needed
+            if done:  # merged beside the next segments, and released: merged partials are no longer needed
                 work.finish_segment(done.pop())
                 continue
             if not running:
@@ -218,11 +219,11 @@ def _run_in_threads(work: RunningSweep, threads: int) -> None:
             with suppress(queue.Empty):
                 while True:
                     emit(pulses.get_nowait())
-            done = [future.result() for future in ended]  # where one has failed, no more are begun
+            done = [future.result() for future in ended]  # after a failure no more are begun
             del ended
     except BaseException as error:
-        if work.task.run is not None:  # what is under way is still published there
-            seconds = patience(error, work.spec.wanted.grace_seconds)
+        if work.task.run is not None:  # running segments are still published there
+            seconds = patience(error, work.spec.config.grace_seconds)
             tell_waiting(error, len(running), seconds)
             wait(running, timeout=seconds)
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,14 +1,14 @@
-"""The process of a command: how it begins quickly, and how it ends when it is asked to.
+"""Fast start and orderly end of a command's process.
 
-SIGTERM and Ctrl-C: a job keeps what it has finished, says what it still does, and ends in time.
+SIGTERM and Ctrl-C: a job keeps its finished work, reports what it waits for, and ends in time.
 
-SIGTERM becomes an exception, so that contexts end as they should. Python hears signals between two steps of its own:
-what it calls may take minutes. So a thread hears them too, at once, and ends the process where the rest takes longer
-than `LAST_SECONDS`; a run stands that as it stands a kill.
+SIGTERM becomes an exception, so that contexts end properly. Python handles signals only between its own instructions,
+and library calls may take minutes. So a thread receives them too, and ends the process if the rest takes longer than
+`LAST_SECONDS`; a run survives this as it survives a kill.
 
-Importing the scientific stack makes hundreds of thousands of objects that stay, through which Python's collector of
-cyclic garbage goes again and again: 0.6 s of a fit of 4.5 s. Only the process of a command asks for less of it, never
-a host that imports us.
+Importing the scientific stack creates hundreds of thousands of permanent objects, which Python's cyclic garbage
+collector visits again and again: 0.6 s of a fit of 4.5 s. Only the process of a command reduces that, never a program
+that imports bigkernel.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-INTERRUPTED = 75  # exit code: to be gone on with, whether Ctrl-C or SIGTERM asked
-GRACE_SECONDS = 4.0  # after SIGTERM, for segments under way; or `bigkernel.grace-seconds`, if that is less
+INTERRUPTED = 75  # exit code of an interrupted, resumable command, by Ctrl-C or SIGTERM
+GRACE_SECONDS = 4.0  # after SIGTERM, for running segments; or `bigkernel.grace-seconds`, if that is less
 LAST_SECONDS = 9.0  # from SIGTERM, or a second Ctrl-C, to the end of the process
 SEGMENT_THREADS = "bigkernel-segment"
-_NEW_OBJECTS = 100_000  # while modules are imported, before the collector looks at the youngest; Python's number is 700
+_NEW_OBJECTS = 100_000  # threshold of the youngest generation while modules are imported; Python's default is 700
 _usual: list[tuple[int, int, int]] = []
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM)."""
+    """The process received SIGTERM."""
 
 
 def patience(error: BaseException, grace_seconds: float) -> float:
-    """Return the seconds that segments under way have to finish after an error."""
+    """Return the seconds that running segments have to finish after an error."""
     return min(GRACE_SECONDS, grace_seconds) if isinstance(error, Terminated) else grace_seconds
 
 
 def tell_waiting(error: BaseException, segments: int, seconds: float) -> None:
-    """Say what is waited for, where somebody asked the job to end and waits too."""
+    """Report what is waited for, if a user interrupted the job and waits too."""
     if not segments or not isinstance(error, KeyboardInterrupt):
         return
-    from bigkernel.events.job import Note, emit  # late: a command that only shows its help does without it
+    from bigkernel.events.job import Note, emit  # imported late: a command that only shows its help does not need it
 
     what = f"finishing {segments} segment{'s' * (segments > 1)}"
     if isinstance(error, Terminated):
-        emit(Note(f"{what}, for up to {seconds:g} s"))
+        emit(Note(f"{what} (at most {seconds:g} s)"))
     else:
-        emit(Note(f"{what}; Ctrl-C again to stop"))
+        emit(Note(f"{what}; press Ctrl-C again to stop now"))
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Raise `Terminated` in the block at the first SIGTERM; a second one ends the process at once.
 
-    In the main thread only, and only where SIGTERM has its default meaning: otherwise nothing is changed.
+    Only in the main thread and if SIGTERM has its default handler; otherwise nothing changes.
     """
     if threading.current_thread() is not threading.main_thread() or (
         signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -81,7 +81,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def _read_at_once() -> Iterator[None]:
-    """Let a thread hear every signal of the block as it comes."""
+    """Let a thread receive every signal during the block immediately."""
     here, there = socket.socketpair()
     there.setblocking(False)
     before = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
@@ -96,7 +96,7 @@ def _read_at_once() -> Iterator[None]:
 
 
 def _watch_signals(signals: socket.socket) -> None:
-    """End the process `LAST_SECONDS` after SIGTERM or a second Ctrl-C, unless the block ends before."""
+    """End the process `LAST_SECONDS` after SIGTERM or a second Ctrl-C, unless the block ends earlier."""
     interrupts, deadline = 0, float("inf")
     with signals:
         while True:
@@ -114,14 +114,14 @@ def _watch_signals(signals: socket.socket) -> None:
 
 
 def leave(code: int) -> None:
-    """End the process, without waiting for segments that are still at work in threads of it."""
+    """End the process without waiting for segments in its threads."""
     if any(thread.name.startswith(SEGMENT_THREADS) for thread in threading.enumerate()):
         end_now(code)
     sys.exit(code)
 
 
 def end_now(code: int) -> None:
-    """End the process as a kill does, but for what was said, and this code."""
+    """End the process as a kill does, after flushing its output, with this exit code."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -129,7 +129,7 @@ def end_now(code: int) -> None:
 
 
 def collect_rarely() -> None:
-    """Have new objects looked at a hundred times as seldom from now on, and none of them when the process ends."""
+    """Make the garbage collector run a hundred times less often, and not at all when the process ends."""
     if not _usual:
         _usual.append(gc.get_threshold())
         gc.set_threshold(_NEW_OBJECTS, *_usual[0][1:])
@@ -137,7 +137,7 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Go back to Python's own pace, before there is data; what is there already stays, and is not looked at again."""
+    """Restore Python's collection threshold before there is data; existing objects are never collected."""
     if _usual:
         gc.freeze()
         gc.set_threshold(*_usual.pop())

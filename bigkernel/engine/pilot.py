@@ -1,10 +1,10 @@
-"""How long a job will take: run a short piece of its first long sweep, and extrapolate by the plan.
+"""Time estimates: run a short piece of a job's first long sweep and extrapolate by the plan.
 
-The job runs as it would: the same rows, statistic and executor. At its first long sweep, pieces of growing size are
-swept in place of all rows, until one takes a second; then the job is given up. Nothing is written.
+The job runs as usual, with the same rows, statistic and executor. In its first long sweep, pieces of growing size are
+swept in place of all rows, until one takes a second; then the job is abandoned. Nothing is written.
 
-Seconds of a sweep are taken to be a + b·rows, and the last two pieces give both. What follows the sweeps (solves,
-rounds that a fit may add) is not part of the estimate.
+Seconds of a sweep are modelled as a + b·rows, from the last two pieces. What follows the sweeps (solves, rounds that a
+fit may add) is not part of the estimate.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from bigkernel.engine.sweep import before_sweep, run_sweep
 from bigkernel.streaming.plan import Plan, Segment
 
 LONG_ROWS = 8192  # a sweep of no more rows is run whole
-ENOUGH_SECONDS = 1.0  # of a piece that need not grow, where it took
-ENOUGH_GROWTH = 1.5  # times as long as the one before: rows are what it took the time for
-MOST_SECONDS = 10.0  # of all pieces, after which none is begun
-MARGIN = 1.25  # by which a machine is taken to be faster or slower later on
-_FIRST_ROWS = 512  # of a segment of the first piece, which also warms up the workers
-_SEGMENTS_A_SLOT = 2  # of a piece, so that merges are in its time
-_MOST_ROWS = 65_536  # of a segment of a piece
+ENOUGH_SECONDS = 1.0  # seconds of a piece that need not grow, if it took
+ENOUGH_GROWTH = 1.5  # times as long as the previous one: the rows dominate its time
+MOST_SECONDS = 10.0  # seconds of all pieces, after which none is begun
+MARGIN = 1.25  # factor by which a machine may be faster or slower later on
+_FIRST_ROWS = 512  # rows of a segment of the first piece, which also warms up the workers
+_SEGMENTS_A_SLOT = 2  # segments of a piece, so that its time includes merges
+_MOST_ROWS = 65_536  # most rows of a segment of a piece
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A short sweep that was timed."""
+    """A timed short sweep."""
 
-    rows: int  # of it
+    rows: int  # rows that it swept
     seconds: float  # from the first task to the merged total
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected time of the sweeps of a job.
+    """Estimated time of the sweeps of a job.
 
     Attributes
     ----------
-    seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
+    seconds : expected, including what precedes the first long sweep: the middle of the range
     least, most : the range that the pilot supports
-    before_seconds : of what precedes the first long sweep: landmarks, previews; measured
-    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept
+    before_seconds : measured before the first long sweep: landmarks, previews
+    pilot_seconds, pilot_rows : time of the pilot itself, and the rows that it swept
     """
 
     seconds: float
@@ -56,7 +56,7 @@ class Estimate:
 
 
 class _Stopped(BaseException):
-    """End a job whose first long sweep was timed; no `except Exception` of the job takes it for a fault."""
+    """Ends a job whose first long sweep was timed; `except Exception` in the job does not catch it."""
 
     def __init__(self, plan: Plan, slots: int, pieces: list[Piece]) -> None:
         self.plan, self.slots, self.pieces = plan, slots, pieces
@@ -68,16 +68,16 @@ def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int
     Parameters
     ----------
     job : callable
-        Begins the job: `lambda: model.fit(rows)`. It runs where the surrounding `executing` says.
+        Starts the job: `lambda: model.fit(rows)`. It runs in the surrounding `executing`.
     flops : float, optional
-        Of all sweeps of the job, as its plan tells. Without them, those of the first long sweep.
+        Of all sweeps of the job, from its plan. Default: those of the first long sweep.
     workers : int, optional
-        Tasks at once for which to extrapolate, where the job will run on more or fewer than the pilot.
+        Number of concurrent tasks to extrapolate to, if it differs from the pilot's.
 
     Returns
     -------
     Estimate
-        Measured, not extrapolated, where no sweep of the job is long.
+        Measured, not extrapolated, if no sweep of the job is long.
 
     Examples
     --------
@@ -117,15 +117,15 @@ def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int
 def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tuple[float, float]:
     """Return the least and most seconds of a sweep on so many workers, from pieces on so many slots.
 
-    At least what does not grow with the rows is spent once; at most all of the last piece grows with them.
+    In the least, the constant term occurs once; in the most, the whole time of the last piece grows with the rows.
     """
     last = pieces[-1]
     before = pieces[-2] if len(pieces) > 1 else Piece(0, 0.0)
     all_in = last.seconds / last.rows
-    # noise can make the added rows seem cheaper than none, or dearer than all of them
+    # noise can make the added rows seem cheaper than none, or more expensive than all
     per_row = min(max(0.0, last.seconds - before.seconds) / max(1, last.rows - before.rows), all_in)
     count = max(1, len(plan.segments))
-    rounds = -(-count // workers)  # in the last of which workers may be idle
+    rounds = -(-count // workers)  # workers may be idle in the last one
     rows = slots * plan.n_rows * rounds / count
     least = per_row * rows + last.seconds - per_row * last.rows
     return least, max(least, all_in * rows)
@@ -139,7 +139,7 @@ def _stop_if_long(spec: SweepSpec) -> None:
 
 
 def _timed_pieces(spec: SweepSpec, slots: int) -> list[Piece]:
-    """Sweep pieces, each of twice the rows of the one before, until the last two tell what a row takes."""
+    """Sweep pieces, each with twice the rows of the previous one, until the last two give the time per row."""
     longest = min(_MOST_ROWS, max(segment.stop - segment.start for segment in spec.plan.segments))
     pieces: list[Piece] = []
     rows = min(_FIRST_ROWS, longest // 2)

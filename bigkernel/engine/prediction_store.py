@@ -1,7 +1,8 @@
-"""Predictions on disk: written by the tasks of a sweep, chunk by chunk, and published when all are there.
+"""Predictions on disk: written by the tasks of a sweep, chunk by chunk, and published when complete.
 
-A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` where these are text) or
-numbers; and, where asked, `decision` (n, c), the values of f, and `std` (n,), the standard deviation of an observation.
+A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` if these are text) or
+numbers; and, if requested, `decision` (n, c), the values of f, and `std` (n,), the standard deviation of an
+observation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
 FORMAT = 2
-WHAT = "predict"  # the word for the sweep that writes them
+WHAT = "predict"  # the name of the sweep that writes them
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,9 @@ class PredictionWriter:
         values = self.predictor.values(chunk)
         index, rest = divmod(chunk.start, self.chunk_rows)
         if rest:
-            raise DataError(f"{self.path}: row {chunk.start} does not begin a chunk of {self.chunk_rows} rows")
+            raise DataError(
+                f"{self.path}: expected the first row of a chunk of {self.chunk_rows} rows, found row {chunk.start}"
+            )
         rows = {"std": values[:, -1]} if self.std else {}
         values = values[:, :-1] if self.std else values
         rows["prediction"] = stored_form(self.predictor, values, flat=self.flat)
@@ -71,9 +74,9 @@ class PredictionWriter:
 
 
 def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
-    """Write one whole chunk of every array in `rows` into the unpublished group at `path`."""
+    """Write a whole chunk of every array in `rows` into the unpublished group at `path`."""
     if zarr_arrays.has_manifest(path):
-        raise DataError(f"{path}: is published; write its changed rows as a new store")
+        raise DataError(f"{path}: already published; write changed rows to a new store")
     group = zarr.open_group(path, mode="r+", zarr_format=3)
     for name, values in rows.items():
         array = group[name]
@@ -81,13 +84,13 @@ def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array])
         start = index * chunk_rows
         stop = min(start + chunk_rows, array.shape[0])
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
-            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
+            raise DataError(f"{path}/{name}: expected {stop - start} rows in chunk {index}, found {len(values)}")
         with writing(path):
             array.with_config({"write_empty_chunks": True})[start:stop] = values
 
 
 def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
-    """Store values (n, c) as integer labels, positions of text labels, or the numbers themselves."""
+    """Return values (n, c) as integer labels, positions of text labels, or the numbers themselves."""
     if predictor.classes is not None:
         best: Array = np.argmax(values, axis=1)
         return best if predictor.classes.dtype.kind not in "iub" else predictor.classes[best].astype(np.int64)
@@ -104,7 +107,7 @@ def create(
     flat: bool,
     std: bool = False,
 ) -> None:
-    """Create the empty arrays of a prediction store in the (scratch) directory `path`, where the disk has room."""
+    """Create the empty arrays of a prediction store in the (scratch) directory `path`, if the disk has room."""
     classes = [] if predictor.classes is None else predictor.classes.tolist()
     c = predictor.coef.shape[1]
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
@@ -123,7 +126,7 @@ def create(
 
 
 def kept_for_run() -> tuple[str, bool]:
-    """Return `keep` and `resume` of `zarr_arrays.publishing` under the run in force; "" and False without one."""
+    """Return `keep` and `resume` of `zarr_arrays.publishing` under the current run; "" and False without one."""
     job = execution.get().job
     if job is None:
         return "", False
@@ -131,16 +134,16 @@ def kept_for_run() -> tuple[str, bool]:
 
 
 def fill(rows: Rows, writer: PredictionWriter) -> None:
-    """Sweep `rows` through `writer`, until every chunk of its store is there and reads back.
+    """Sweep `rows` through `writer` until every chunk of its store is written and verified.
 
-    Receipts of a resumed sweep say which segments were finished, not that their chunks are still on disk: these are
-    read back, and all are written again where one is damaged.
+    Receipts of a resumed sweep record finished segments, but not that their chunks are still on disk: these are
+    verified, and all are written again if one is damaged.
     """
     swept = sweep(rows, writer, what=WHAT)
     if any(receipt.resumed for receipt in swept.receipts):
         damage = _first_damage(writer.path)
         if damage is not None:
-            emit(Incident("damage", f"{WHAT}: all rows are written again, for what was kept is damaged ({damage})"))
+            emit(Incident("damage", f"{WHAT}: kept rows are damaged ({damage}): writing all rows again"))
             forget(WHAT)
             sweep(rows, writer, what=WHAT)
     _require_chunks(writer.path)
@@ -148,7 +151,7 @@ def fill(rows: Rows, writer: PredictionWriter) -> None:
 
 def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
-    # any value may be written; only bytes that are not as they were written are damage
+    # any value may be written; only changed bytes are damage
     arrays = (check_chunks(array, name, lambda *_: "") for name, array in sorted(group.arrays()))
     return next((checked.damage for chunks in arrays for checked in chunks if checked.damage), None)
 
@@ -161,6 +164,6 @@ def _require_chunks(path: str | os.PathLike[str]) -> zarr.Group:
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a prediction store; a `DataError` where it is none, or chunks are missing."""
+    """Open a prediction store; raise `DataError` if it is none, or chunks are missing."""
     zarr_arrays.open_store(path, "predictions")
     return _require_chunks(os.fspath(path))

@@ -1,7 +1,7 @@
-"""Before the first task: what would fail after hours is looked for in a second, on every worker.
+"""Checks before the first task, on every worker, for what would fail after hours.
 
-Workers are there; bigkernel can be imported and its libraries have the driver's versions; the input opens, is the same
-one and reads; the run directory is one that all share, and can be written; disk and memory suffice; BLAS is pinned.
+There are workers; they import bigkernel and the driver's versions of its libraries; the input opens, matches the
+driver's and is readable; the run directory is shared and writable; disk and memory suffice; BLAS has one thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, StalledError
 from bigkernel.streaming.plan import Plan, Sharing
 
-_RETRIES = 2  # to read the first row: a store that stumbles now and then is not refused
+_RETRIES = 2  # attempts to read the first row: an unreliable store is not refused
 
 
 def versions() -> dict[str, str]:
-    """Return versions that driver and workers must share: they read one another's tasks, and change bits."""
+    """Return versions that driver and workers must share, as they exchange pickles and change bits."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "bigkernel": bigkernel.__version__,
@@ -47,27 +47,27 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the kind of processor as BLAS sees it: another kind may round otherwise."""
+    """Return the kind of processor as BLAS sees it: another kind may round differently."""
     kinds = {str(pool.get("architecture")) for pool in threadpool_info() if pool["user_api"] == "blas"}
     return f"{platform.machine()} {' '.join(sorted(kinds))}"
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker before its first task, as it sees itself."""
+    """The state of a worker before its first task."""
 
     versions: dict[str, str]
     processor: str
     wrong: list[str]  # reasons why it cannot work
-    fingerprints: list[str]  # of the stored rows and columns
+    fingerprints: list[str]  # fingerprints of the stored rows and columns
     resident: Resident
 
 
 def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> WorkerState:
-    """Look at the worker that this runs on."""
+    """Examine the worker that this runs on."""
     wrong, prints = [], []
     for source in sources:
-        there = replace(source, digests=None)  # other data than the driver's is told by the fingerprint
+        there = replace(source, digests=None)  # the fingerprint detects data that differ from the driver's
         try:
             prints.append(retry(partial(_fingerprint, there), times=_RETRIES, passing=_is_passing))
         except (OSError, DataError) as error:
@@ -75,10 +75,10 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> Wor
     if run is not None:
         try:
             if (Path(run) / f".preflight.{token}").read_text() != token:
-                raise OSError("another file of the same name is there")
+                raise OSError("a different file of the same name exists there")
             (Path(run) / f".preflight.{token}.{uuid.uuid4().hex}").write_text(token)
         except OSError as error:
-            wrong.append(f"the run directory {run} is not shared with it, or cannot be written: {error}")
+            wrong.append(f"the run directory {run} is not shared with it, or is not writable: {error}")
     return WorkerState(versions(), processor(), wrong, prints, resident())
 
 
@@ -92,8 +92,8 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> int:
-    """Announce the peak of the fullest worker, in bytes; refuse a cluster that cannot do the job.
+def check_cluster(client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None) -> int:
+    """Return the planned peak of the fullest worker, in bytes; raise an error if the cluster cannot do the job.
 
     What a worker holds before its first task is what it says, not a constant.
 
@@ -108,42 +108,46 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
     PlanTooLargeError
         The plan does not fit in the memory of a worker.
     """
-    wait_for_workers(client, 1, wanted.stall_seconds)
-    states = ask(client, rows, run, wanted)
+    wait_for_workers(client, 1, config.stall_seconds)
+    states = ask(client, rows, run, config)
     mine, kind = versions(), processor()
     for address, state in states.items():
         for name, version in state.versions.items():
             if version != mine[name]:
                 raise ConfigError(
-                    f"worker {address} has {name} {version}, the driver {mine[name]}; install the same versions"
+                    f"worker {address}: found {name} {version}, expected {mine[name]} as on the driver; install the "
+                    "same versions"
                 )
         if state.wrong:
             raise DataError(f"worker {address}: {state.wrong[0]}")
         if state.processor != kind:
             warnings.warn(
-                f"worker {address} computes on {state.processor}, the driver on {kind}: the same job elsewhere may "
-                "differ in the last bits",
+                f"worker {address} runs on {state.processor}, the driver on {kind}: results may differ in the last "
+                "bits from those of another cluster",
                 RuntimeWarning,
                 stacklevel=2,
             )
     prints = {tuple(state.fingerprints) for state in states.values()}
     if len(prints | {tuple(source.fingerprint() for source in rows.stored)}) > 1:
-        raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
+        raise DataError(
+            f"{rows.name}: expected the same data on all workers and the driver, found different data; "
+            "copy or mount it again"
+        )
     client.register_plugin(OneBlasThread())
     held = {address: state.resident for address, state in states.items()}
-    return _check_memory(client, steps, held, run, wanted.reserved_bytes)
+    return _check_memory(client, steps, held, run, config.reserved_bytes)
 
 
 def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
-    """Announce the peak of the fullest worker; `PlanTooLargeError` where one may not take as much.
+    """Return the planned peak of the fullest worker; raise `PlanTooLargeError` if it exceeds its limit.
 
-    So many bytes at least are `reserved` for a process.
+    At least `reserved` bytes are assumed for a process.
     """
     announced = 0
     workers = client.scheduler_info(n_workers=-1)["workers"]
     for address, worker in workers.items():
         if address not in held:
-            continue  # it has come meanwhile
+            continue  # it joined meanwhile
         sharing = Sharing(worker["nthreads"], len(workers), published=run is not None)
         base = held[address].base(sharing.tasks)
         if worker["memory_limit"]:
@@ -153,10 +157,10 @@ def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: R
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:
-    """Wait until so many workers can take tasks; raise `StalledError` where fewer came within these seconds.
+    """Wait for so many workers; raise `StalledError` if fewer join within these seconds.
 
-    `Client.wait_for_workers` puts new books under a cluster of this process while departures are on their way to it;
-    one that the new books do not know ends the cluster's watch, and the end of its `with` block in a bare KeyError.
+    `Client.wait_for_workers` replaces the worker table of an in-process cluster while departures are in flight; an
+    unknown departure ends the cluster's watch, and its `with` block then ends in a KeyError.
     """
     until = time.monotonic() + seconds
     while True:
@@ -166,13 +170,15 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
             return
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
-            found = f"{there} of {count} workers" if there else "no worker"
-            raise StalledError(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
+            present = f"{there} of {count} workers" if there else "no worker"
+            raise StalledError(
+                f"{present} connected to {address} within {seconds:g} s; start workers or check their logs"
+            )
         time.sleep(0.1)
 
 
-def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[str, WorkerState]:
-    """Examine all workers as far as they are still there; return their states by address."""
+def ask(client: Client, rows: Rows, run: Run | None, config: Settings) -> dict[str, WorkerState]:
+    """Examine all remaining workers; return their states by address."""
     token = uuid.uuid4().hex
     try:
         if run is not None:
@@ -183,14 +189,14 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
             None if run is None else run.path,
             token,
             on_error="return",
-            callback_timeout=wanted.stall_seconds,
+            callback_timeout=config.stall_seconds,
         )
         if run is not None and len(list(run.root.glob(f".preflight.{token}.*"))) < sum(
             isinstance(answer, WorkerState) and not answer.wrong for answer in answers.values()
         ):
-            raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
+            raise DataError(f"{run.path}: files written by workers are not visible to the driver; share the directory")
     except TimeoutError as error:
-        raise StalledError(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
+        raise StalledError(f"workers did not answer within {config.stall_seconds} s before the first task") from error
     except OSError as error:
         raise StalledError(f"the cluster was lost before the first task ({error})") from error
     finally:
@@ -211,7 +217,7 @@ def ask(client: Client, rows: Rows, run: Run | None, wanted: Settings) -> dict[s
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:
-    """Raise `PlanTooLargeError` where the disk of a run cannot hold the partial results that wait for one another."""
+    """Raise `PlanTooLargeError` if the run's disk cannot hold the partial results that wait for merging."""
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
-    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "what is kept of partial results")
+    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "storage of partial results")

@@ -1,8 +1,8 @@
-"""The process that computes: its name, memory and processors, the threads of its BLAS, and the plugins of a worker.
+"""The computing process: its name, memory, processors and BLAS threads, and the plugins of a worker.
 
-Sweeps take one BLAS thread everywhere; solves take those of the driver. The last bits of what is solved depend on their
-number, so a run records it: whoever goes on with a run, on more or fewer processors, solves with as many threads as
-the process that began it.
+Sweeps use one BLAS thread everywhere; solves use those of the driver. The last bits of a solution depend on their
+number, so a run records it: a resumed run, on more or fewer processors, solves with as many threads as the process that
+began it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from bigkernel.data.atomic_write import clear_orphans
 from bigkernel.data.run_directory import read_sealed, write_sealed
 from bigkernel.errors import ConfigError, DifferentBlasWarning
 
-WORTH_BYTES = 2**22  # of freed memory, from which on it is worth the time to give it back
-FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
-TASK_BYTES = 12_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
-DRIVER = "driver.json"  # in a run: BLAS of the process that began it
+WORTH_BYTES = 2**22  # bytes of freed memory that are worth returning
+FIRST_TASK_BYTES = 8_000_000  # bytes that a process adds for its first task: modules, reading threads
+TASK_BYTES = 12_000_000  # bytes of every task: buffers of BLAS, and freed memory that is kept
+DRIVER = "driver.json"  # file of a run: BLAS of the process that began it
 
 
 def processors() -> int:
@@ -57,12 +57,12 @@ class Resident:
     peak: int
 
     def base(self, tasks: int) -> int:
-        """Return what the process holds beside the rows, buffers and sums of so many tasks."""
+        """Return the memory of the process without the rows, buffers and sums of so many tasks."""
         return self.now + FIRST_TASK_BYTES + tasks * TASK_BYTES
 
 
 def resident(*, trim: bool = True) -> Resident:
-    """Measure this process; with `trim` without what its allocator keeps of freed memory."""
+    """Measure this process; with `trim` after releasing freed memory."""
     if trim:
         give_back()
     return Resident(psutil.Process().memory_info().rss, peak_bytes())
@@ -70,7 +70,7 @@ def resident(*, trim: bool = True) -> Resident:
 
 def peak_bytes() -> int:
     """Return the highest resident memory of this process so far."""
-    with suppress(OSError):  # on Linux; what the system tells elsewhere is there that of the parent, where it was more
+    with suppress(OSError):  # on Linux; the system's value may there be the parent's, if that was larger
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -78,9 +78,9 @@ def peak_bytes() -> int:
 
 
 def give_back(freed_bytes: int = WORTH_BYTES) -> None:
-    """Have the allocator give freed memory back to the system, where it is that of the GNU library and is worth it.
+    """Return freed memory from the allocator to the system, if it is that of the GNU library and worth it.
 
-    It looks at all that is free, which takes some 15 ms of a process that has run for a while.
+    This visits all free memory, about 15 ms in a process that has run for a while.
     """
     if freed_bytes >= WORTH_BYTES:
         with suppress(OSError, AttributeError):
@@ -94,17 +94,17 @@ def blas_threads() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class DriverBlas:
-    """BLAS of a process that solves."""
+    """BLAS configuration of a process that solves."""
 
-    threads: int  # the most that one of its libraries has; 0 where threadpoolctl knows none
-    libraries: str  # their names, versions and the processor that they compute for
+    threads: int  # the largest of its libraries; 0 if threadpoolctl knows none
+    libraries: str  # their names, versions and target processors
 
     def __str__(self) -> str:
         return f"{self.threads} BLAS threads ({self.libraries or 'an unknown library'})"
 
 
 def driver_blas() -> DriverBlas:
-    """Return BLAS of this process, NumPy's and SciPy's."""
+    """Return the BLAS configuration of this process, for NumPy's and SciPy's libraries."""
     libraries = {
         f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip()
         for pool in threadpool_info()
@@ -115,10 +115,10 @@ def driver_blas() -> DriverBlas:
 
 @contextmanager
 def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
-    """Solve inside the block with the number of BLAS threads that began the run, which a new run records.
+    """Solve inside the block with the number of BLAS threads that began the run; a new run records it.
 
-    Gives BLAS as recorded, and as this process had it before; warns (`DifferentBlasWarning`) where the number cannot be
-    had here, or the library is another one.
+    Yields the recorded BLAS and that of this process before; warns (`DifferentBlasWarning`) if the number is not
+    possible here, or the library is another one.
     """
     path, before = run / DRIVER, driver_blas()
     clear_orphans(path)
@@ -130,8 +130,8 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
         now = driver_blas()
         if now != begun:
             warnings.warn(
-                f"{run}: began with {begun} and goes on with {now}: coefficients may differ in their last bits; resume "
-                "where the run began, or start a new one",
+                f"{run}: started with {begun} and resumed with {now}: coefficients may differ in the last bits; "
+                "resume on the original machine, or start a new run",
                 DifferentBlasWarning,
                 stacklevel=4,
             )
@@ -139,7 +139,7 @@ def solving_as_begun(run: Path) -> Iterator[tuple[DriverBlas, DriverBlas]]:
 
 
 def _recorded_blas(path: Path) -> DriverBlas | None:
-    """Return what a run has recorded; None where it has not."""
+    """Return what a run has recorded; None if nothing."""
     if not path.exists():
         return None
     try:
@@ -147,8 +147,8 @@ def _recorded_blas(path: Path) -> DriverBlas | None:
         return DriverBlas(int(recorded["threads"]), str(recorded["libraries"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         warnings.warn(
-            f"{path} cannot be read ({error}): with how many BLAS threads the run began is not known, and coefficients "
-            "may differ in their last bits; those of this process are recorded",
+            f"{path} cannot be read ({error}): the number of BLAS threads at the start of the run is unknown, and "
+            "coefficients may differ in the last bits; recording the threads of this process",
             DifferentBlasWarning,
             stacklevel=5,
         )
@@ -156,9 +156,9 @@ def _recorded_blas(path: Path) -> DriverBlas | None:
 
 
 class Undisturbed(WorkerPlugin):
-    """Ctrl-C reaches every process of a terminal: workers of a local cluster leave it to the driver.
+    """Ignores Ctrl-C, which reaches every process of a terminal, in workers of a local cluster.
 
-    What they are at is then still published before the driver ends them.
+    The driver ends them after their running tasks are published.
     """
 
     name = "bigkernel-undisturbed"
@@ -171,27 +171,27 @@ class Undisturbed(WorkerPlugin):
 
 
 class OneBlasThread(WorkerPlugin):
-    """Pins BLAS to one thread in the worker's process, and asserts it: parallelism is over chunks.
+    """Limits BLAS to one thread in the worker's process, and verifies it: parallelism is over chunks.
 
-    Processes that a nanny starts get it from the environment; workers inside another process, and workers started
-    without a nanny, would take all cores for each task.
+    Processes started by a nanny get it from the environment; workers in another process, and workers without a nanny,
+    would use all cores for each task.
     """
 
     name = "bigkernel-one-blas-thread"
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Set one thread where it is not so, and refuse the worker if that has no effect."""
+        """Set one thread if needed, and reject the worker if that has no effect."""
         np.ones((2, 2)) @ np.ones((2, 2))
-        scipy.linalg.cholesky(np.eye(2))  # both libraries are loaded now, so that both are seen
+        scipy.linalg.cholesky(np.eye(2))  # both libraries are loaded now, so both are found
         self._limits = None
         if any(threads != 1 for threads in blas_threads().values()):
             self._limits = threadpool_limits(limits=1, user_api="blas")
         wrong = {path: threads for path, threads in blas_threads().items() if threads != 1}
         if wrong:
-            raise ConfigError(f"{worker.address}: BLAS keeps more than one thread: {wrong}; set OPENBLAS_NUM_THREADS=1")
+            raise ConfigError(f"{worker.address}: expected one BLAS thread, found {wrong}; set OPENBLAS_NUM_THREADS=1")
 
     def teardown(self, worker: Worker) -> None:
-        """Give a process that is not ours its threads back."""
+        """Restore the threads of a process that is not ours."""
         if self._limits is not None:
             self._limits.restore_original_limits()

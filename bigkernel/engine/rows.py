@@ -1,12 +1,12 @@
-"""Rows: a matrix that is read lazily, with the columns that go with it, wherever it lies.
+"""Rows: a lazily read matrix with its columns, from any storage.
 
 `Rows` holds the sources of `x` (n, d) and of its columns y, weight, domain and group (NumPy, SciPy, Dask, a zarr array,
 a corpus) and the row maps to apply. Rows and sources are plain picklable data: a task opens the store itself and reads
 chunk by chunk. Row ids are those of the source.
 
-`source_of` makes a source of any values: arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay
-lazy, and xarray arrays give what they hold; nothing is imported for them, for an object of a library can only come from
-one that has imported it. pandas frames and Arrow tables are arrays to NumPy already.
+`source_of` makes a source of arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay lazy, and
+xarray arrays are unwrapped; no library is imported for that, as its objects exist only after its import. pandas frames
+and Arrow tables are arrays for NumPy already.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import dask.dataframe as dd
 
 _NUMERIC = "biuf"
-_PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
+_PICKED_BYTES = 2**23  # bytes of the pieces in which selected rows are read
 
 
 class Source(Protocol):
@@ -50,39 +50,39 @@ class Source(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, …)."""
+        """Shape (n, …)."""
 
     @property
     def dtype(self) -> DType:
-        """As stored."""
+        """Stored dtype."""
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+        """Row ids where the natural pieces begin, 0 first, n last; empty if there are none."""
         return ()
 
     def read(self, start: int, stop: int) -> Array:
         """Read rows start … stop."""
 
-    def part(self, start: int, stop: int) -> Source:
-        """Take the part that a task needs to read rows start … stop; their row ids stay as they are."""
+    def restrict(self, start: int, stop: int) -> Source:
+        """Return the source that a task needs to read rows start … stop; row ids are unchanged."""
 
     def fingerprint(self) -> str:
-        """Return a digest that differs where the values differ, as far as can be told without reading them all."""
+        """Return a digest that differs if the values differ, as far as possible without reading them all."""
 
     def state(self) -> object:
-        """Return what changes when others change the values, where reads do not tell it; None: nothing."""
+        """Return a value that changes when the data are modified and reads do not detect it; None: nothing."""
         return None
 
     @property
     def origin(self) -> Source:
-        """The stored source that the rows are made of; the source itself where they are stored."""
+        """The stored source that the rows are made of; the source itself if they are stored."""
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class NumpySource(Source):
-    """Rows `offset` and up of a matrix, held in memory."""
+    """Rows `offset` and up of a matrix in memory."""
 
     values: Array
     offset: int = 0
@@ -98,7 +98,7 @@ class NumpySource(Source):
     def read(self, start: int, stop: int) -> Array:
         return self.values[start - self.offset : stop - self.offset]
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         return NumpySource(self.read(start, stop), start)
 
     def fingerprint(self) -> str:
@@ -112,49 +112,55 @@ class NumpySource(Source):
             return None
         try:
             if values.mode in ("r+", "w+"):
-                values.flush()  # what this process has written has its time on disk now, and not later
+                values.flush()  # write this process's pending data to disk now, and not later
             status = os.stat(values.filename)
         except OSError:
             return "it was removed"
         return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@dataclass(frozen=True, eq=False)
-class SparseSource(Source):
-    """Rows `offset` and up of a SciPy matrix in memory (CSR), made dense a piece at a time, where they are read."""
+class _ArraySource(Source):
+    """A source with the shape and dtype of `array`."""
 
-    values: sparse.csr_array
-    offset: int = 0
+    array: sparse.csr_array | da.Array
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.values.shape)
+        return tuple(self.array.shape)
 
     @property
     def dtype(self) -> DType:
-        return np.dtype(str(self.values.dtype))
+        return np.dtype(str(self.array.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSource(_ArraySource):
+    """Rows `offset` and up of a SciPy matrix in memory (CSR), made dense piece by piece when read."""
+
+    array: sparse.csr_array
+    offset: int = 0
 
     def read(self, start: int, stop: int) -> Array:
-        return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
+        return np.asarray(self.array[start - self.offset : stop - self.offset].toarray())
 
-    def part(self, start: int, stop: int) -> Source:
-        return SparseSource(self.values[start - self.offset : stop - self.offset], start)
+    def restrict(self, start: int, stop: int) -> Source:
+        return SparseSource(self.array[start - self.offset : stop - self.offset], start)
 
     def fingerprint(self) -> str:
-        arrays = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
+        arrays = {name: getattr(self.array, name) for name in ("data", "indices", "indptr")}
         return zarr_arrays.digest({**arrays, "shape": np.array(self.shape)})
 
     def held_bytes(self, rows: int) -> int:
-        """Return bytes of so many rows at most, as they travel to a task."""
-        held = self.values.data.nbytes + self.values.indices.nbytes
+        """Return an upper bound of the bytes of so many rows as they travel to a task."""
+        held = self.array.data.nbytes + self.array.indices.nbytes
         return int(held * min(self.shape[0], rows) // max(1, self.shape[0]))
 
 
 @dataclass(frozen=True, eq=False)
 class ZarrSource(Source):
-    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
+    """A zarr array: by path and name if it is ours (opened again in every process), or the given object.
 
-    `digests` are of the chunks of an array of ours, which every read compares with what is there.
+    `digests` are those of the chunks of an array of ours, which every read verifies.
     """
 
     path: str = ""
@@ -164,7 +170,7 @@ class ZarrSource(Source):
 
     @cached_property
     def array(self) -> zarr.Array:
-        """The open array."""
+        """Open the array."""
         if self.foreign is not None:
             return self.foreign
         return zarr_arrays.open_store(self.path, "corpus").array(self.name)
@@ -188,34 +194,26 @@ class ZarrSource(Source):
     def read(self, start: int, stop: int) -> Array:
         return zarr_arrays.read(self.array, start, stop, self.digests)
 
-    def part(self, start: int, stop: int) -> ZarrSource:
+    def restrict(self, start: int, stop: int) -> ZarrSource:
         if self.digests is None:
             return self
         step = self.array.chunks[0]
-        return replace(self, digests=self.digests.part(start // step, -(-stop // step)))
+        return replace(self, digests=self.digests.restrict(start // step, -(-stop // step)))
 
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
     def state(self) -> object:
-        """See `Source`; every read of an array with digests tells by itself."""
+        """Return None if digests verify every read."""
         return None if self.digests is not None else self.fingerprint()
 
 
 @dataclass(frozen=True, eq=False)
-class DaskSource(Source):
+class DaskSource(_ArraySource):
     """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
 
     array: da.Array
     offset: int = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return np.dtype(str(self.array.dtype))
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -223,12 +221,12 @@ class DaskSource(Source):
 
     def read(self, start: int, stop: int) -> Array:
         piece = self.array[start - self.offset : stop - self.offset]
-        # what is persisted on a cluster is fetched from it; all else is computed here, in the task
+        # values persisted on a cluster are fetched from it; all else is computed in this task
         futures = futures_of(self.array)
         values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
         return np.asarray(values.toarray() if sparse.issparse(values) else values)
 
-    def part(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Source:
         # only the graph of these rows travels with the task
         (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
         return DaskSource(piece, start)
@@ -239,11 +237,11 @@ class DaskSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Window(Source):
-    """Some rows of another source, which are rows 0 … here."""
+    """A range of rows of another source, numbered from 0."""
 
-    source: Source  # the other
-    first: int  # where they begin there
-    count: int  # of them
+    source: Source  # the inner source
+    first: int  # where the window begins there
+    count: int  # number of its rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -267,8 +265,8 @@ class Window(Source):
     def read(self, start: int, stop: int) -> Array:
         return self.source.read(self.first + start, self.first + stop)
 
-    def part(self, start: int, stop: int) -> Source:
-        return replace(self, source=self.source.part(self.first + start, self.first + stop))
+    def restrict(self, start: int, stop: int) -> Source:
+        return replace(self, source=self.source.restrict(self.first + start, self.first + stop))
 
     def fingerprint(self) -> str:
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
@@ -276,15 +274,15 @@ class Window(Source):
 
 @dataclass(frozen=True, eq=False)
 class ClassWeightSource(Source):
-    """The weight of each row times the factor of its class; of rows without a label, the weight itself.
+    """The weight of each row times the factor of its class; the weight itself for rows without a label.
 
-    A column that is computed where it is read, so that every statistic sees it.
+    It is computed when read, so that every statistic uses it.
     """
 
     y: Source  # the column of labels
     weight: Source | None  # the column of weights, or None: ones
     labels: Array  # (k,) sorted, as the column holds them
-    factors: Array  # (k,) of each label
+    factors: Array  # (k,) factor of each label
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -304,9 +302,9 @@ class ClassWeightSource(Source):
         factor: Array = np.where(self.labels[place] == y, self.factors[place], 1.0)
         return factor if self.weight is None else factor * self.weight.read(start, stop)
 
-    def part(self, start: int, stop: int) -> Source:
-        weight = None if self.weight is None else self.weight.part(start, stop)
-        return replace(self, y=self.y.part(start, stop), weight=weight)
+    def restrict(self, start: int, stop: int) -> Source:
+        weight = None if self.weight is None else self.weight.restrict(start, stop)
+        return replace(self, y=self.y.restrict(start, stop), weight=weight)
 
     def fingerprint(self) -> str:
         table = zarr_arrays.digest({"labels": self.labels, "factors": self.factors})
@@ -319,7 +317,7 @@ class ClassWeightSource(Source):
 
 
 def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
-    """Open `x` and the columns of a corpus, whose chunks are those that were published."""
+    """Open `x` and the columns of a corpus, verified against its manifest."""
     arrays = zarr_arrays.open_arrays(corpus.path, "corpus", ("x", *corpus.columns), corpus.digest)
     sources = {}
     for name, (array, digests) in arrays.items():
@@ -329,22 +327,25 @@ def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
 
 
 def window(source: Source, start: int, stop: int) -> Source:
-    """Take rows start … stop of a source as a source of their own."""
+    """Return rows start … stop of a source as a source."""
     if isinstance(source, NumpySource):
         return NumpySource(source.read(start, stop))
     if isinstance(source, SparseSource):
-        return SparseSource(source.values[start:stop])
+        return SparseSource(source.array[start:stop])
     if isinstance(source, DaskSource):
         return DaskSource(source.array[start:stop])
     return Window(source, start, stop - start)
 
 
 def source_of(values: object, name: str) -> Source:
-    """Make a source of an array or a frame; a `DataError` that names it where it holds no numbers."""
+    """Return a source of an array or a frame; raise `DataError` with its name if it holds no numbers."""
     values = unwrapped(values, name)
     if is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
-            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+            raise DataError(
+                f"{name}: expected known chunk sizes, found a Dask array with unknown ones; call "
+                "compute_chunk_sizes() first"
+            )
         if values.ndim == 2 and values.numblocks[1] > 1:
             values = values.rechunk({1: -1})
         source: Source = DaskSource(values)
@@ -356,7 +357,7 @@ def source_of(values: object, name: str) -> Source:
         masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if masked is not None and masked.any():
             row = int(np.argwhere(masked)[0, 0])
-            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+            raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
         source = NumpySource(np.asarray(values))
     if source.dtype.kind not in _NUMERIC:
         raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
@@ -364,14 +365,14 @@ def source_of(values: object, name: str) -> Source:
 
 
 def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:
-    """Tell a Dask DataFrame or Series."""
+    """Return True for a Dask DataFrame or Series."""
     # an xarray array looks like a Series, but has no partitions
     partitioned = dask.is_dask_collection(values) and hasattr(values, "npartitions") and not hasattr(values, "chunks")
     return partitioned and (is_dataframe_like(values) or is_series_like(values))
 
 
 def is_dask_array(values: object) -> TypeGuard[da.Array]:
-    """Tell a Dask array; its module, with numba and more, loads where there is a collection of Dask, and not else."""
+    """Return True for a Dask array; its module, with numba and more, is loaded only for Dask collections."""
     if not dask.is_dask_collection(values):
         return False
     import dask.array as da
@@ -380,10 +381,10 @@ def is_dask_array(values: object) -> TypeGuard[da.Array]:
 
 
 def unwrapped(values: object, name: str) -> object:
-    """Return what a source reads in place of an object of another library; anything else as it is.
+    """Return the array that a source reads for an object of another library; anything else unchanged.
 
-    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray the array inside it. `DataError`, of `name`: a
-    table that is no matrix of numbers of one dtype; names the columns and says how to make it one.
+    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray its inner array. `DataError` for `name`: a
+    table that is no matrix of numbers of one dtype; names the columns and the remedy.
     """
     if is_dask_frame(values):
         return _dask_array(values, name)
@@ -392,32 +393,33 @@ def unwrapped(values: object, name: str) -> object:
         return values.data
     if xarray is not None and isinstance(values, xarray.Dataset):
         raise DataError(
-            f"{name}: an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; give one of its variables "
-            "with the dimensions (rows, features), or stack them with to_dataarray() and transpose()"
+            f"{name}: expected an array, found an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; "
+            "pass one of its variables with dimensions (rows, features), or stack them with to_dataarray() and "
+            "transpose()"
         )
     return values
 
 
 def feature_names(values: object) -> object:
-    """Return a Dask DataFrame's columns as a frame without rows, for scikit-learn's checks of names, or None."""
+    """Return a Dask DataFrame's columns as an empty frame, for scikit-learn's checks of names, or None."""
     return values._meta if is_dask_frame(values) and is_dataframe_like(values) else None
 
 
 def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
-    """Make a Dask array (n, d) or (n,) with a chunk a partition, whose rows are counted in a pass of its own."""
+    """Return a Dask array (n, d) or (n,) with a chunk per partition; rows are counted in a separate pass."""
     import dask.array as da
 
     dtype = _common_dtype(frame, name)
-    # a shuffle between workers (P2P) wants all its tasks in one graph, and each task of ours takes a partition alone
+    # a shuffle between workers (P2P) needs all its tasks in one graph, and our tasks take single partitions
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         pieces, count_of = frame.to_delayed(), dask.delayed(len)
-    # of the partitions as they will be read: those of fewer columns may be others
+    # of the partitions as they will be read: fewer columns may mean other partitions
     counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
     tail = () if is_series_like(frame) else (len(frame.columns),)
     number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
     chunks = [
-        da.from_delayed(number(part, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
-        for i, (part, count) in enumerate(zip(pieces, counts, strict=True))
+        da.from_delayed(number(partition, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
+        for i, (partition, count) in enumerate(zip(pieces, counts, strict=True))
         if count
     ]
     return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)
@@ -430,19 +432,19 @@ def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
     if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
         kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
         raise DataError(
-            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop or "
-            'encode what is no number, and take astype("float64"), also of the nullable numbers of pandas and Arrow'
+            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop "
+            'or encode other columns, and call astype("float64"), also for nullable dtypes of pandas and Arrow'
         )
     return dtypes.pop()
 
 
-def _numbers(part: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
-    """Take the values of a partition; refuse one that is not as its frame said."""
-    values = np.ascontiguousarray(part.to_numpy())
+def _numbers(partition: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
+    """Return the values of a partition; raise an error if it does not match its frame."""
+    values = np.ascontiguousarray(partition.to_numpy())
     if values.shape != shape or values.dtype != dtype:
         raise DataError(
-            f"{name}: {values.shape} values of {values.dtype}, where {shape} of {dtype} were found before; what the "
-            "frame is read from was changed meanwhile, or its schema is not that of its files"
+            f"{name}: expected {shape} values of {dtype} as before, found {values.shape} of {values.dtype}; the "
+            "source of the frame has changed, or its schema differs from that of its files"
         )
     return values
 
@@ -455,7 +457,7 @@ class Rows:
     # mapping of "y", "weight", "domain", "group", "fold" to their sources
     columns: dict[str, Source] = field(default_factory=dict)
     row_maps: tuple[RowMap, ...] = ()  # applied in order to every block, never stored
-    name: str = "X"  # for messages
+    name: str = "X"  # name in messages
     classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
     bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
 
@@ -475,7 +477,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n rows, d features), after the row maps."""
+        """Shape (n rows, d features), after the row maps."""
         return self.x.shape[0], mapped_width(self.row_maps, self.x.shape[1])
 
     def __len__(self) -> int:
@@ -483,12 +485,12 @@ class Rows:
 
     @property
     def dtype(self) -> DType:
-        """Of the rows as stored."""
+        """Dtype of the stored rows."""
         return self.x.dtype
 
     @property
     def in_memory(self) -> bool:
-        """True where the rows are in this process already, so that no cluster helps."""
+        """Whether the rows are in this process already, so that a cluster does not help."""
         return isinstance(self.x, NumpySource | SparseSource)
 
     @property
@@ -498,7 +500,7 @@ class Rows:
 
     def map(self, row_map: RowMap) -> Rows:
         """Add a row-wise transform, applied in the task."""
-        row_map.width(self.shape[1])  # refuses rows that it cannot take
+        row_map.width(self.shape[1])  # raises an error for rows that it cannot map
         return replace(self, row_maps=(*self.row_maps, row_map))
 
     def skip_bad_rows(self) -> Rows:
@@ -521,7 +523,7 @@ class Rows:
         return replace(self, bad_rows="skip")
 
     def window(self, start: int, stop: int) -> Rows:
-        """Take rows start … stop with their columns as rows of their own, whose ids begin at 0.
+        """Return rows start … stop with their columns as rows numbered from 0.
 
         Raises
         ------
@@ -536,51 +538,51 @@ class Rows:
         array([2., 3., 4.])
         """
         if not 0 <= start < stop <= len(self):
-            raise DataError(f"{self.name}: rows {start:,} to {stop:,} were asked for, of {len(self):,}")
+            raise DataError(f"{self.name}: expected rows within 0 to {len(self):,}, found {start:,} to {stop:,}")
         name = f"{self.name}, rows {start:,} to {stop:,}"
         columns = {key: window(source, start, stop) for key, source in self.columns.items()}
         return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
 
     @property
     def persisted(self) -> bool:
-        """True where some of the rows or columns are Dask arrays whose values a cluster holds."""
+        """Whether rows or columns are Dask arrays held by a cluster."""
         sources = (self.x, *self.columns.values())
         return any(isinstance(source, DaskSource) and futures_of(source.array) for source in sources)
 
     @property
     def stored(self) -> tuple[ZarrSource, ...]:
-        """The zarr arrays that the rows and columns are made of, which every task opens itself."""
+        """The zarr arrays of the rows and columns, which every task opens itself."""
         origins = (source.origin for source in (self.x, *self.columns.values()))
         return tuple(source for source in origins if isinstance(source, ZarrSource))
 
     def require_unchanged(self) -> None:
-        """Raise `DataError` where values that reads do not verify have changed since this was first asked."""
+        """Raise `DataError` if values that reads do not verify have changed since the first call."""
         for name, source in {"X": self.x, **self.columns}.items():
             origin = source.origin
             now = origin.state()
             if origin.__dict__.setdefault("first_state", now) != now:
                 raise DataError(
-                    f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
-                    "removed); what was summed up is of neither state: fit again when it is at rest"
+                    f"{self.name}: {name} was modified while it was read (a chunk or the file was written, replaced "
+                    "or removed): the sums mix two states; fit again when the data no longer change"
                 )
 
-    def part(self, start: int, stop: int) -> Rows:
-        """Take the part of the rows that a task needs to read start … stop."""
-        columns = {name: source.part(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.part(start, stop), columns=columns)
+    def restrict(self, start: int, stop: int) -> Rows:
+        """Return the rows that a task needs to read start … stop."""
+        columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
+        return replace(self, x=self.x.restrict(start, stop), columns=columns)
 
-    def bounds(self, wanted: Settings) -> tuple[int, ...]:
+    def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
-        n, target = len(self), max(1, int(wanted.chunk_bytes // max(1, self.row_bytes)))
+        n, target = len(self), max(1, int(config.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
-            # in memory: as many steps as give every segment one, of at least a quarter of a block
-            count = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
+            # in memory: enough steps to give every segment one, of at least a quarter of a block
+            count = max(-(-n // target), min(config.min_segments, 4 * n // config.block_rows), 1)
             return tuple(n * i // count for i in range(count + 1))
-        # never so far that a segment would be too long, or segments too few
-        return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
+        # never so large that a segment is too long, or there are too few segments
+        return self._pieces(min(target, config.segment_rows, max(1, n // config.min_segments)))
 
     def _pieces(self, target: int) -> tuple[int, ...]:
-        """Return row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
+        """Return row ids where pieces of about `target` rows begin, at whole chunks of the input if it has any."""
         n, steps = len(self), self.x.steps
         if n <= target:
             return (0, n) if n else (0,)
@@ -598,14 +600,14 @@ class Rows:
         return tuple(joined)
 
     def read(self, start: int, stop: int) -> Chunk:
-        """Read rows start … stop as a chunk of their own."""
+        """Read rows start … stop as a chunk."""
         chunk = Chunk(self.x.read(start, stop), start, row_maps=self.row_maps)
         for name, source in self.columns.items():
             setattr(chunk, name, source.read(start, stop))
         return chunk
 
     def batches(self) -> Iterator[dict[str, Array]]:
-        """Yield the rows as their maps give them, and the columns, a few MB at a time; labels as their names."""
+        """Yield the mapped rows and the columns, a few MB at a time, with labels as names."""
         for start, stop in pairwise(self.bounds(settings())):
             chunk = self.read(start, stop)
             x = chunk.load(slice(None), self.shape[1], np.float64).copy() if self.row_maps else chunk.x
@@ -615,9 +617,9 @@ class Rows:
             yield {"x": x, **columns}
 
     def chunks(self, bounds: Sequence[int], block_rows: int, work: Workspace) -> Iterator[Chunk]:
-        """Yield the chunks between `bounds` as a statistic may see them; the next one is read meanwhile.
+        """Yield the chunks between `bounds`, validated for a statistic; the next one is read meanwhile.
 
-        Bad rows are refused, or blanked and counted in `work`; see `validate_or_mask`.
+        Bad rows are refused, or masked and counted in `work`; see `validate_or_mask`.
         """
         pairs = list(pairwise(bounds))
         with ThreadPoolExecutor(1, thread_name_prefix="bigkernel-read") as reader:
@@ -634,7 +636,7 @@ class Rows:
                 yield chunk
 
     def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
-        """Return a chunk as a statistic may see it, and how many of its rows are blanked, with weight 0.
+        """Return a chunk for a statistic and the number of its bad rows, which are masked with weight 0.
 
         Raises
         ------
@@ -644,11 +646,11 @@ class Rows:
         if self.bad_rows == "refuse":
             chunk.require_finite(self.name)
             return chunk, 0
-        bad, fresh = chunk.faults(), isinstance(self.x.origin, ZarrSource)  # what a store gives was decoded for us
+        bad, fresh = chunk.faults(), isinstance(self.x.origin, ZarrSource)  # arrays of a store are our own copies
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """Map the rows of sorted ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
+        """Map the rows of sorted ids, (k, d) float64; skipped bad rows are the mean of the rest.
 
         Raises
         ------
@@ -666,13 +668,11 @@ class Rows:
         lost = ~np.isfinite(mapped).all(axis=1)
         if lost.any():
             row = int(index[np.argmax(lost)])
-            raise DataError(
-                f"{self.name}: row {row} leaves the range of float64 when it is transformed; scale the rows"
-            )
+            raise DataError(f"{self.name}: row {row} exceeds the range of float64 after the transform; scale the rows")
         return mapped
 
     def sound(self, index: Array) -> Array:
-        """Tell of sorted row ids which are not bad rows, (k,) bool."""
+        """Return which of the sorted row ids are good rows, (k,) bool."""
         return ~np.concatenate([np.zeros(0, bool), *self._gather(index, lambda a, b: self.read(a, b).faults())])
 
     def take_column(self, name: str, index: Array) -> Array:
@@ -681,19 +681,19 @@ class Rows:
         return np.concatenate([source.read(0, 0), *self._gather(index, source.read)])
 
     def _gather(self, index: Array, read: Callable[[int, int], Array]) -> list[Array]:
-        """Read the pieces of the rows that hold some of the sorted ids, and take what is read of these, in order."""
+        """Read the pieces that hold the sorted ids, and select their rows in order."""
         if not len(index):
             return []
         bounds = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes)))
         ids = np.split(index, np.searchsorted(index, bounds[1:-1]))
-        wanted = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
+        needed = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
         if self.in_memory:
-            return [read(start, stop)[piece - start] for start, stop, piece in wanted]
+            return [read(start, stop)[piece - start] for start, stop, piece in needed]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], wanted))
+            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], needed))
 
     def column(self, name: str) -> Array | None:
-        """Read a whole column, or None where there is none."""
+        """Read a whole column, or None if there is none."""
         source = self.columns.get(name)
         return None if source is None else source.read(0, len(self))
 
@@ -707,7 +707,7 @@ def as_rows(
     group: object = None,
     fold: object = None,
 ) -> Rows:
-    """Make rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
+    """Return rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
 
     Columns that are given here come before those that it has.
 
@@ -730,5 +730,5 @@ def as_rows(
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")
         if not source.shape or source.shape[0] != len(rows) or matrix:
-            raise DataError(f"{name}: expected {len(rows)} values to go with the rows, found shape {source.shape}")
+            raise DataError(f"{name}: expected {len(rows)} values, one per row, found shape {source.shape}")
     return replace(rows, columns={**rows.columns, **columns})

@@ -1,7 +1,7 @@
-"""The one engine: `sweep` streams rows through a statistic, over segments, and merges the partials in a fixed tree.
+"""Sweeps: `sweep` streams rows through a statistic, over segments, and merges the partials in a fixed tree.
 
-Executors: serial (the specification), threads (rows in this process or in a store, no cluster) and Dask (a client).
-Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deaths and resumes.
+Executors: serial (the reference), threads (rows in this process or in a store, no cluster) and Dask (a client). The
+same plan gives the same bits, whatever the executor, the number of workers, their failures and resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import run_on_cluster
-from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, announce_locally, run_locally, schedule
+from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_peak_bytes, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
@@ -53,20 +53,20 @@ class Swept:
     """The result of a sweep."""
 
     total: Accumulator  # the accumulator of all rows
-    plan: Plan  # what was planned
-    receipts: tuple[Receipt, ...]  # one a segment, in order
+    plan: Plan
+    receipts: tuple[Receipt, ...]  # one per segment, in order
     seconds: float  # from the first task to the merged total
     executor: str  # "serial", "threads" or "dask"
-    incidents: tuple[Incident, ...] = ()  # what went wrong meanwhile
-    merge_seconds: float = 0.0  # of all merges together
-    announced_bytes: int = 0  # planned peak of a process that runs tasks, from what it held before the first one
-    blas_threads: int = 0  # of the driver, which solves from the total
+    incidents: tuple[Incident, ...] = ()
+    merge_seconds: float = 0.0  # seconds of all merges together
+    planned_bytes: int = 0  # planned peak of a process that runs tasks, given what it held before the first one
+    blas_threads: int = 0  # BLAS threads of the driver, which solves from the total
 
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
 
-        `gflops_per_second` is of what was computed, not resumed; `peak_bytes` the highest resident memory of a process
-        that ran tasks; `stage_seconds` are of all tasks.
+        `gflops_per_second` counts what was computed, not resumed; `peak_bytes` is the highest resident memory of a
+        process that ran tasks; `stage_seconds` are those of all tasks.
         """
         stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
         for receipt in self.receipts:
@@ -81,8 +81,8 @@ class Swept:
             "seconds": self.seconds,
             "gflops_per_second": flops / max(self.seconds, 1e-9) / 1e9,
             "peak_bytes": max((receipt.peak_bytes for receipt in self.receipts), default=0),
-            "announced_bytes": self.announced_bytes,
-            "blas_threads_of_the_driver": self.blas_threads,
+            "planned_bytes": self.planned_bytes,
+            "driver_blas_threads": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
@@ -92,11 +92,11 @@ class Swept:
 
 
 class JobDirectory:
-    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order."""
+    """The run directory of a job, with those of its sweeps below: "moments", "moments-2", … in order."""
 
     def __init__(self, path: str, *, resume: bool) -> None:
-        self.path, self.resume = path, resume  # sweeps that are there are gone on with
-        self._begun: Counter[str] = Counter()  # sweeps by what they are for
+        self.path, self.resume = path, resume  # existing sweeps are continued
+        self._begun: Counter[str] = Counter()  # number of sweeps by purpose
 
     def next(self, what: str) -> Path:
         """Return the directory of the next sweep for `what`, which begins now."""
@@ -116,7 +116,7 @@ class JobDirectory:
 
 @dataclass(frozen=True)
 class Execution:
-    """The client of the sweeps of a block of code, and the directory where they can be resumed; see `executing`."""
+    """The client of the sweeps of a block of code, and their run directory; see `executing`."""
 
     client: ExecutorChoice = None
     job: JobDirectory | None = None
@@ -127,7 +127,7 @@ before_sweep: ContextVar[Callable[[SweepSpec], None] | None] = ContextVar("bigke
 
 
 def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Literal["serial", "threads"]:
-    """Choose who runs the tasks of a sweep of these rows: what is given, or else what `executing` says; see `sweep`."""
+    """Choose the executor of a sweep of these rows: the given one, or that of `executing`; see `sweep`."""
     client = execution.get().client if client is None else client
     if client is None and not rows.in_memory:
         with suppress(ValueError):  # there is none
@@ -142,8 +142,8 @@ def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Liter
         return "threads"
     if client.asynchronous:
         raise ConfigError(
-            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
-            "asynchronous=True, for instance Client(client.scheduler.address)"
+            "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
+            "Client(client.scheduler.address)"
         )
     return client
 
@@ -176,8 +176,8 @@ def sweep(
     ------
     PlanTooLargeError, DataError, ResumeMismatchError, RunLockedError, StalledError, ConfigError
     """
-    wanted, directory = settings(), execution.get().job
-    steps = plan_sweep(rows, statistic, wanted)
+    config, directory = settings(), execution.get().job
+    steps = plan_sweep(rows, statistic, config)
     chosen = choose_executor(rows, client)
     rows.require_unchanged()
     location = None
@@ -187,7 +187,7 @@ def sweep(
         location = RunLocation(directory.next(what), directory.resume, alone=False)
     threads = processors() if chosen == "threads" else 1
     executor, cluster = ("dask", chosen) if isinstance(chosen, Client) else (chosen, None)
-    spec = SweepSpec(rows, statistic, steps, wanted, what, executor, cluster, threads, location)
+    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location)
     if (stop := before_sweep.get()) is not None:
         stop(spec)
     return run_sweep(spec)
@@ -196,20 +196,20 @@ def sweep(
 def run_sweep(spec: SweepSpec) -> Swept:
     """Run all segments and merges of a plan, and finish their total.
 
-    Outermost first: the job that is told about it, the lock and the journal of its run, the checks before the first
-    task, the events of its beginning and its end.
+    From outer to inner: the observed job, the lock and journal of its run, the checks before the first task, and the
+    events of its beginning and end.
     """
     with ExitStack() as stack:
         scope = stack.enter_context(job(spec.what))
         if spec.client is not None:
-            send_to_scheduler(scope, spec.client, wanted=spec.wanted.monitor)
-        task, require_lock = SweepTask(spec.statistic, spec.wanted.block_rows, retries=spec.wanted.retries), None
+            send_to_scheduler(scope, spec.client, monitored=spec.config.monitor)
+        task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
         announced = (
-            announce_locally(spec)
+            local_peak_bytes(spec)
             if spec.client is None
-            else check_cluster(spec.client, spec.rows, spec.plan, spec.wanted, task.run)
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run)
         )
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
@@ -252,11 +252,11 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
         spec.rows.require_unchanged()
         if run is not None:  # the root of the merges is the only partial that stays there
             total = run.partial(receipt.node, receipt.digest) if total is None else total
-            run.keep_only(receipt.node)
+            run.keep_root(receipt.node)
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
     except StalledError:
-        lost = True  # workers may still be at what is half-written, and a resume will
+        lost = True  # workers may still write their partials; a resume removes what is incomplete
         raise
     finally:
         if run is not None and not lost:
@@ -264,19 +264,19 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
 
 
 def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, str]]:
-    """Return the receipts of what a run holds of a plan, and what is wrong with the rest, whose receipts go."""
+    """Return the receipts of a plan's nodes in a run, and the faults of the rest, whose receipts are removed."""
     return run.usable(merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments])
 
 
-def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
+def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None) -> Plan:
     """Plan what `sweep` would do with these rows and this statistic."""
-    wanted = wanted or settings()
-    bounds = rows.bounds(wanted)
-    block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
+    config = config or settings()
+    bounds = rows.bounds(config)
+    block_rows = min(config.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows)
-    # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
+    # needed by a float64 block of rows in the row maps, beside the statistic's own buffers
     maps = map_costs(rows.row_maps, rows.x.shape[1], 8)
-    travelling = rows.x.held_bytes(wanted.segment_rows) if isinstance(rows.x, SparseSource) else 0
+    travelling = rows.x.held_bytes(config.segment_rows) if isinstance(rows.x, SparseSource) else 0
     footprint = replace(
         footprint,
         flops_per_row=footprint.flops_per_row + maps.flops_per_row,
@@ -288,14 +288,14 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         rows.x.dtype.itemsize,
         footprint,
         column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
-        segment_rows=wanted.segment_rows,
-        min_segments=wanted.min_segments,
+        segment_rows=config.segment_rows,
+        min_segments=config.min_segments,
     )
     stored_share = None
     if isinstance(rows.x, ZarrSource) and rows.x.digests is not None and len(rows.x.digests.sizes):
         decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
         stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
-    copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
+    copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # if bad rows are masked
     return replace(
         steps,
         work_bytes=steps.work_bytes + copied,
@@ -306,26 +306,26 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
 
 @contextmanager
 def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[tuple[SweepTask, Callable[[], None]]]:
-    """Make the task of a sweep in a run, locked and begun; and what raises where the lock is lost.
+    """Yield the task of a sweep in a run, locked and begun, and a function that raises if the lock is lost.
 
-    A run that is of one sweep alone has a journal, and leaves a report; the job may go on after it.
+    A run of a single sweep has a journal and leaves a report; the job may continue after it.
     """
-    wanted = spec.wanted
+    config = spec.config
     run = Run(str(location.path.absolute()))
-    fields = identity(spec.rows, spec.statistic, spec.plan, wanted)
+    fields = identity(spec.rows, spec.statistic, spec.plan, config)
     size = {"segments": len(spec.plan.segments), "rows": spec.plan.n_rows}
     with ExitStack() as stack:
         lock = stack.enter_context(run.held(fields, resume=location.resume, plan=size))
-        if location.alone and wanted.monitor:
+        if location.alone and config.monitor:
             stack.callback(show_run, run.path)
             name = write_journal(scope, run.path)
             stack.push(lambda kind, error, trace: scope.drop(name, ending(error)))
         require_disk(run, spec.plan, spec.slots()[0])
-        yield SweepTask(detach(spec.statistic, run), wanted.block_rows, run, wanted.retries), lock.require
+        yield SweepTask(detach(spec.statistic, run), config.block_rows, run, config.retries), lock.require
 
 
-def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:
-    """Describe every field that changes a number of the result, each as a short text."""
+def identity(rows: Rows, statistic: Statistic, steps: Plan, config: Settings) -> dict[str, str]:
+    """Describe every field that changes a number of the result as a short text."""
     return {
         "rows": fingerprint(rows.x),
         "bad_rows": rows.bad_rows,
@@ -333,7 +333,7 @@ def identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) ->
         **described(rows.row_maps, "row_maps"),
         **described(statistic, "statistic"),
         "plan": fingerprint(steps.segments),
-        "block_rows": str(wanted.block_rows),
+        "block_rows": str(config.block_rows),
         "versions": f"bigkernel {bigkernel.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
         f"zarr {zarr.__version__}, dask {dask.__version__}",
     }

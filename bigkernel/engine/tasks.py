@@ -1,8 +1,7 @@
-"""The tasks of a sweep: accumulate a segment, merge two partials; or several of both, one after another.
+"""Tasks of a sweep: accumulate a segment, merge two partials, or several of both in order.
 
-The serial executor, the threads and Dask all run these same functions; that is why they give the same bits. A task
-takes plain data, opens its store itself and returns plain data. While it runs it tells how far it is, here or through
-the scheduler.
+The serial executor, the threads and Dask all run these functions; that is why they give the same bits. A task takes
+plain data, opens its store itself and returns plain data. It reports its progress here or through the scheduler.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
 
-PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
+PULSE_SECONDS = 0.5  # seconds between reports of a running segment, and between two checks
 _OVERTAKEN_SECONDS = 0.5
-_thread = threading.local()  # when it may tell again how far it is
-Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
-Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with receipts of the segments below
+_thread = threading.local()  # time of the next report
+Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None if it was published in a run
+Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with the receipts of the segments below
 
 
 @dataclass(frozen=True)
 class SweepTask:
-    """The needs of every task of a sweep: the statistic (its large arrays in the run, where there is one).
+    """Needs of every task of a sweep: the statistic (its large arrays in the run, if there is one).
 
-    `retries` is how often a task tries again after an error of input or output; `on_pulse` is called with how far a
-    running segment is, where somebody listens. `consumes`: no partial is asked for again once it was merged, so that it
-    may take the sum (a cluster may repeat a merge with what it holds).
+    `retries` is the number of retries after an error of input or output; `on_pulse` receives the progress of a running
+    segment. `consumes`: no partial is used again after its merge, so that the merge may reuse its memory (a cluster may
+    repeat a merge with the same inputs).
     """
 
     statistic: Statistic
@@ -53,18 +52,18 @@ class SweepTask:
 
 @dataclass
 class _Pulses:
-    """Tells how far a segment is, now and then; stops for good if that fails."""
+    """Reports the progress of a segment at intervals; stops for good if that fails."""
 
     on_pulse: Callable[[Pulse], None] | None
     node: str
-    work: Workspace  # has the seconds of the stages
-    rows: int = 0  # that are done
-    stop: int = 0  # rows that will be done with the chunk at hand
+    work: Workspace  # holds the seconds of the stages
+    rows: int = 0  # rows done
+    stop: int = 0  # rows that will be done after the current chunk
 
     def count(self, rows: int) -> None:
-        """Count a block of the chunk, once where a statistic looks at it twice; tell, a thread once in a pause.
+        """Count a block of the chunk, once if a statistic uses it twice; report at intervals.
 
-        The beginning of a segment is told at once, where workers are few.
+        The beginning of a segment is reported at once if workers are few.
         """
         self.rows = min(self.stop, self.rows + rows)
         if self.on_pulse is None:
@@ -76,17 +75,17 @@ class _Pulses:
         _thread.next_time = now + pause
         try:
             self.on_pulse(Pulse(self.node, self.rows, worker_name(), peak_bytes(), dict(self.work.seconds)))
-        except Exception:  # nobody hears it then
+        except Exception:  # nobody receives it then
             self.on_pulse = None
 
 
 def run_segment(task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
-    """Accumulate one segment; with a run, publish it and return the receipt alone.
+    """Accumulate one segment; with a run, publish it and return only the receipt.
 
     A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
     cannot be used, or input or output failed more than `task.retries` times.
     """
-    what = f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,"
+    what = f"rows {segment.start}:{segment.stop}: reading the rows or writing their result failed"
     return _retried(task, what, lambda reasons: _accumulate(task, rows, segment, ancestors, reasons))
 
 
@@ -102,7 +101,7 @@ def _accumulate(
     pulses = _Pulses(task.on_pulse, node, work)
     work.on_block = pulses.count
     pulses.count(0)
-    with np.errstate(over="ignore", invalid="ignore"):  # who asked for the sums looks at them
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller finishes the sums
         for chunk in rows.chunks(segment.bounds, task.block_rows, work):
             pulses.stop += len(chunk)
             statistic.update(total, chunk)
@@ -126,14 +125,14 @@ def _accumulate(
     if run is None:
         return total, receipt
     receipt = run.publish(receipt, total)
-    give_back(sum(values.nbytes for values in total.values()))  # copies that threads of the store made
+    give_back(sum(values.nbytes for values in total.values()))  # copies made by threads of the store
     return None, receipt
 
 
 def run_held(
     task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[str, ...], names: tuple[str, ...], *values: Array
 ) -> Partial:
-    """Do as `run_segment` where a cluster holds some rows already: the values of "x" and columns, by `names`."""
+    """Run a segment some of whose rows a cluster holds: the values of "x" and columns, by `names`."""
     held: dict[str, Source] = {
         name: NumpySource(np.asarray(value), segment.start) for name, value in zip(names, values, strict=True)
     }
@@ -158,9 +157,9 @@ def _merge(
     reasons: tuple[str, ...],
 ) -> Partial:
     start, run = time.perf_counter(), task.run
-    (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more
+    (left, ra), (right, rb) = a[:2], b[:2]  # a bundle has more
     if run:
-        # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
+        # a worker that was given up may still run this merge and have removed or be replacing what we read
         published, left, right = retry(
             lambda: _inputs(run, node, ra, rb, ancestors),
             times=1,
@@ -168,11 +167,13 @@ def _merge(
             pause_seconds=_OVERTAKEN_SECONDS,
         )
         if published:
-            run.discard(ra.node, rb.node)  # whoever published it may have died before this
+            run.discard(ra.node, rb.node)  # the task that published it may have died before this
             return None, published
     assert left is not None
     assert right is not None
-    into = getattr(task.statistic, "merge_into", None) if task.consumes or run else None  # a run's were just read
+    into = (
+        getattr(task.statistic, "merge_into", None) if task.consumes or run else None
+    )  # those of a run were read anew
     total: Accumulator = (into or task.statistic.merge)(left, right)
     elapsed = time.perf_counter() - start
     receipt = Receipt(
@@ -199,7 +200,7 @@ def _merge(
 def _inputs(
     run: Run, node: str, left: Receipt, right: Receipt, ancestors: tuple[str, ...]
 ) -> tuple[Receipt | None, Accumulator | None, Accumulator | None]:
-    """Read the two partials that a merge takes; or the receipt of a merge that was published already."""
+    """Read the two partials of a merge; or the receipt of a merge that was published already."""
     if published := _published(run, node, ancestors):
         return published, None, None
     return None, run.partial(left.node, left.digest), run.partial(right.node, right.digest)
@@ -208,12 +209,11 @@ def _inputs(
 def run_subtree(
     task: SweepTask, rows: Rows, segments: Sequence[Segment], merges: Sequence[Merge], ancestors: tuple[str, ...] = ()
 ) -> Bundled:
-    """Run segments one after another, as `run_segment` does each, and merge two as soon as both are there.
+    """Run segments in order, each by `run_segment`, and merge two as soon as both are there.
 
-    `merges` are those of the tree over these segments, children before parents; `ancestors` the nodes that contain all
-    of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task in the place of
-    several: a scheduler pays for each task, however little it does. `Reschedule` ends it between two segments, where
-    nobody waits for it any more.
+    `merges` are those of the tree over these segments, children before parents; `ancestors` are the nodes that contain
+    all of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task replaces
+    several, as each costs the scheduler time. Between segments `Reschedule` ends a task that nobody waits for.
     """
     above, merge_of = ancestors_of(merges, ancestors), {right: merge for merge in merges for right in merge[2:]}
     consuming, held, receipts = replace(task, consumes=True), dict[str, Partial](), list[Receipt]()
@@ -239,10 +239,10 @@ def merge_bundle(
     with_receipts: bool,
     *partials: Partial | Bundled | None,
 ) -> Bundled:
-    """Do some merges, children before parents, the last of which is the parent of all; each as `merge` does it.
+    """Run some merges, children before parents, the last of which is the parent of all.
 
-    `partials` are what they take from outside, in order, and None behind them; `ancestors` the nodes above the last.
-    `with_receipts`: with those of the segments below, which no other task brings.
+    `partials` are their external inputs, in order, padded with None; `ancestors` are the nodes above the last.
+    `with_receipts`: return also those of the segments below, which no other task returns.
     """
     above, made = ancestors_of(merges, ancestors), {node for node, _, _ in merges}
     outside = [child for _, *children in merges for child in children if child not in made]
@@ -255,12 +255,12 @@ def merge_bundle(
 
 
 def merge_seconds(receipt: Receipt) -> float:
-    """Return the seconds of the merges in a node and below it, with those in which their sums were published."""
+    """Return the seconds of the merges in and below a node, including those of publishing."""
     return receipt.seconds["merge"] + receipt.seconds.get("publish", 0.0) if "merge" in receipt.seconds else 0.0
 
 
 def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
-    """Return `receipts_in` to the driver, while the accumulator stays on the worker, with its peak by now."""
+    """Return `receipts_in` to the driver, with the worker's current peak, while the accumulator stays there."""
     here, peak = worker_name(), peak_bytes()
     return tuple(
         replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in receipts_in(partial)
@@ -268,12 +268,12 @@ def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
 
 
 def receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
-    """Return the receipts of segments that a partial brings: those of its own task, or itself."""
+    """Return the receipts of segments in a partial: those of its own task, or itself."""
     return partial[2] if len(partial) == 3 else (partial[1],)
 
 
 def _retried(task: SweepTask, what: str, attempt: Callable[[tuple[str, ...]], Partial]) -> Partial:
-    """Make an attempt, and others after errors of input or output; each takes the reasons of those before it."""
+    """Make an attempt, and others after errors of input or output; each receives the reasons of earlier ones."""
     reasons: list[str] = []
     try:
         return retry(
@@ -287,13 +287,13 @@ def _retried(task: SweepTask, what: str, attempt: Callable[[tuple[str, ...]], Pa
 
 
 def _published(run: Run, node: str, ancestors: tuple[str, ...]) -> Receipt | None:
-    """Find the receipt of a node that a run has published, and that is whole or merged: a task may run twice."""
+    """Return the receipt of an intact or merged node that a run has published: a task may run twice."""
     receipt = run.receipt(node)
     return receipt if receipt is None or any(run.receipt(name) for name in ancestors) else run.finished(node)
 
 
 def _is_released() -> bool:
-    """Tell if nobody waits any more for the Dask task that this thread runs; False outside of one."""
+    """Return True if nobody waits for the Dask task in this thread; False outside of one."""
     try:
         worker = get_worker()
         task = worker.state.tasks.get(worker.get_current_task())
@@ -304,12 +304,12 @@ def _is_released() -> bool:
 
 @dataclass(frozen=True)
 class ToScheduler:
-    """Takes the pulses of a sweep on its workers to the scheduler, a thread's at most once in a pause."""
+    """Sends the pulses of a sweep on its workers to the scheduler, at most one per thread and interval."""
 
     token: str
     pause_seconds: float = PULSE_SECONDS
 
     def __call__(self, pulse: Pulse) -> None:
-        """Send a pulse; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
+        """Send a pulse; it leaves with the worker's next batch of messages, without waiting."""
         message = {"kind": "pulse" if pulse.rows else "running", "sweep": self.token, **vars(pulse)}
         get_worker().log_event(TOPIC, {"messages": [message]})

@@ -44,8 +44,8 @@ from bigkernel.estimators.self_training import (
 )
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.adaptation import Strengths, adapted, slope
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.adaptation import Strengths, adaptation_ridge, slope
+from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -76,12 +76,12 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         except (TypeError, ValueError):
             first = last = np.nan
         if not (0 < first < np.inf and 0 < last < np.inf):
-            raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
+            raise ConfigError(f"sharpness: expected one or two numbers above 0, found {self.sharpness!r}")
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`; with the anchors of the graph."""
-        return self.graph.anchored(super().statistic(basis, targets))
+        return self.graph.add_anchors(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
         return self.graph.noted(super().check(problem, rows))
@@ -95,8 +95,8 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
 
     def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedSolution:
         strengths = Strengths(float(self.mmd), float(self.graph.manifold), number(self.alpha), float(self.balance))
-        labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
-        W = adapted(reduced.aligned, reduced.graph, labels, strengths, diagnostics=diagnostics)
+        labels = problem.pseudo_labels and problem.pseudo_labels.reduce(reduced.whitening)
+        W = adaptation_ridge(reduced.aligned, reduced.graph, labels, strengths, diagnostics=diagnostics)
         return AlignedSolution(
             coef=reduced.whitening.expand(W),
             intercept=np.zeros(W.shape[1]),
@@ -111,8 +111,8 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         steepness = slope(aligned, solution.whitened, self.sharpness_of(number))
         return Decision(solution.coef, solution.intercept), steepness
 
-    def penalty(self) -> Penalty:
-        return Penalty(number(self.alpha), by_direction=True)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(number(self.alpha), by_direction=True)
 
 
 class ARTLClassifier(Classifier, LandmarkEstimator):

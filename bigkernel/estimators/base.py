@@ -130,7 +130,7 @@ def _gives_probabilities(estimator: RowsEstimator) -> bool:
     """Return whether a fit makes them; else raise an `AttributeError` that says how."""
     if not getattr(estimator, "probability", True):
         raise AttributeError(
-            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
+            f"{type(estimator).__name__} was fitted without probabilities; set probability=True and fit again"
         )
     return True
 
@@ -229,12 +229,12 @@ class RowsEstimator(BaseEstimator):
 
     def _partial_fit(self, X: RowsLike, y: ColumnLike, classes: ColumnLike, sample_weight: ColumnLike) -> Self:
         if isinstance(self._fitted, IterativeFit):
-            self._require_moments("fit anew, or clone the estimator")
+            self._require_moments("fit a clone of the estimator")
         before = self._fitted if isinstance(self._fitted, MomentFit) else None
         self.check_parameters()
         method, columns = self._method(), self._columns()
         if columns.exact:
-            raise ConfigError(f"{type(self).__name__}: partial_fit needs n_landmarks; the exact form has no statistics")
+            raise ConfigError(f"{type(self).__name__}: partial_fit needs n_landmarks; an exact fit has no statistics")
         if before is not None:
             method.require_same(before)
         known = None if before is None else before.inputs
@@ -266,7 +266,7 @@ class RowsEstimator(BaseEstimator):
         """Return the fit; `ConfigError` where it is another."""
         if isinstance(self._fitted, MomentFit):
             return self._fitted
-        form = "the exact form" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
+        form = "an exact fit" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
     def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
@@ -290,7 +290,7 @@ class RowsEstimator(BaseEstimator):
         self.check_parameters()
         columns = self._columns()
         if columns.exact:
-            raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
+            raise ConfigError(f"{type(self).__name__}: an exact fit has no sweep to plan; set n_landmarks")
         other = self.__class__(**self.get_params(deep=False))
         data, method = other._read_fit(X, y, sample_domain, None), self._method()
         basis = columns.choose(data.rows, look=False)
@@ -325,7 +325,7 @@ class RowsEstimator(BaseEstimator):
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
         if y is None and "y" not in rows.columns:
-            raise DataError(f"{rows.name}: a score needs labels, and there are none")
+            raise DataError(f"{rows.name}: expected labels to score against, found none")
         if isinstance(self, ClassifierMixin):
             rows, targets = class_targets(self, rows, None if y is None else np.asarray(y), self.classes_)
         else:
@@ -403,7 +403,7 @@ class RowsEstimator(BaseEstimator):
 
     def _spread_predictor(self) -> Predictor:
         """The predictor whose values end with a standard deviation."""
-        raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; KernelRidge has")
+        raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
     @available_if(_predicts)
     def predict_to(
@@ -432,7 +432,9 @@ class RowsEstimator(BaseEstimator):
         bounds = rows.bounds(settings())
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
         if any(start % chunk_rows for start in bounds[:-1]):
-            raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
+            raise DataError(
+                f"{rows.name}: expected chunks of equal size; use predict(), which returns a lazy array for such input"
+            )
         predictor = self._spread_predictor() if std else self._kept_predictor()
         flat = self._require("predict").inputs.flat is not False
         keep, resume = prediction_store.kept_for_run()
@@ -484,8 +486,8 @@ class Classifier(ClassifierMixin, RowsEstimator):
         """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
         if self.class_weight == "balanced":
             raise ConfigError(
-                "class_weight='balanced': partial_fit does not see all rows, and earlier ones cannot be weighed again; "
-                "give a dict of weights, or fit to all rows"
+                "class_weight='balanced': not supported by partial_fit, as the class frequencies of all rows are "
+                "unknown; pass a dict of weights, or fit all rows at once"
             )
         return self._partial_fit(X, y, classes, sample_weight)
 
@@ -525,7 +527,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
     def _of_logits(self, X: RowsLike, function: Callable[[Array], Array]) -> Array | da.Array:
         check_is_fitted(self)
         if not self._kept_predictor().logits:
-            raise ConfigError(f"{type(self).__name__}: it was fitted with probability=False; fit again")
+            raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
         values = self._values(X)
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
@@ -536,7 +538,7 @@ def _labels(values: Array, classes: Array) -> Array:
 
 
 def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
-    """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
+    """F of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
     import dask.array as da
 
     c = predictor.width
@@ -699,7 +701,7 @@ class LandmarkEstimator(RowsEstimator):
         basis = of_kernel(fit.basis)
         report = self._report(
             fit,
-            kernel=basis.kernel.described(),
+            kernel=basis.kernel.describe(),
             landmarks=basis.width,
             landmark_choice=self.landmarks if isinstance(self.landmarks, str) else "given",
             rank=int(fit.solution.rank),

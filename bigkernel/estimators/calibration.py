@@ -37,8 +37,8 @@ def refuse_calibrated(method: Method, what: str) -> None:
     """Raise `ConfigError` for what would have to calibrate again."""
     if method.probability:
         raise ConfigError(
-            f"{what}: probability=True needs rows to calibrate on, and the earlier ones are not kept; fit again, or "
-            "take probability=False"
+            f"{what}: probability=True needs the earlier rows for calibration, and they are not kept; fit again, or "
+            "set probability=False"
         )
 
 
@@ -108,10 +108,10 @@ def _require_judged(weight: Array, rows: Rows) -> None:
     what = "groups" if "group" in rows.columns else "rows"
     count = len(np.unique(np.asarray(rows.column("group")))) if what == "groups" and rows.in_memory else len(rows)
     found = f"groups of {count} rows" if what == "groups" and not rows.in_memory else f"{count} {what}"
-    judged = "held-out rows of one class alone" if known else "no held-out row"
+    judged = "held-out rows of a single class" if known else "no held-out row"
     raise DataError(
-        f"probability=True: {judged} can be judged ({found}: {known} of {weight.shape[1]} classes lie in more than one "
-        f"fold, at least 2 have to); give more {what} or take probability=False"
+        f"probability=True: {judged} to calibrate on ({found}: {known} of {weight.shape[1]} classes lie in more than "
+        f"one fold, expected at least 2); add {what} or set probability=False"
     )
 
 

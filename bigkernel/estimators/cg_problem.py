@@ -1,8 +1,8 @@
-"""The normal equations of kernel ridge as sweeps of the rows, and what preconditions them.
+"""The normal equations of kernel ridge as sweeps of the rows, and their preconditioners.
 
-The columns of all solutions stand side by side, fold by fold, penalty by penalty, target by target; a fit has one
-penalty and no folds. Nothing m×m is summed over the rows: the driver alone holds m×m, the core and a factor for each
-decade of penalties. Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
+The columns of all solutions are side by side, fold by fold, penalty by penalty, target by target; a fit has one penalty
+and no folds. No m×m matrix is summed over the rows: only the driver holds m×m, the core and a factor for each decade of
+penalties. Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
 sub-sample.
 """
 
@@ -38,14 +38,14 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
 from bigkernel.streaming.plan import Accumulator
 
-STRIP_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
+STRIP_ROWS = 1024  # rows of the core, or of the sub-sample, at a time
 _LABEL_ROWS = 2**20  # rows whose labels are read at a time
-_REPORT_SECONDS = 0.5  # between two reports of how far the normal matrix is
-_FEW = 0.1  # directions lost to rounding that are not worth being counted better
-_NOTHING = 20.0  # times the rounding of m numbers, below which the core says nothing
-_PENALISED = 1e-5  # of what a penalty halves: the least that a direction counts for
+_REPORT_SECONDS = 0.5  # between two reports of progress on the normal matrix
+_FEW = 0.1  # number of directions lost to rounding below which the rough count suffices
+_NOTHING = 20.0  # eigenvalues of the core below this times the rounding of m numbers are rounding
+_PENALISED = 1e-5  # directions below this share of the eigenvalue that the penalty halves are negligible
 _SEED = 0  # the sub-sample is the same in every process
-_PROJECTIONS = 16  # numbers that estimate the leverage of a row, to a third of it
+_PROJECTIONS = 16  # random projections that estimate the leverage of a row, to about a third
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class StoppingRule:
 
 
 class Core:
-    """K_mm in float64, in which it stays positive; kept where it takes at most `CORE_BYTES`, else made each time."""
+    """K_mm in float64, which keeps it positive; kept up to `CORE_BYTES`, else recomputed each time."""
 
     def __init__(self, basis: Basis) -> None:
         self._basis, self.width = basis, int(basis.width)
@@ -65,7 +65,7 @@ class Core:
         self.largest = float(np.abs(basis.core_diagonal()).max())  # k(z, z)
 
     def strips(self) -> Iterator[tuple[Index, Array]]:
-        """Give some rows at a time, (b, m)."""
+        """Yield some rows at a time, (b, m)."""
         for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
             rows = slice(start, min(start + STRIP_ROWS, self.width))
             strip = self._kept[number] if number < len(self._kept) else self._basis.core_rows(rows)
@@ -82,7 +82,7 @@ class Core:
         return out
 
     def copy(self, dtype: DTypeLike | None = None) -> Array:
-        """Copy K_mm in column order, in the dtype of FALKON's factors if none is given."""
+        """Return a copy of K_mm in column order, by default in the dtype of FALKON's factors."""
         copy = np.empty((self.width, self.width), dtype or f"f{preconditioner_itemsize(self.width)}")
         for rows, strip in self.strips():
             copy[rows] = strip
@@ -91,17 +91,17 @@ class Core:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """The residual at coefficients α, and what the same sweep says of the rows that each column is trained on.
+    """The residual at coefficients v, and sums of the same sweep over the training rows of each column.
 
     Attributes
     ----------
-    values : C − Aα, (m, columns), from the rows: better rounded than from sums
+    values : C − Av, (m, columns), from the rows: more accurate than from sums
     sums : of `ProductStatistic`; `rows`, `n`, `s`, `t`, `q` over the training rows of a fold, (F, …), and with folds
         `held_rows`, `held_n`, `held_t`, `held_q` over those that it tests
     count, weight : number and weight of the training rows, (columns,)
     intercept : (columns,), 0 without one
     squared_error : Σ w (y − f)², (columns,)
-    objective, null_objective : with α αᵀKα, and that of α = 0, (columns,)
+    objective, null_objective : Σ w (y − f)² + α vᵀKv, and its value at v = 0, (columns,)
     """
 
     values: Array
@@ -115,7 +115,7 @@ class Residual:
 
     @property
     def least_objective(self) -> Array:
-        """What is known of the least objective, (columns,): it is neither above the objective nor above that of 0."""
+        """Upper bound on the least objective, (columns,)."""
         return np.minimum(self.objective, self.null_objective)
 
 
@@ -127,12 +127,12 @@ class CGProblem:
     ----------
     rows, targets, basis : of the fit
     alphas : penalties
-    with_intercept : whether one is fitted
+    with_intercept : whether an intercept is fitted
     stopping : when to stop
-    sample_rows : of the preconditioner; 0: factors of the core
+    sample_rows : rows of the sub-sample of the preconditioner; 0: factors of the core
     folds : None: nothing is held out
     name : of the sweeps
-    reports : of each sweep so far
+    reports : one for each sweep so far
     """
 
     rows: Rows
@@ -158,33 +158,33 @@ class CGProblem:
 
     @property
     def label(self) -> str:
-        """By which a run knows the sweeps."""
+        """Description of the problem, which identifies its sweeps in a run."""
         alpha = self.alphas[0] if len(self.alphas) == 1 else self.alphas
         return f"alpha={alpha!r}, intercept={self.with_intercept}, tol={self.stopping.tol!r}"
 
     def penalties(self, active: Index = slice(None)) -> Array:
-        """Repeat the active penalties: α of each column."""
+        """Return the penalty of each column, for the active penalties."""
         return np.tile(np.repeat(np.array(self.alphas)[active], self.targets.width), self.shape[0])
 
-    def residual(self, alpha: Array) -> Residual:
-        """Sweep for the residual of all columns at α (m, columns)."""
-        sums = self._products(alpha, residual=True)
+    def residual(self, coef: Array) -> Residual:
+        """Sweep for the residual of all columns at v (m, columns)."""
+        sums = self._products(coef, residual=True)
         if self.folds:
             groups = {name: sums[name] for name in ("rows", "n", "s", "t", "q")}
             sums = {**sums, **{f"held_{name}": values[:-1] for name, values in groups.items()}}
             sums |= {name: _others(values) for name, values in groups.items()}
-        each, K_alpha = self.shape[1] * self.shape[2], self.core.times(alpha)
+        each, K_coef = self.shape[1] * self.shape[2], self.core.times(coef)
         n = np.maximum(sums["n"], 1e-300)
         count, weight = np.repeat(sums["rows"], each), np.repeat(n, each)
         e, sse, null = sums["e"], sums["sse"], sums["q"]
-        values: Array = sums["U"] - self.penalties() * K_alpha
+        values: Array = sums["U"] - self.penalties() * K_coef
         intercept = np.zeros_like(e)
         if self.with_intercept:  # b = Σ w (y − f)/n
             intercept = e / weight
             values -= self._times_sums(sums["s"], intercept)
             sse = sse - e**2 / weight
             null = np.maximum(null - sums["t"] ** 2 / n[:, None], 0)
-        objective = sse + self.penalties() * (alpha * K_alpha).sum(axis=0)
+        objective = sse + self.penalties() * (coef * K_coef).sum(axis=0)
         null = np.repeat(null, self.shape[1], axis=0).ravel()
         return Residual(values, sums, count, weight, intercept, sse, objective, null)
 
@@ -208,7 +208,7 @@ class CGProblem:
         return self.sweep(statistic)
 
     def sweep(self, statistic: Statistic) -> Accumulator:
-        """Sweep once, and note the report."""
+        """Sweep once, and keep the report."""
         swept = sweep(self.rows, statistic, what=f"{self.name}-{len(self.reports)}")
         self.reports.append(swept.report())
         return swept.total
@@ -227,21 +227,21 @@ def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:
 
 
 def leverage_sample(problem: CGProblem) -> LeverageSample:
-    """Make the statistic that draws the sub-sample, by leverages as the factors of the core estimate them.
+    """Return the statistic that samples rows by leverage, as estimated with the factors of the core.
 
-    Of several penalties the least tells most rows apart.
+    The least of several penalties distinguishes rows best.
     """
     n, core = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core
     factor = factor_core(core.copy(), min(problem.alphas), n, intercept=problem.with_intercept)
     normal = np.random.RandomState(_SEED).standard_normal((core.width, _PROJECTIONS)) / _PROJECTIONS**0.5
-    features, step = problem.basis.features(), f"drawn for {problem.label}"
+    features, step = problem.basis.features(), f"sampled for {problem.label}"
     return LeverageSample(
         features, problem.targets, factor.half_solve(normal), problem.sample_rows, step, problem.folds
     )
 
 
 def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
-    """Make such a statistic for a plan."""
+    """Return such a statistic for a plan."""
     return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTIONS)), size, "plan")
 
 
@@ -260,11 +260,11 @@ def _labelled_weight(rows: Rows, targets: Targets) -> float:
 
 
 def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: Array) -> tuple[Preconditioner, Array]:
-    """Factor the normal matrix of a sub-sample, its rows, weights and folds (k,); and the solution of its rows alone.
+    """Factor the normal matrix of a sub-sample of ids, weights and folds (k,); return also the solution of its rows.
 
-    One normal matrix serves all folds: of the rows of all of them, as heavy as the mean of their training sets, which
-    differ from it by less than the draw of a sub-sample does. A tested row shapes the pace by its x alone: every fold
-    starts from the labels that it is trained on.
+    All folds share one normal matrix, of the rows of all of them and the mean weight of their training sets, which
+    differ from it by less than random sub-samples do. Test rows affect only the preconditioner, by their x: each fold
+    starts from its own training labels.
     """
     rows, basis, targets, (F, A, c) = problem.rows, problem.basis, problem.targets, problem.shape
     y = rows.take_column("y", ids)
@@ -293,7 +293,7 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
 
 
 def _row_reporter(rows: int) -> Callable[[int], None]:
-    """Report now and then how many of the rows are in the normal matrix."""
+    """Return a function that reports progress on the normal matrix now and then."""
     what, done, last = "rows of the normal matrix", 0, time.monotonic()
     emit(Step(what, 0, rows))
 
@@ -308,7 +308,7 @@ def _row_reporter(rows: int) -> Callable[[int], None]:
 
 
 def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, share: float) -> Preconditioner:
-    """Factor the normal matrix of so many rows, a share of their moments (whose G it takes)."""
+    """Factor the normal matrix of `rows` rows, from a share of their moments, whose G it overwrites."""
     A, s, n = total.pop("G")[0], total["s"][0], max(float(total["n"][0]), 1e-300)
     for start in range(0, len(A), STRIP_ROWS):
         strip = A[start : start + STRIP_ROWS]
@@ -329,24 +329,24 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
 
 
 def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Preconditioner:
-    """Assign each column its factor, of n rows."""
+    """Assign each column its factor, for n rows."""
     penalties = problem.penalties()
     alphas, which = decades(penalties)
-    # a column of a smaller penalty than its factor's: P⁻¹A is smaller by as much at most
+    # the penalty of a column may be below that of its factor, which reduces P⁻¹A by at most their ratio
     least = np.array([P.least for P in factors])[which] * np.minimum(penalties / np.array(alphas)[which], 1)
     lost = [_count_lost(P, problem, alpha, n) for P, alpha in zip(factors, alphas, strict=True)]
     return Preconditioner(factors, which, least, np.array(lost)[which])
 
 
 def _count_lost(P: Factor, problem: CGProblem, alpha: float, n: float) -> float:
-    """Count the directions lost to rounding: those in which A is below that of P, or of sums of blocks over n rows."""
+    """Estimate the number of directions in which A is below the rounding of P, or of sums of blocks over n rows."""
     core, m = problem.core, problem.core.width
     block_rounding = float(np.finfo(problem.basis.dtype).eps) / 2 * core.largest  # of an entry
     floor = max(P.floor, n * block_rounding**2)
     lost = floor * estimate_trace(P, m, lambda signs: signs)
     if lost < _FEW:
         return lost
-    # nothing is lost where the core is rounding alone, or penalised out of sight: K(K + least)⁻¹ leaves the rest
+    # directions where the core is rounding or the penalty dominates do not count: K(K + least)⁻¹ keeps the rest
     least = max(_NOTHING * m * float(np.finfo(np.float64).eps) * core.largest, _PENALISED * alpha * m / n)
     A = core.copy(np.float64)
     A[np.diag_indices(m)] += least

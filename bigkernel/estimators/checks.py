@@ -43,22 +43,22 @@ PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "arra
 def require_some(rows: Rows, skipped: int) -> int:
     """Return `skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
     if skipped and skipped == len(rows):
-        raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
+        raise DataError(f"{rows.name}: all {skipped} rows contain NaN or infinity; expected at least one finite row")
     return skipped
 
 
 def require_labelled(rows: float, weight: float) -> None:
     """Raise `DataError` unless a labelled row weighs something."""
     if not rows or not weight > 0:
-        raise DataError("y: no labelled row with a weight above zero")
+        raise DataError("y: expected a labelled row with a positive weight, found none")
 
 
 def require_exact(name: str, n: int) -> None:
     """Raise `PlanTooLargeError` where the n×n matrix of the exact form of the estimator `name` would be too large."""
     if 8 * n * n > EXACT_BYTES:
         raise PlanTooLargeError(
-            f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
-            f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
+            f"{name} without n_landmarks: the exact {n:,}×{n:,} kernel matrix would take {8e-9 * n * n:,.0f} GB, "
+            f"more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
         )
 
 
@@ -115,9 +115,7 @@ def require_squares(name: str, squares: Array, sums: Array) -> None:
         lost = (squares < _TINY) & (np.abs(sums).reshape(-1, len(squares)).max(axis=0, initial=0) > 0)
     if large or lost.any():
         what, how = "the targets" if name == "y" else "the rows", "large" if large else "small"
-        raise DataError(
-            f"{name}: squares of its values leave the range of float64; scale {what}, which are too {how} for them"
-        )
+        raise DataError(f"{name}: squares of its values exceed the range of float64; scale {what}, which are too {how}")
 
 
 def require_row_squares(squares: Array, sums: Array, shift: Array, n: float) -> None:
@@ -130,7 +128,7 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
     """Refuse moments (`statistics.moments`) that have left the range."""
     G, C, s, t, q = (statistics[name] for name in ("G", "C", "s", "t", "q"))
     if not (np.isfinite(G).all() and np.isfinite(s).all()):
-        raise DataError("X: sums of its kernel values leave the range of float64; scale the rows")
+        raise DataError("X: sums of its kernel values exceed the range of float64; scale the rows")
     for squares, cross, total in zip(q, C, t, strict=True):
         require_squares("y", squares, np.vstack([cross, total[None]]))
 
@@ -154,19 +152,19 @@ def solving(method: Solver) -> Iterator[None]:
     except BigKernelError:
         raise
     except (np.linalg.LinAlgError, ValueError, OverflowError) as error:  # SciPy's: singular, or not finite; Python's
-        raise DataError(_advice(method, f"a factorisation broke down: {error}")) from error
+        raise DataError(_advice(method, f"the factorisation failed: {error}")) from error
 
 
 def finite(method: Solver, solution: T) -> T:
     """Return a solution (a dataclass); `DataError` where an array of it is not finite."""
     for name, value in vars(solution).items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DataError(_advice(method, f"{name} has numbers beyond its range"))
+            raise DataError(_advice(method, f"{name} has values beyond its range"))
     return solution
 
 
 def _advice(method: Solver, what: str) -> str:
     return (
-        f"{method.name}: its equations cannot be solved in float64 with "
-        f"alpha={method.alpha!r} ({what}); take an alpha nearer to 1, or scale rows and targets"
+        f"{method.name}: the equations cannot be solved in float64 with alpha={method.alpha!r} ({what}); use an "
+        "alpha closer to 1, or scale rows and targets"
     )

@@ -1,7 +1,7 @@
 """Kernel ridge by conjugate gradients: m beyond what m×m sums allow.
 
-Every step is one sweep of all columns that are not near enough yet, and sums m numbers for each, so that a run resumes
-inside the iteration. A fit and a search solve the same `CGProblem`. Shapes: m landmarks, F folds, A penalties,
+Every step is one sweep for all columns that have not converged, which sums m numbers for each; a run resumes inside the
+iteration. A fit and a search solve the same `CGProblem`. Shapes: m landmarks, F folds, A penalties,
 c targets.
 """
 
@@ -30,27 +30,27 @@ from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.conjugate_gradients import CGState, Preconditioner, describe_preconditioner, start_cg, step_cg
 from bigkernel.solvers.residuals import PROMISE
 
-_HALVED = 0.5  # what steps between two residuals leave of the bound, unless rounding ends them
+_HALVED = 0.5  # share of the bound that steps between two exact residuals leave, unless rounding stops them
 
 
 @dataclass(frozen=True, eq=False)
 class CGResult:
-    """The solution of all columns, and how near it is.
+    """The solution of all columns and bounds on its error.
 
     Attributes
     ----------
-    problem : that was solved
-    alpha : coefficients, (m, columns)
-    residual : there
-    excess : bound of what the objective is above its least value, (columns,)
+    problem : the equations that were solved
+    coef : coefficients v, (m, columns)
+    residual : at `coef`
+    excess : bound on the objective minus its least value, (columns,)
     rounded : whether rounding has ended the iteration
     history : after each step the largest bound of the excess, relative to the objective
-    preconditioner : in words
-    jitter : in it, the largest
+    preconditioner : its description
+    jitter : the largest in its factors
     """
 
     problem: CGProblem
-    alpha: Array
+    coef: Array
     residual: Residual
     excess: Array
     rounded: bool
@@ -66,7 +66,7 @@ class CGResult:
 
     @property
     def stopping_error(self) -> Array:
-        """Bound of the error of predictions by stopping here, relative to their norm, (F, A)."""
+        """Bound on the error of predictions from stopping early, relative to their norm, (F, A)."""
         # ‖f − f*‖² is at most the excess, but for rounding
         excess, squares = (
             values.reshape(self.problem.shape).sum(axis=2) for values in (self.excess, self.residual.sums["squares"])
@@ -80,8 +80,8 @@ class CGResult:
         if self.problem.with_intercept:  # f is about its mean then, and y about a point near its own
             shift = np.resize(inputs.shift, squares.shape)  # the targets, again and again
             squares = np.maximum(squares - sums["e"] ** 2 / n, 0) + n * shift**2
-        rounded = 8 * np.finfo(np.float64).eps * np.abs(self.alpha).sum(axis=0)
-        rounded += np.finfo(basis.dtype).eps * np.linalg.norm(self.alpha, axis=0)  # of blocks, each by itself
+        rounded = 8 * np.finfo(np.float64).eps * np.abs(self.coef).sum(axis=0)
+        rounded += np.finfo(basis.dtype).eps * np.linalg.norm(self.coef, axis=0)  # of blocks, each by itself
         lost, squares = (values.reshape(self.problem.shape).sum(axis=2) for values in (n * rounded**2, squares))
         return np.asarray(self.problem.core.largest * np.sqrt(lost / np.maximum(squares, 1e-300)))
 
@@ -89,38 +89,38 @@ class CGResult:
 def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], start: Array | None = None) -> CGResult:
     """Solve for all columns, from `start` (m, columns) where it is given, else from the rows of the sub-sample.
 
-    `require_labels` refuses rows that cannot be fitted to, after the first sweep of all of them.
+    `require_labels` raises, after the first sweep of all rows, where they cannot be fitted.
 
     Raises
     ------
     DataError
-        No labelled row to train on, or targets whose squares leave float64.
+        No labelled row to train on, or targets whose squares overflow float64.
     """
     stopping = problem.stopping
     P: Preconditioner | None = None
-    alpha = np.zeros((problem.basis.width, len(problem.penalties())))
+    coef = np.zeros((problem.basis.width, len(problem.penalties())))
     if problem.sample_rows:
-        P, alpha = _draw_preconditioner(problem)
-    alpha = alpha if start is None else start
-    residual = problem.residual(alpha)
+        P, coef = _draw_preconditioner(problem)
+    coef = coef if start is None else start
+    residual = problem.residual(coef)
     require_some(problem.rows, skipped(problem.reports[0]))
     require_labels(residual)
     require_squares("y", residual.sums["sse"] + residual.sums["squares"], residual.values)
     if P is None:
-        emit(Note(f"factors of the core of {problem.basis.width:,} landmarks are made"))
+        emit(Note(f"factoring the kernel matrix of {problem.basis.width:,} landmarks"))
         with spent("preconditioner"):
             P = precondition_by_core(problem, float(np.maximum(residual.sums["n"], 1e-300).mean()))
-    # of noise each direction that is lost to rounding takes 1/n of the objective
+    # where targets are noise, each direction lost to rounding takes 1/n of the objective
     lost = P.lost / np.maximum(residual.count, 1)
     enough = np.maximum(stopping.tol - lost, stopping.tol / 2)
-    state = start_cg(alpha, residual.values, P.solve, P.least)
+    state = start_cg(coef, residual.values, P.solve, P.least)
     history: list[float] = []
     while True:
         steps, before = len(history), state.excess
-        alpha, ritz = _iterate(problem, residual, state, P, enough, history)
-        # steps carry their residual along, which rounding takes away from that of the rows
-        residual = problem.residual(alpha)
-        state = start_cg(alpha, residual.values, P.solve, ritz)
+        coef, ritz = _iterate(problem, residual, state, P, enough, history)
+        # the recursive residual drifts from that of the rows by rounding
+        residual = problem.residual(coef)
+        state = start_cg(coef, residual.values, P.solve, ritz)
         over = state.excess > enough * residual.least_objective
         nearer = over & (state.excess < _HALVED * before)
         if not nearer.any() or len(history) >= stopping.max_iter or len(history) == steps:
@@ -128,17 +128,17 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
     rounded = bool((over & (len(history) < stopping.max_iter) | (lost > stopping.tol)).any())
     excess = state.excess + lost * residual.least_objective
     name, jitter = describe_preconditioner(P.factors[0].rows), max(factor.jitter for factor in P.factors)
-    return CGResult(problem, alpha, residual, excess, rounded, history, name, jitter)
+    return CGResult(problem, coef, residual, excess, rounded, history, name, jitter)
 
 
 def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
-    """Draw a sub-sample by one sweep: its preconditioner, and the solution of its rows alone."""
+    """Draw a sub-sample in one sweep; return its preconditioner and the solution of its rows alone."""
     with spent("preconditioner"):
         statistic = leverage_sample(problem)
     ids, weight, fold = statistic.sample(problem.sweep(statistic))
     require_some(problem.rows, skipped(problem.reports[-1]))
     require_labelled(len(ids), float(weight.sum()))
-    emit(Note(f"the normal matrix of {len(ids):,} rows is made"))
+    emit(Note(f"computing the normal matrix of {len(ids):,} rows"))
     with spent("preconditioner"):
         return precondition_by_sample(problem, ids, weight, fold)
 
@@ -146,23 +146,23 @@ def _draw_preconditioner(problem: CGProblem) -> tuple[Preconditioner, Array]:
 def _iterate(
     problem: CGProblem, residual: Residual, state: CGState, P: Preconditioner, enough: Array, history: list[float]
 ) -> tuple[Array, Array]:
-    """Step until every column is near enough, or stalled; a penalty whose columns are takes part in no further sweep.
+    """Step until every column has converged or stalled; penalties whose columns all have are left out of later sweeps.
 
-    Gives α (m, columns) and the smallest Ritz values (columns,), and appends the bound after each step to `history`.
+    Return v (m, columns) and the smallest Ritz values (columns,), and append the bound after each step to `history`.
     """
     (F, A, c), stopping = problem.shape, problem.stopping
-    alpha, ritz = state.alpha.copy(), state.ritz.copy()
+    coef, ritz = state.coef.copy(), state.ritz.copy()
     objective, null = residual.objective, residual.null_objective
-    columns, active = np.arange(F * A * c), np.arange(A)  # of all; those that the state has
+    columns, active = np.arange(F * A * c), np.arange(A)  # those that `state` still has
     while True:
         near = state.excess <= enough[columns] * np.minimum(objective, null)
         ended = near.reshape(F, -1, c).all(axis=(0, 2)) | state.stalled.reshape(F, -1, c).all(axis=(0, 2))
         going = np.flatnonzero(~ended)
         last = not len(going) or len(history) >= stopping.max_iter
         if last or len(going) < len(active):
-            alpha[:, columns], ritz[columns] = state.alpha, state.ritz
+            coef[:, columns], ritz[columns] = state.coef, state.ritz
         if last:
-            return alpha, ritz
+            return coef, ritz
         if len(going) < len(active):
             kept = np.arange(len(columns)).reshape(F, -1, c)[:, going].ravel()
             columns, active = columns[kept], active[going]
@@ -170,12 +170,15 @@ def _iterate(
         state = step_cg(state, problem.product(state.direction, active, residual), P.solve)
         objective = objective - state.decrease
         history.append(float((state.excess / np.maximum(np.minimum(objective, null), 1e-300)).max()))
-        progress = f"step {len(history)} of at most {stopping.max_iter}: the objective is at most {history[-1]:.1g} of"
-        emit(Note(f"{progress} it above its least value; {stopping.tol:g} is enough"))
+        progress = (
+            f"step {len(history)} of at most {stopping.max_iter}: relative excess of the objective at most "
+            f"{history[-1]:.1g}"
+        )
+        emit(Note(f"{progress} (tol={stopping.tol:g})"))
 
 
 def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) -> tuple[IterativeFit, str]:
-    """Fit one penalty to all rows, from coefficients `start` (m, c) if given; and say by how much it misses `tol`."""
+    """Fit one penalty to all rows, from coefficients `start` (m, c) if given; return how it misses `tol`, or ""."""
 
     def require_labels(residual: Residual) -> None:
         require_labelled(float(residual.sums["rows"][0]), float(residual.sums["n"][0]))
@@ -186,16 +189,16 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
     share, error, cancellation = (float(values[0, 0]) for values in errors)
     missed = ""
     if share > tol:
-        advice = "rounding allows no more; take" if result.rounded else "take a larger max_iter,"
+        advice = "rounding error allows no smaller one; use" if result.rounded else "increase max_iter, or use"
         missed = (
-            f"after {steps} steps of conjugate gradients the objective may be {share:.1g} of it above its least "
-            f"value, and tol={tol:g} was asked: {advice} a larger alpha, or solver='direct'"
+            f"conjugate gradients stopped after {steps} steps with a relative excess of the objective up to "
+            f"{share:.1g}, above tol={tol:g}: {advice} a larger alpha, or solver='direct'"
         )
     elif cancellation > max(PROMISE, error):
         warnings.warn(
-            f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: "
-            "landmarks are much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger "
-            "alpha, dtype='float64' or solver='direct'",
+            f"predictions may differ from least squares in float64 by about {cancellation:.1g} of their norm: the "
+            "landmarks are nearly dependent under the kernel, and their coefficients cancel; use fewer landmarks, a "
+            "larger alpha, dtype='float64' or solver='direct'",
             AccuracyWarning,
             stacklevel=3,
         )
@@ -203,7 +206,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
         inputs=inputs,
         basis=basis,
         solution=IterativeSolution(
-            coef=result.alpha,
+            coef=result.coef,
             intercept=residual.intercept + inputs.shift,
             rank=basis.width,
             alpha=problem.alphas[0],
@@ -231,11 +234,11 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
 
 
 def _join_reports(reports: list[Report]) -> Report:
-    """Join the reports of all sweeps: the last one, with what adds up added up."""
+    """Join the reports of all sweeps: the last one, with totals of times and counts."""
     counts = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "resumed_segments")
     figures = cast(list[dict[str, float]], reports)
     total = {name: sum(report[name] for report in figures) for name in ("flops", "bytes_read", "seconds", *counts)}
-    total |= {name: max(report[name] for report in figures) for name in ("peak_bytes", "announced_bytes")}
+    total |= {name: max(report[name] for report in figures) for name in ("peak_bytes", "planned_bytes")}
     stages: dict[str, float] = {}
     for report in cast(list[dict[str, dict[str, float]]], reports):
         for name, seconds in report["stage_seconds"].items():

@@ -18,7 +18,7 @@ from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_post
 from bigkernel.solvers.qr_ridge import qr_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, centred
+from bigkernel.solvers.whitening import Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
 _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
@@ -31,14 +31,14 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     kernel, flag = basis.kernel, solution.with_intercept
     if not kernel.positive:
         raise ConfigError(
-            f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
+            f"return_std: expected a positive definite kernel, found the {kernel.name} kernel; use another kernel"
         )
     if kernel.precomputed:
-        raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
+        raise ConfigError("return_std: k(x, x) of new rows is unknown for a precomputed kernel; use another kernel")
     if not isinstance(solution.alpha, float):
-        raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
+        raise ConfigError("return_std: expected a single penalty, found one for each target; pass one number for alpha")
     if isinstance(fit, IterativeFit):
-        raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
+        raise ConfigError("return_std: not available for a fit by conjugate gradients; use solver='direct'")
     alpha = solution.alpha
     if isinstance(fit, ExactFit):
         require_exact(name, basis.width)
@@ -50,8 +50,8 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     error = deviation_error(fit, whitening, of_sums)
     if error is not None and error > ENOUGH:
         warnings.warn(
-            f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
-            f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
+            f"return_std: standard deviations may be off by about {error:.1g} of their size (expected at most "
+            f"{PROMISE:g}); use dtype='float64', a larger alpha or fewer landmarks",
             AccuracyWarning,
             stacklevel=4,
         )
@@ -61,12 +61,12 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
     assert isinstance(fit.solution, RidgeSolution)
-    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).glance()
+    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
     if estimate is None or seen is None:
         return None
     rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
-    raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
+    raw, rotated, _ = reduce_and_centre(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
     rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))

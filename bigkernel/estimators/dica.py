@@ -51,7 +51,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
 
     def check_settings(self, columns: BasisChoice) -> None:
         if not number(self.alpha) > 0:
-            raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
+            raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
 
     def check(self, problem: Problem, rows: str) -> Problem:
         require_weight(problem, rows)
@@ -66,7 +66,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         assert domains is not None
         cells = Cells(domains, np.arange(total["C"].shape[2] // len(domains) - 1))
         if self.supervised and not cells.n_classes:
-            raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
+            raise ConfigError("supervised=True: the fitted statistics were computed without labels; fit again")
         self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
         found = landmark_components(
             total,
@@ -86,7 +86,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         """Return the cell of every row, and the cells."""
         assert isinstance(targets, Cells)
         if exact.weight is not None and not exact.weight.any():
-            raise DataError(f"{exact.name}: the weights of all rows are zero")
+            raise DataError(f"{exact.name}: expected a row with a positive weight, found none")
         return targets.of(exact.chunk, exact.keep), targets
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> ComponentSolution:
@@ -110,7 +110,8 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
     def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
         if not len(found.eigenvalues):
             raise DataError(
-                f"DICA: no component; with n_samples = {n_rows} the rows, or the means of the classes, do not differ"
+                f"DICA: found no component, as the rows or the class means do not differ (n_samples = {n_rows}); "
+                "expected rows that vary"
             )
         return ComponentSolution(
             coef=found.coef,
@@ -125,8 +126,8 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         count = np.count_nonzero(weights)
         if count < 2 and not self.allow_single_domain:
             raise DataError(
-                f"domain: {self.name} aligns several domains; found rows of {count}, "
-                f"{domains[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
+                f"domain: {self.name} expects several domains, found {count}: {domains[weights > 0].tolist()}; add "
+                "rows of another domain, or set allow_single_domain=True"
             )
 
     def report(self, fit: Fit) -> Report:

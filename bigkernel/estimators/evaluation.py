@@ -62,8 +62,8 @@ def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
     for step in model[:-1] if is_lazy(rows) else ():
         if type(step).__module__.startswith("sklearn."):
             raise ConfigError(
-                f"{type(step).__name__}: a transformer of scikit-learn takes rows in memory alone; predict arrays, or "
-                "fit with the transforms of bigkernel (Standardizer, UnitNormalizer, Rescaler)"
+                f"{type(step).__name__}: transformers of scikit-learn need rows in memory; predict arrays, or fit "
+                "with bigkernel's transforms (Standardizer, UnitNormalizer, Rescaler)"
             )
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
@@ -81,7 +81,7 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
     classifies = is_classifier(last)
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
-        raise DataError(f"{corpus.path}: no labelled row to score")
+        raise DataError(f"{corpus.path}: expected labelled rows to score, found none")
     figures: Report = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {

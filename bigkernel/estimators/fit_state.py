@@ -21,7 +21,7 @@ from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Moments, Targets, add, uncentred, unshifted
+from bigkernel.statistics.moments import Moments, Targets, add, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
 
@@ -116,7 +116,7 @@ class Columns(Protocol):
 
     @property
     def width(self) -> int:
-        """p."""
+        """P."""
 
     @property
     def dtype(self) -> str:
@@ -139,7 +139,7 @@ class Columns(Protocol):
     def noise(self) -> Array | None:
         """Return what blocks of some points differ by from those in float64, (k, p); None where it is not known."""
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where they tell nothing."""
 
     def figures(self) -> dict[str, int]:
@@ -158,7 +158,7 @@ class RowBasis:
 
     @property
     def width(self) -> int:
-        """d."""
+        """D."""
         return len(self.shift)
 
     def features(self) -> IdentityMap:
@@ -173,7 +173,7 @@ class RowBasis:
         """None: they are rows as they are."""
         return None
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """None: moments tell all."""
         return None
 
@@ -293,7 +293,7 @@ class Problem:
         if shift is None or "E" in total:
             centre = None if shift is None else shift.astype(np.float64)
             return cls(inputs=inputs, basis=basis, statistics=total, centre=centre)
-        return cls(inputs=inputs, basis=basis, statistics=uncentred(total, shift))
+        return cls(inputs=inputs, basis=basis, statistics=uncentre(total, shift))
 
     @property
     def moments(self) -> Moments:
@@ -303,7 +303,7 @@ class Problem:
     @property
     def statistics_about_zero(self) -> Accumulator:
         """The statistics of the columns as they are."""
-        return self.statistics if self.centre is None else uncentred(self.statistics, self.centre)
+        return self.statistics if self.centre is None else uncentre(self.statistics, self.centre)
 
     def joined(self, more: Problem) -> Self:
         """With the rows of `more`, which has the same columns; without a graph where `more` has none."""
@@ -311,7 +311,7 @@ class Problem:
         before = {name: sums for name, sums in self.statistics.items() if name in total or name not in GRAPH_SUMS}
         # the same point, unless an older file or another processor has made this one
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
-        total = add(before, uncentred(total, further) if further.any() else total)
+        total = add(before, uncentre(total, further) if further.any() else total)
         return replace(self, statistics=total, r_factor=None, neighbors=more.neighbors)
 
     def of_targets(self) -> Self:
@@ -319,7 +319,7 @@ class Problem:
         shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
         if shift is None or inputs is self.inputs:
             return self
-        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift), r_factor=None)
+        return replace(self, inputs=inputs, statistics=unshift_targets(self.statistics, shift), r_factor=None)
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""
@@ -463,7 +463,7 @@ class Fitted(Generic[V]):
         return cast(V, value)
 
     def __set__(self, estimator: object, value: V) -> None:
-        raise AttributeError(f"{self.name} of {type(estimator).__name__} is read from its fit and cannot be set")
+        raise AttributeError(f"{self.name} of {type(estimator).__name__} is a fitted attribute and cannot be set")
 
 
 def found_at(state: object, path: str) -> object | None:

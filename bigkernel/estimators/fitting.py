@@ -42,11 +42,11 @@ from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowCho
 from bigkernel.estimators.precision import (
     Alpha,
     Coefficients,
-    factor_rows,
     next_precision,
     of_columns,
     perturbed_errors,
     probed_sweep,
+    refit_by_qr,
     rounding_note,
     whitened,
     with_probe,
@@ -54,7 +54,7 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import ENOUGH, Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
@@ -80,7 +80,7 @@ class Method(Generic[R, S]):
     rotates : its columns are used together, up to a rotation
     whitens : its columns are whitened to solve, and not for the probe of rounding alone
     probed : vectors that probe the rounding of the sums ride in the sweep
-    factors_rows : a QR factorisation of the rows serves where moments lose too much
+    uses_qr : a QR factorisation of the rows serves where moments lose too much
     """
 
     name: str
@@ -101,7 +101,7 @@ class Method(Generic[R, S]):
         return True
 
     @property
-    def factors_rows(self) -> bool:
+    def uses_qr(self) -> bool:
         return False
 
     def check_settings(self, columns: BasisChoice) -> None:
@@ -143,8 +143,8 @@ class Method(Generic[R, S]):
         """Return the solution from sums and what `reduce` made of them."""
         raise TypeError(self.name)
 
-    def hides(self, solution: S) -> bool:
-        """Return whether rounding hides directions from this solution that float64 might show."""
+    def leaves_unresolved(self, solution: S) -> bool:
+        """Return whether rounding leaves directions of this solution unresolved that float64 might resolve."""
         del solution
         return False
 
@@ -169,9 +169,11 @@ class Method(Generic[R, S]):
 
     # -- what a search and a calibration ask ---------------------------------------------------------------------------
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         """Return what may differ between candidates that share all moments."""
-        raise ConfigError(f"{self.name}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV")
+        raise ConfigError(
+            f"{self.name}: its penalty is not supported by SweepSearchCV; use scikit-learn's GridSearchCV"
+        )
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
@@ -208,7 +210,8 @@ class Method(Generic[R, S]):
         width = self.landmark_count(before.basis)
         if columns.fourier:
             raise ConfigError(
-                f"with_landmarks: landmarks={columns.landmarks!r} are random features; fit with a smaller n_landmarks"
+                f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "
+                "smaller n_landmarks"
             )
         if not 1 <= count <= width:
             raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
@@ -257,28 +260,34 @@ class Trial(ABC):
     basis : of the columns
     choose : the dtype of blocks may be chosen
     errors : estimated, the largest of its solutions; None: not known
-    hidden : rounding hides directions that float64 might show
+    unresolved : rounding leaves directions unresolved that float64 might resolve
     notes : why the rows were swept again, one a time
     """
 
     basis: Columns
     choose: bool
     errors: Errors | None = None
-    hidden: bool = False
+    unresolved: bool = False
     notes: list[str] = field(default_factory=list)
 
     def refine(self) -> bool:
         """Take the next precision where predictions would be off; False where they are not, or there is none."""
         errors = self.errors
-        finer = None if errors is None else next_precision(self.basis, errors, choose=self.choose, hidden=self.hidden)
+        finer = (
+            None
+            if errors is None
+            else next_precision(self.basis, errors, choose=self.choose, unresolved=self.unresolved)
+        )
         if errors is None or finer is None:
             return False
         off = (
-            f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
+            f"estimated {self.basis.dtype} error {errors.total:.1g} exceeds {ENOUGH:.1g}"
+            if errors.total > ENOUGH
+            else "some directions are lost in rounding error"
         )
-        what = ("blocks" if finer.dtype == "float64" else "sums") + " in float64"
+        what = ("computing" if finer.dtype == "float64" else "accumulating") + " in float64"
         self.basis = finer
-        self.notes.append(f"{off}: swept again with {what}")
+        self.notes.append(f"{off}: {what}")
         return True
 
     @abstractmethod
@@ -343,23 +352,23 @@ class FitTrial(Trial, Generic[R, S]):
         self.solved = solve(method, problem, whitening, diagnostics)
         self.basis, self.problem = basis, problem
         self.errors = diagnostics.errors if method.probed else None
-        self.hidden = method.hides(self.solved.solution)
+        self.unresolved = method.leaves_unresolved(self.solved.solution)
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
         """See `Trial`; with a warning."""
-        off, _, what = self.notes.pop().partition(": swept again with ")
-        note = f"{off} in {self.solved.problem.basis.dtype}, and {what} do not fit: {error}"
+        off, _, what = self.notes.pop().partition(": ")
+        note = f"{off}, and {what} does not fit in memory: {error}"
         self.solved.diagnostics.notes.append(note)
 
-    def factor_rows(self) -> None:
+    def refit_by_qr(self) -> None:
         """Solve from the R factor of the rows, where moments lose too much and it fits."""
         method, solved = self.method, self.solved
-        if not method.factors_rows:
+        if not method.uses_qr:
             return
         columns = solved.problem.basis.width + self.data.labels.width
         if not worth_factoring(solved.diagnostics.errors, columns):
             return
-        found = factor_rows(method.name, solved.problem, self.data, solved.diagnostics, self.notes)
+        found = refit_by_qr(method.name, solved.problem, self.data, solved.diagnostics, self.notes)
         if found is not None:
             problem, self.report = found
             diagnostics = SolveDiagnostics()
@@ -379,7 +388,7 @@ def fit_moments(
     trial = FitTrial(method=method, data=data, basis=basis, choose=choose, problem=problem)
     for _ in sweep_until_precise([trial], lambda trials: trials[0].attempt()):
         pass
-    trial.factor_rows()
+    trial.refit_by_qr()
     report: Report = {**trial.report, "swept_again": trial.notes} if trial.report else {}
     return method.finish(trial.solved, data, report, skipped(report))
 
@@ -450,7 +459,7 @@ def report_solve(
     # "gcv" asks for what serves with the moments as they are
     if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
-        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; take {advice}a larger alpha")
+        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; use {advice}a larger alpha")
     diagnostics.warn()
     return {**diagnostics.report(), **basis.figures()}
 

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
-from bigkernel.solvers.anchor_graph import anchored, laplacian
+from bigkernel.solvers.anchor_graph import add_anchors, laplacian
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
@@ -32,10 +32,10 @@ class Graph:
         """Return how many of so many landmarks a row meets others in; None: there is no graph."""
         return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
 
-    def anchored(self, statistic: MomentStatistic) -> MomentStatistic:
+    def add_anchors(self, statistic: MomentStatistic) -> MomentStatistic:
         """Return the statistic with the anchors of all its rows, where there is a graph."""
         neighbors = self.neighbors_among(statistic.features.width)
-        return statistic if neighbors is None else anchored(statistic, neighbors)
+        return statistic if neighbors is None else add_anchors(statistic, neighbors)
 
     def noted(self, problem: Problem) -> Problem:
         """Return the problem with the anchors of a row, which its sums do not tell; without sums of another's graph."""
@@ -49,8 +49,8 @@ class Graph:
         summed, wanted = fit.neighbors, self.neighbors_among(fit.basis.width)
         if None not in (summed, wanted) and summed != wanted:
             raise ConfigError(
-                f"n_neighbors={self.n_neighbors}: the rows that are summed meet in {summed} landmarks each, and one "
-                f"graph has one number; set n_neighbors={summed}, or fit again"
+                f"n_neighbors={self.n_neighbors}: expected {summed}, as in the fitted statistics; set "
+                f"n_neighbors={summed}, or fit again"
             )
 
     def laplacian(self, problem: Problem, whitening: Whitening) -> Array | None:
@@ -59,7 +59,7 @@ class Graph:
             return None
         total = problem.statistics
         if "anchors" not in total:
-            raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
+            raise ConfigError(f"manifold={self.manifold}: fitted without a graph (manifold=0); fit again")
         # about one point both, which a Laplacian does not see
         return whitening.rotate(laplacian(np.sum(total["G"], axis=0), total["anchors"], total["degrees"]))
 
@@ -71,6 +71,6 @@ def refuse_graph(landmarks: object, manifold: float, *, fourier: bool) -> None:
     """Raise `ConfigError` for a graph among random features."""
     if fourier and manifold > 0:
         raise ConfigError(
-            f"landmarks={landmarks!r}: random features have no landmarks for the graph to meet in; expected "
-            "manifold=0, or another choice of landmarks"
+            f"landmarks={landmarks!r}: random features have no landmarks for an anchor graph; set manifold=0, or use "
+            "another choice of landmarks"
         )

@@ -262,8 +262,8 @@ class ConvolutionalNystroem(RowTransformer):
         height, width, channels = (*shape, 1)[:3]
         if height * width * channels != d:
             raise DataError(
-                f"image_shape {height}×{width} of {channels} channels is {height * width * channels} numbers, but rows "
-                f"have {d}"
+                f"image_shape: {height}×{width} pixels of {channels} channels are {height * width * channels} "
+                f"values, but rows have {d}"
             )
         return height, width, channels
 
@@ -275,8 +275,8 @@ class ConvolutionalNystroem(RowTransformer):
             length, whole, found = len(values), name != "sigma", f"found {getattr(self, name)!r}"
             if values.ndim != 1 or not 1 <= length <= _MOST_LAYERS or length not in (1, min(count, _MOST_LAYERS)):
                 raise ConfigError(
-                    f"{name}: expected one value, or one for each of at most {_MOST_LAYERS} layers and as many as of "
-                    f"the others, {found}"
+                    f"{name}: expected one value, or one for each of at most {_MOST_LAYERS} layers (the same number "
+                    f"for all parameters), {found}"
                 )
             is_number = values.dtype.kind in "iuf" and (values > 0).all()
             if not is_number or (whole and (values != np.rint(values)).any()):

@@ -86,7 +86,7 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
         raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
     if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
-        raise DataError(f"{rows.name}: {what}; at least one is needed")
+        raise DataError(f"{rows.name}: found {what}; expected at least one")
     return rows
 
 
@@ -133,11 +133,11 @@ def domain_column(domain: ColumnLike) -> ColumnLike:
 def _integers(column: Array, start: int) -> Array:
     """Return domains from row `start` as integers."""
     if column.ndim != 1:
-        raise DataError(f"sample_domain: expected one domain a row, found shape {column.shape}")
+        raise DataError(f"sample_domain: expected one domain per row, found shape {column.shape}")
     if column.dtype.kind in "iub":
         return column
     if column.dtype.kind != "f":
-        raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; number the domains")
+        raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; encode the domains as integers")
     wrong = ~np.isfinite(column) | (column != np.trunc(column))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -179,7 +179,7 @@ def read_training(
             and classes is not None
             and not np.array_equal(listed := np.unique(np.asarray(classes)), labels)
         ):
-            raise DataError(f"classes: {listed.tolist()} differ from those of the first call, {labels.tolist()}")
+            raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)
         inputs = known or Inputs.of(estimator, classes=labels)
@@ -257,7 +257,7 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
 
 def _require_classes(estimator: BaseEstimator, labels: Array) -> Array:
     if labels.dtype.kind == "f" and np.isinf(labels).any():
-        raise DataError("y: a label is infinite; expected a class, or NaN where there is none")
+        raise DataError("y: found an infinite label; expected a class, or NaN for an unlabelled row")
     if len(labels) < 2:
         raise DataError(
             f"y: {type(estimator).__name__} needs labelled rows of at least 2 classes; the data contains "
@@ -275,13 +275,13 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
     rows = as_rows(rows, y) if given is None else rows
     shape = rows.columns["y"].shape if given is None else given.shape
     if len(shape) != 1:
-        raise DataError(f"y: expected one label a row, found shape {shape}")
+        raise DataError(f"y: expected one label per row, found shape {shape}")
     if y is None and any(isinstance(label, str) for label in rows.classes):
         # the column holds positions in the corpus's list of names: where is each name among our classes?
         names = np.asarray(rows.classes)
         unknown = [str(name) for name in names if name not in labels]
         if unknown:
-            raise DataError(f"{rows.name}: the label {unknown[0]!r} is none of the classes {labels.tolist()}")
+            raise DataError(f"{rows.name}: expected labels among the classes {labels.tolist()}, found {unknown[0]!r}")
         return rows, Targets(len(labels), np.arange(len(names)), position=np.searchsorted(labels, names))
     if given is None:
         return rows, Targets(len(labels), labels)
@@ -293,7 +293,7 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
         strange &= codes != -1
     if strange.any():
         row = int(np.argmax(strange))
-        raise DataError(f"y: row {row} has the label {given[row]}, which is none of the classes {labels.tolist()}")
+        raise DataError(f"y: row {row} has the label {given[row]}, which is not one of the classes {labels.tolist()}")
     return as_rows(rows, codes), Targets(len(labels), np.arange(len(labels)))
 
 
@@ -392,7 +392,7 @@ def _plain_labels(y: Array) -> Array:
         return np.where(missing, -1, y).astype(np.float64)
     if not (missing | text).all():
         row = int(np.argmin(missing | text))
-        raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
+        raise DataError(f"y: row {row} has the label {y[row]!r}; expected only text or only numbers")
     return np.where(missing, "-1", y).astype(str)
 
 
@@ -403,8 +403,8 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
         return rows, domains, domains
     if fallback == "refuse":
         raise DataError(
-            f"{rows.name}: {type(estimator).__name__} needs the domain of every row; pass sample_domain (n,), integers"
-            ", or rows with a column 'domain'"
+            f"{rows.name}: {type(estimator).__name__} needs the domain of every row; pass sample_domain (integers, "
+            "one per row), or rows with a column 'domain'"
         )
     if fallback == "labels":
         return rows, np.arange(2), None
@@ -414,7 +414,7 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
 def require_weight(problem: Problem, rows: str) -> None:
     """Raise `DataError` where the rows of this name weigh nothing."""
     if not problem.statistics["n"].sum() > 0:
-        raise DataError(f"{rows}: the weights of all rows are zero")
+        raise DataError(f"{rows}: expected a row with a positive weight, found none")
 
 
 def distinct(rows: Rows, name: str) -> Array:
@@ -432,7 +432,7 @@ def distinct(rows: Rows, name: str) -> Array:
         found = np.union1d(found, _integers(part, start) if name == "domain" else part)
         if len(found) > MOST_CELLS:
             what = "classes" if name == "y" else "domains"
-            raise DataError(f"{name}: more than {MOST_CELLS:,} different values, too many for {what}")
+            raise DataError(f"{name}: expected at most {MOST_CELLS:,} different values for {what}, found more")
     return found.astype(np.int64) if name == "domain" else found
 
 
@@ -493,7 +493,7 @@ class ExactRows:
         with np.errstate(over="ignore", invalid="ignore"):
             K = kernel(self.X)
         if not np.isfinite(K).all():
-            raise DataError(f"{kernel.name} kernel: its values leave the range of float64; scale the rows")
+            raise DataError(f"{kernel.name} kernel: its values exceed the range of float64; scale the rows")
         return kernel, K
 
     def labels(self, targets: Targets) -> tuple[Array, Array]:
@@ -508,13 +508,13 @@ class ExactRows:
         y = self.chunk.y[self.keep]
         labelled = targets.labelled(self.chunk.y, 0)[self.keep]
         if not labelled.any():
-            raise DataError("y: no labelled row")
+            raise DataError("y: expected a labelled row, found none")
         Y = np.empty((int(labelled.sum()), targets.width))
         targets.encode(y[labelled], Y)
         with np.errstate(over="ignore"):
             require_squares("y", (Y**2).sum(axis=0), Y)
         if self.weight is not None and not self.weight[labelled].any():
-            raise DataError("y: no labelled row with a weight above zero")
+            raise DataError("y: expected a labelled row with a positive weight, found none")
         return Y, labelled
 
 
@@ -596,7 +596,7 @@ def _given(wanted: Mapping[object, object], names: Array) -> Array:
     for label, factor in wanted.items():
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
             raise ConfigError(
-                f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
+                f"class_weight: expected finite non-negative numbers, found {factor!r} for class {label!r}"
             )
         factors[label] = float(factor)
     known = [name.item() for name in names]
@@ -604,6 +604,7 @@ def _given(wanted: Mapping[object, object], names: Array) -> Array:
     missing = [label for label in known if label not in wanted]
     if strange and missing:
         raise DataError(
-            f"class_weight: {strange[0]!r} is none of the classes {known}, and {missing[0]!r} has no weight"
+            f"class_weight: expected a weight for each of the classes {known}; {strange[0]!r} is not one of them, "
+            f"and {missing[0]!r} has no weight"
         )
     return np.array([factors.get(label, 1.0) for label in known])

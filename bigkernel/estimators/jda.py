@@ -29,7 +29,7 @@ from bigkernel.estimators.self_training import (
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.adaptation import components, expanded, labeller
+from bigkernel.solvers.adaptation import components, expand_decision, fit_labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import require_alpha
@@ -51,10 +51,12 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
 
     def solve(self, problem: Problem, reduced: ReducedSides, diagnostics: SolveDiagnostics) -> AlignedComponents:
         whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
-        labels = labels and labels.reduced(whitening)
+        labels = labels and labels.reduce(whitening)
         values, W = components(aligned, labels, self.n_components, number(self.alpha), diagnostics=diagnostics)
         if not len(values):
-            raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
+            raise DataError(
+                "JDA: found no component, as the rows do not differ under the kernel; expected rows that vary"
+            )
         return AlignedComponents(
             coef=whitening.expand(W),
             intercept=-aligned.mean @ W,
@@ -68,7 +70,7 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
         """See `AdaptingMethod`: hard labels, of ridge on the components."""
         reduced, W = solved.reduced, solved.solution.whitened
         assert W is not None
-        return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
+        return expand_decision(fit_labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
 
 
 class JDA(LandmarkEstimator, RowTransformer):

@@ -50,7 +50,7 @@ from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.whitening import Whitening, reduced, whiten
+from bigkernel.solvers.whitening import Whitening, reduce_moments, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
@@ -93,7 +93,7 @@ class LandmarkBasis:
 
     @property
     def width(self) -> int:
-        """m."""
+        """M."""
         return len(self.landmarks)
 
     @property
@@ -139,7 +139,7 @@ class LandmarkBasis:
         """That of K_mm, (m,)."""
         return np.asarray(self.kernel.diag(self.landmarks))
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
         points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
@@ -160,7 +160,7 @@ class LandmarkBasis:
         whitening = self.whitening(warn=False)
         if self.kernel.of_distance:
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
-            known, total = float(np.trace(reduced(moments, whitening).G)), float(moments.n)
+            known, total = float(np.trace(reduce_moments(moments, whitening).G)), float(moments.n)
         elif self.sample is not None:
             known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
             total = float(self.kernel.diag(self.sample).sum())
@@ -225,7 +225,7 @@ class FourierBasis:
         """Not known: features are of order one, and white."""
         return None
 
-    def glance(self) -> tuple[Array, Array] | None:
+    def sample_block(self) -> tuple[Array, Array] | None:
         """Not needed: their moments are as white as they are."""
         return None
 
@@ -323,8 +323,8 @@ class BasisChoice:
         dtype = self._block_dtype(rows, kernel, landmarks)
         if like is None and not _within(kernel, landmarks, dtype):
             raise DataError(
-                f"{kernel.name} kernel: squares of its values at the landmarks leave the range of {dtype}; "
-                "scale the rows, or take dtype='float64'"
+                f"{kernel.name} kernel: squares of its values at the landmarks exceed the range of {dtype}; scale "
+                "the rows, or use dtype='float64'"
             )
         return LandmarkBasis(kernel, landmarks, dtype, sample)
 
@@ -334,7 +334,7 @@ class BasisChoice:
         if not isinstance(self.landmarks, str):
             landmarks = draws.as_landmarks(self.landmarks, d)
             if count not in (None, len(landmarks)):
-                raise DataError(f"n_landmarks={count}, but {len(landmarks)} landmarks were given")
+                raise DataError(f"n_landmarks={count}: expected the number of landmarks passed, {len(landmarks)}")
             return landmarks
         if self.every_row and self.count is None:
             require_exact(self.every_row, len(rows))
@@ -386,7 +386,7 @@ def choose(
     draws.require_count(len(rows), possible)
     ids, note = None, None
     if method == "uniform":
-        ids = draws.uniform(len(rows), possible, rng, sound=rows.sound if rows.bad_rows == "skip" else None)
+        ids = draws.uniform(len(rows), possible, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
         landmarks = rows.take(ids)
     elif method in ("balanced", "balanced-k-means"):
         landmarks, ids, note = _by_domain(rows, method, possible, rng)
@@ -397,8 +397,8 @@ def choose(
     else:
         raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
     if (taken := len(landmarks)) < count:
-        why = note or "the rows are all that can be drawn"
-        note = f"{why}; {taken:,} landmarks are taken, {count:,} were asked for"
+        why = note or "no more rows can be sampled"
+        note = f"{why}: using {taken:,} of {count:,} requested landmarks"
     return landmarks, ids, note
 
 
@@ -407,7 +407,7 @@ def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) 
     domains = _domains(rows, count)
     if method == "balanced":
         skip = rows.bad_rows == "skip"
-        drawn = [one.ids(draws.uniform(len(one), k, rng, sound=one.sound if skip else None)) for one, k in domains]
+        drawn = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
         ids = np.sort(np.concatenate(drawn))
         return rows.take(ids), ids, None
     state, found = rng.get_state(), []
@@ -430,7 +430,7 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
     if rows.bad_rows == "skip":
         places = places[rows.sound(places)]
         if len(places) < least:
-            places = draws.uniform(len(rows), least, rng, sound=rows.sound)
+            places = draws.uniform(len(rows), least, rng, usable=rows.sound)
     return places
 
 
@@ -469,17 +469,15 @@ class DomainRows:
 def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
     """Return the rows of each domain and how many landmarks it gives: as equal as may be, the last ones one more."""
     if "domain" not in rows.columns:
-        raise DataError(
-            f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass sample_domain"
-        )
+        raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', found none; pass sample_domain")
     bounds, counts = rows.bounds(settings()), dict[int, Ids]()
     for step, (start, stop) in enumerate(pairwise(bounds)):
         for number, size in zip(*np.unique(rows.columns["domain"].read(start, stop), return_counts=True), strict=True):
             counts.setdefault(number, np.zeros(len(bounds) - 1, np.int64))[step] = size
         if len(counts) > count:
             raise DataError(
-                f"n_landmarks={count}: expected one for each domain at least, and there are {len(counts)} in rows 0 to "
-                f"{stop - 1} alone"
+                f"n_landmarks={count}: expected at least one for each domain, found {len(counts)} domains in rows 0 "
+                f"to {stop - 1}"
             )
     domains = [DomainRows(rows, number, bounds, counts[number]) for number in sorted(counts)]
     sizes, shares, left = np.array([len(one) for one in domains]), np.zeros(len(domains), np.int64), count
@@ -497,8 +495,8 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
     """Choose rows by values of the kernel: landmarks, their ids, and what is to be said."""
     if not kernel.positive:
         raise ConfigError(
-            f"landmarks='rpcholesky': the {kernel.name} kernel is not positive definite, and its values at rows are no "
-            "variances; expected 'uniform' or 'k-means' for it"
+            f"landmarks='rpcholesky': expected a positive definite kernel, found the {kernel.name} kernel; use "
+            "'uniform' or 'k-means'"
         )
     d, most = rows.shape[1], max(2 * count, FACTOR_BYTES // (8 * count))
     size = min(sample_size(len(rows), d, count, least=0), most)
@@ -506,13 +504,13 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
     needed, free = dtype.itemsize * size * count + 16 * size * d + STRIPS_BYTES, free_bytes()
     if needed > free:
         raise PlanTooLargeError(
-            f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB in "
-            f"this process, and {free / 1e9:,.1f} GB are free; take fewer, or 'uniform'"
+            f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB "
+            f"in this process, and {free / 1e9:,.1f} GB are free; use fewer landmarks, or 'uniform'"
         )
     ids = sampled(rows, size, rng, least=count)
     X, count = rows.take(ids), min(count, len(ids))
     places = np.sort(draws.rp_cholesky(kernel.resolve(X), X, count, rng, dtype=dtype))
-    short = f"rpcholesky: these explain the {len(ids):,} rows of the sample up to rounding"
+    short = f"landmarks='rpcholesky': these explain the sample of {len(ids):,} rows up to rounding error"
     return X[places], ids[places], short if len(places) < count else None
 
 
@@ -526,7 +524,9 @@ def _centres(drawn: Rows | DomainRows, count: int, rng: np.random.RandomState) -
     count = min(count, len(ids))
     centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
     kept = np.flatnonzero(nearest)  # of two centres at one place, one is nearest to no row
-    return centres[kept], f"k-means: the rows have {len(kept)} different centres only" if len(kept) < count else None
+    return centres[kept], f"landmarks='k-means': the sample has {len(kept)} distinct centres" if len(
+        kept
+    ) < count else None
 
 
 def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
@@ -579,7 +579,7 @@ def check_landmarks(
         names = ", ".join(map(repr, CHOICES + FOURIER))
         raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {landmarks!r}")
     if count is None and landmarks not in uncounted:
-        raise ConfigError(f"landmarks={landmarks!r}: expected n_landmarks to say how many, found None")
+        raise ConfigError(f"n_landmarks: expected a number with landmarks={landmarks!r}, found None")
 
 
 def is_precomputed(kernel: object) -> bool:

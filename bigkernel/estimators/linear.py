@@ -29,7 +29,7 @@ from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
 from bigkernel.estimators.precision import r_factor_of
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
@@ -55,7 +55,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return False
 
     @property
-    def factors_rows(self) -> bool:
+    def uses_qr(self) -> bool:
         """True: see `Method`."""
         return True
 
@@ -101,8 +101,8 @@ class LinearMethod(Method[Whitening, LinearSolution]):
             level=level,
         )
 
-    def penalty(self) -> Penalty:
-        return Penalty(penalty_of(self.alpha), self.fit_intercept)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None

@@ -29,9 +29,9 @@ from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.logistic import Bound, Point, descend
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
-from bigkernel.solvers.whitening import Reduced, Whitening, centred
+from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
@@ -108,7 +108,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         """False: the moments are a bound, and gradients are summed in float64."""
         return False
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         """Refused.
 
         Raises
@@ -116,9 +116,9 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         ConfigError
         """
         raise ConfigError(
-            f"{self.name}: every step of it is a sweep for one model, so that a search would sweep for each "
-            "candidate on each fold; use scikit-learn's GridSearchCV, or find the kernel with KernelRidgeClassifier "
-            "(scoring='neg_log_loss') first, and then alpha"
+            f"{self.name}: not supported by SweepSearchCV, as every step is a sweep for one model; use "
+            "scikit-learn's GridSearchCV, or search the kernel with KernelRidgeClassifier (scoring='neg_log_loss') "
+            "and then alpha"
         )
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
@@ -126,7 +126,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         diagnostics.warn()
         problem, report = sum_up(self, data, basis)
         problem.require_labels()
-        *_, small = centred(problem.moments, whitening, fit_intercept=True)
+        *_, small = reduce_and_centre(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
         # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
@@ -163,15 +163,18 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         for point in descend(system.start(), bound, system.evaluate):
             end = point
             shares.append(end.excess / max(abs(end.objective), 1e-300))
-            said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
-            emit(Note(f"{said} above its least value; {self.tol:g} is enough"))
+            said = (
+                f"step {len(shares) - 1} of at most {self.max_iter}: relative excess of the objective about "
+                f"{shares[-1]:.1g}"
+            )
+            emit(Note(f"{said} (tol={self.tol:g})"))
             # a large penalty leaves little of the objective to gain, and all of what tells classes apart
             if (shares[-1] <= self.tol and len(shares) > 1) or len(shares) > self.max_iter:
                 break
         if shares[-1] > self.tol:
             warnings.warn(
-                f"after {len(shares) - 1} steps the objective is about {shares[-1]:.1g} of it above its least value, "
-                f"and tol={self.tol:g} was asked: take a larger max_iter, or a larger alpha",
+                f"stopped after {len(shares) - 1} steps with a relative excess of the objective of about "
+                f"{shares[-1]:.1g}, above tol={self.tol:g}: increase max_iter, or use a larger alpha",
                 AccuracyWarning,
                 stacklevel=5,
             )
@@ -270,4 +273,4 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     _columns = every_row_choice
 
     def _require_moments(self, advice: str) -> NoReturn:
-        raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")
+        raise ConfigError(f"{type(self).__name__}: keeps no statistics that can be updated; fit again")

@@ -118,7 +118,9 @@ class Nystroem(RowTransformer):
             random_state=self.random_state,
         )
         if columns.fourier:
-            raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
+            raise ConfigError(
+                f"landmarks={self.landmarks!r}: expected a choice of landmarks; use RandomFourier for random features"
+            )
         rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain))
         with job("Nystroem.fit"):
             basis = columns.choose(rows)

@@ -30,7 +30,14 @@ from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostic
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import qr
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, RoundingProbe, selected, windows_to_skip
+from bigkernel.statistics.moments import (
+    GRAM_ROWS,
+    Moments,
+    MomentStatistic,
+    RoundingProbe,
+    probe_interval,
+    select_columns,
+)
 from bigkernel.statistics.qr import MOST_COLUMNS, QRStatistic
 from bigkernel.streaming.plan import Accumulator
 
@@ -40,7 +47,7 @@ Alpha = float | str | Array  # a number, one for each target, or "gcv"
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # every process perturbs sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
-ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
+ADVICE = "similar landmarks and weak components; use fewer of either, a narrower kernel or a larger alpha"
 _STEP = 2.0**-30  # relative, by which points are moved to see how their rounding moves values
 _POINTS = 64
 
@@ -54,7 +61,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     for place, whitening in enumerate(whitenings):
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
     flops = statistic.footprint(1).flops_per_row
-    every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
+    every = probe_interval(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, probe=RoundingProbe(vectors, every))
 
 
@@ -68,7 +75,7 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
     swept, probe = sweep(rows, statistic, what=what), statistic.probe
     if probe is None or probe.every == 1 or swept.total["probed_rows"].any() or not swept.total["rows"].any():
         return swept
-    emit(Note("no row was among those that the probe of the sums was to see: the rows are swept again"))
+    emit(Note("the sampled windows held no row of the rounding probe: repeating the sweep with all windows"))
     return sweep(rows, replace(statistic, probe=replace(probe, every=1)), what=what)
 
 
@@ -136,8 +143,8 @@ def perturbed_errors(
     """
     if whitening is None or not is_probed(problem):
         return None
-    glance = basis.glance()
-    points = None if glance is None else glance[0][:, : len(moments.s)]
+    sampled = basis.sample_block()
+    points = None if sampled is None else sampled[0][:, : len(moments.s)]
 
     def changed(total: Accumulator) -> Array:
         try:
@@ -160,7 +167,6 @@ def whitened(
 
     `whiten`: of a method.
     """
-
     diagnostics, noted = SolveDiagnostics(), SolveDiagnostics()
     found = whiten(basis, diagnostics)
     if choose and basis.dtype == "float32" and found.rank < basis.width:
@@ -171,18 +177,18 @@ def whitened(
     return basis, found, diagnostics
 
 
-def next_precision(basis: Columns, errors: Errors, *, choose: bool, hidden: bool = False) -> Columns | None:
+def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
     Parameters
     ----------
     choose : the dtype of blocks may be chosen
-    hidden : rounding hides directions that float64 might show
+    unresolved : rounding leaves directions unresolved that float64 might resolve
     """
-    hidden = hidden and choose
-    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
+    unresolved = unresolved and choose
+    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not unresolved):
         return None
-    if hidden or (choose and not errors.blocks <= ENOUGH):
+    if unresolved or (choose and not errors.blocks <= ENOUGH):
         return _float64(basis)
     if basis.sums is None and not errors.sums <= ENOUGH:
         return replace(of_kernel(basis), sums="float64")
@@ -199,9 +205,9 @@ def rounding_note(problem: Problem | ExactProblem, solution: Solution, diagnosti
     values = "moments" if isinstance(problem, Problem) else "kernel values"
     condition = diagnostics.figures.get("core_condition")
     return (
-        f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{diagnostics.rounding:.2g}, beyond alpha = {np.min(solution.alpha):.3g}"
-        + ("" if condition is None else f"; the core has the condition {condition:.1e}")
+        f"{basis.kernel.name} kernel: the rounding error of the {values} in {basis.dtype} is up to "
+        f"{diagnostics.rounding:.2g}, more than alpha = {np.min(solution.alpha):.3g}"
+        + ("" if condition is None else f"; condition number of the kernel matrix of the landmarks {condition:.1e}")
     )
 
 
@@ -212,9 +218,9 @@ def of_columns(problem: P, columns: Array) -> P:
     return replace(
         problem,
         basis=replace(basis, landmarks=basis.landmarks[columns]),
-        statistics=selected(problem.statistics, columns),
+        statistics=select_columns(problem.statistics, columns),
         centre=None if centre is None else centre[columns],
-        r_factor=None if R is None else qr.selected(R, columns, basis.width),
+        r_factor=None if R is None else qr.select_columns(R, columns, basis.width),
     )
 
 
@@ -228,7 +234,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
     return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
 
 
-def factor_rows(
+def refit_by_qr(
     name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
     """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
@@ -243,25 +249,29 @@ def factor_rows(
     features = basis.centred()
     assert before.errors is not None
     off, doubt = before.errors.total, before.errors.doubt
-    note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
+    note = (
+        f"estimated error {off:.1g} exceeds {ENOUGH:.1g}"
+        if not off <= ENOUGH
+        else (f"estimated error may reach {doubt:.1g}")
+    )
     try:
-        emit(Note(f"{name}: {note}: the rows are swept again, for a QR factorisation"))
+        emit(Note(f"{name}: {note}: computing a QR factorisation of the rows"))
         swept = sweep(data.rows, QRStatistic(features, data.labels), what="qr")
     except PlanTooLargeError as error:
-        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
+        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit in memory: {error}")
         return None
-    notes.append(f"{note}: swept again for a QR factorisation of the rows")
+    notes.append(f"{note}: used a QR factorisation of the rows")
     zero = np.zeros(features.width)
     centre = basis.shift if isinstance(basis, RowBasis) else problem.centre
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
-    return replace(problem, r_factor=qr.shifted(swept.total["R"], further)), swept.report()
+    return replace(problem, r_factor=qr.shift_columns(swept.total["R"], further)), swept.report()
 
 
 def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
     """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
     shift, R = problem.inputs.shift, problem.r_factor
     assert R is not None
-    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shifted(R, None, shift))
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shift_columns(R, None, shift))
 
 
 def solve_r_factor(

@@ -105,7 +105,7 @@ class RandomFourier(RowTransformer):
         spectrum_of(self.kernel_, self.fourier_seed_, rows.shape[1], orthogonal=self.orthogonal)  # refuses early
         self.fourier_origin_ = sample.mean(axis=0)
         if not np.isfinite(self.fourier_origin_).all():
-            raise DataError(f"{rows.name}: the sums of its values leave the range of float64; scale the rows")
+            raise DataError(f"{rows.name}: sums of its values exceed the range of float64; scale the rows")
         return self
 
     def _row_map(self) -> FourierRows:

@@ -25,7 +25,7 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, 
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, free_bytes, penalty_of, solving
-from bigkernel.estimators.conjugate_gradients import fit_by_cg as solve_by_cg
+from bigkernel.estimators.conjugate_gradients import fit_by_cg
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     Columns,
@@ -57,12 +57,12 @@ from bigkernel.solvers.conjugate_gradients import (
 )
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshift_targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
 
@@ -83,15 +83,15 @@ def why_not_cg(method: RidgeMethod, columns: BasisChoice) -> str:
     """Say why conjugate gradients cannot fit this, or nothing."""
     alpha, kernel = method.alpha, columns.kernel
     if method.probability:
-        return "probability=True needs the m×m sums of folds; take solver='direct'"
+        return "probability=True needs the m×m sums of folds; use solver='direct'"
     if columns.exact:
-        return "the exact form is solved directly; set n_landmarks"
+        return "an exact fit is solved directly; set n_landmarks"
     if np.ndim(alpha):
-        return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
+        return "all targets share one penalty; pass one number for alpha, or use solver='direct'"
     if isinstance(alpha, str):
-        return "alpha='gcv' chooses from m×m sums; give a number, or search a grid by SweepSearchCV with cv=0.2"
+        return "alpha='gcv' needs m×m sums; pass a number, or search a grid with SweepSearchCV and cv=0.2"
     if not alpha > 0:
-        return f"expected a number above 0 for alpha, found {alpha!r}"
+        return f"alpha: expected a number above 0, found {alpha!r}"
     return "" if kernel.positive else f"the {kernel.name} kernel is not positive definite"
 
 
@@ -110,7 +110,7 @@ def choose_solver(
         return None, ""
     m, auto, refusal = columns.width_for(rows), solver == "auto", why_not_cg(method, columns)
     if auto and m < AUTO_LEAST:
-        return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
+        return None, f"direct below {AUTO_LEAST:,} landmarks, which keeps the sums for partial_fit and refit"
     if refusal:
         return None, refusal
     choice = choose_preconditioner(*rows.shape, m, models * data.labels.width, method.by_cg.tol, trained)
@@ -118,11 +118,11 @@ def choose_solver(
         return choice, ""
     float64 = columns.dtype == "float64" or (columns.dtype == "auto" and rows.dtype == np.float64)
     direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
-    costs = f"{choice.flops / 1e12:.3g} TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve"
+    costs = f"{choice.flops / 1e12:.3g} TFLOP for cg, {direct / 1e12:.3g} for direct"
     return choice if choice.flops < direct else None, costs
 
 
-def fit_by_cg(
+def fit_by_cg_with_fallback(
     method: RidgeMethod,
     columns: BasisChoice,
     data: Training,
@@ -140,9 +140,9 @@ def fit_by_cg(
     stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
     equations = CGProblem(rows, data.labels, of_kernel(basis), alphas, method.fit_intercept, stopping, choice.rows)
     with solving(method):
-        fit, missed = solve_by_cg(equations, data.inputs, start)
+        fit, missed = fit_by_cg(equations, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
-        emit(Note(f"{missed}: solved directly instead"))
+        emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
             return fit_moments(method, data, basis, choose=columns.dtype == "auto")
     if missed:
@@ -177,7 +177,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         return self.by_cg.solver != "cg"
 
     @property
-    def factors_rows(self) -> bool:
+    def uses_qr(self) -> bool:
         """False where f without each fold is solved for from moments alone."""
         return not self.probability
 
@@ -191,7 +191,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         # targets were summed about a point near their mean where the fit had an intercept
         moments = problem.moments
         if not flag:
-            moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
+            moments = Moments.of(unshift_targets(problem.statistics, shift), shift=problem.centre)
         alpha = penalty_of(self.alpha)
         if problem.r_factor is not None:
             coef, intercept, error, alpha = solve_r_factor(problem, whitening, alpha, diagnostics, fit_intercept=flag)
@@ -236,8 +236,8 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
             with_intercept=flag,
         )
 
-    def penalty(self) -> Penalty:
-        return Penalty(penalty_of(self.alpha), self.fit_intercept)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
@@ -249,7 +249,11 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         """Fit by the solver that costs less, where that is a choice."""
         assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
-        return super().fit(data, columns, basis) if choice is None else fit_by_cg(self, columns, data, basis, choice)
+        return (
+            super().fit(data, columns, basis)
+            if choice is None
+            else fit_by_cg_with_fallback(self, columns, data, basis, choice)
+        )
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """See `Method`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""

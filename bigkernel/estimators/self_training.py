@@ -92,7 +92,7 @@ class AdaptingMethod(Method[ReducedSides, A]):
         require_weight(problem, rows)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
-                raise DataError(f"weight: no row of the {side} has a weight above zero")
+                raise DataError(f"weight: expected a row of the {side} with a positive weight, found none")
         return problem
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
@@ -118,7 +118,10 @@ class AdaptingMethod(Method[ReducedSides, A]):
         ------
         ConfigError
         """
-        raise ConfigError(f"{self.name}: with_landmarks would need new rounds; fit with n_landmarks={count}")
+        raise ConfigError(
+            f"{self.name}: with_landmarks is not supported, as it needs new rounds of pseudo-labels; "
+            f"fit with n_landmarks={count}"
+        )
 
     def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
         """Return the fit after the rounds."""
@@ -197,14 +200,14 @@ class SelfTraining(Generic[A]):
         if found > FLAT and (last or number >= TRIAL_ROUNDS):
             share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
             return (
-                f"{name}: after {number} rounds the pseudo-labels tell too little (equivocation {found:.2f}, expected "
-                f"at most {FLAT}; the largest class has {100 * share:.0f} % of the target): the least equivocal round "
-                "is kept; take a larger sharpness, or a source that is more like the target"
+                f"{name}: the pseudo-labels collapsed after {number} rounds (conditional entropy {found:.2f}, "
+                f"expected at most {FLAT}; the largest class has {100 * share:.0f} % of the target): keeping the "
+                "round of least entropy; use a larger sharpness, or a source closer to the target"
             )
         if found > least + SLACK:
             return (
-                f"{name}: the equivocation of the pseudo-labels rises, from {least:.2f} to {found:.2f} in round "
-                f"{number}: the least equivocal round is kept; take a larger sharpness or fewer rounds"
+                f"{name}: the conditional entropy of the pseudo-labels rises from {least:.2f} to {found:.2f} in "
+                f"round {number}: keeping the round of least entropy; use a larger sharpness or fewer rounds"
             )
         return ""
 
@@ -317,13 +320,13 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
         named = ", ".join(map(str, domains[:5])) + (", …" if len(source) > 5 else "")
         where = "all rows are labelled" if cells.domains is None else f"every domain ({named}) has labelled rows"
         raise DataError(
-            f"y: {name} has nothing to adapt to, {where}; expected the rows of a target without labels: -1 in "
-            "their place, the other labels numbers, or the target's rows in a corpus of named classes"
+            f"y: {name} needs unlabelled rows of a target domain, but {where}; mark them by -1 among numeric labels, "
+            "or leave them unlabelled in a corpus of named classes"
         )
     if found < least:
-        raise DataError(f"y: {name} needs at least {least} rows of the target, to see how they vary; found {found}")
+        raise DataError(f"y: {name} expects at least {least} rows of the target, found {found}")
     if not source.any():
-        raise DataError(f"y: {name} needs labelled rows of a source domain; found none")
+        raise DataError(f"y: {name} expects labelled rows of a source domain, found none")
     inputs = replace(inputs, source_domains=domains[source], target_domains=domains[~source])
     return Training(rows, SourceTarget(cells, source), inputs)
 

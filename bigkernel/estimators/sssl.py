@@ -36,9 +36,9 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
+from bigkernel.solvers.eigenfunctions import graph_penalty, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, sssl_coordinates
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
@@ -75,16 +75,13 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         landmarks, manifold = columns.landmarks, self.graph.manifold
         refuse_graph(landmarks, manifold, fourier=columns.fourier)
         if manifold > 0 and (columns.exact or self.of_landmarks):
-            raise ConfigError("manifold: rows meet in landmarks; expected n_landmarks and eigenfunctions of all rows")
+            raise ConfigError("manifold: the graph needs landmarks; set n_landmarks and eigenfunctions='all'")
         if columns.fourier and self.of_landmarks:
-            raise ConfigError(
-                f"landmarks={landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
-                "eigenfunctions='all'"
-            )
+            raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         """See `Method`; with the anchors of a graph, where there is one."""
-        return self.graph.anchored(super().statistic(basis, targets))
+        return self.graph.add_anchors(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
         return self.graph.noted(problem)
@@ -96,7 +93,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
         """See `Method`; refused with a graph, which depends on all landmarks."""
         if self.graph.manifold > 0:
-            raise ConfigError(f"with_landmarks: manifold={self.graph.manifold}, a graph of all landmarks; fit again")
+            raise ConfigError(
+                f"with_landmarks: not supported with manifold={self.graph.manifold}, whose graph joins "
+                "all landmarks; fit again"
+            )
         return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
@@ -113,7 +113,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             _note_negative(core, basis.kernel, diagnostics)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, diagnostics=diagnostics)
         else:
-            count, P = self.n_components, None if graph is None else rough(graph, float(self.graph.manifold))
+            count, P = self.n_components, None if graph is None else graph_penalty(graph, float(self.graph.manifold))
             coef, values = sssl_all(
                 problem.moments, labelled, whitening, count, alpha, penalty=P, diagnostics=diagnostics
             )
@@ -145,10 +145,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             eigenvalues=values,
         )
 
-    def penalty(self) -> Penalty:
+    def solve_settings(self) -> SolveSettings:
         if self.graph.manifold > 0:
-            raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
-        return Penalty(self.alpha, n_components=self.n_components)
+            raise ConfigError("manifold: graphs are not supported by SweepSearchCV; use scikit-learn's GridSearchCV")
+        return SolveSettings(self.alpha, n_components=self.n_components)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None

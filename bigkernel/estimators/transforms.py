@@ -32,7 +32,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.eigenfunctions import principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -70,17 +70,17 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Map the rows: to an array (NumPy, Dask; of sparse rows a dense one), or to Rows that are mapped when read."""
         check_is_fitted(self)
         if is_sound(X, self):
-            return mapped_rows(X, self._row_map(), float_of(X.dtype))
+            return map_rows(X, self._row_map(), float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
         if is_dask_array(X):
             dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
             whole = X.rechunk({1: -1})
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
-            return whole.map_blocks(mapped_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
+            return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        return mapped_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
+        return map_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -138,7 +138,7 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
         swept = sweep(plain, FeatureSums(IdentityMap(shift)), what=self.learns)
         n, s, q = (swept.total[name] for name in ("n", "s", "q"))
         if not n > 0:
-            raise DataError(f"{rows.name}: the weights of all rows are zero")
+            raise DataError(f"{rows.name}: expected a row with a positive weight, found none")
         require_row_squares(q, s, shift, float(n))
         mean = s / n
         variance = q / n - mean**2
@@ -221,14 +221,11 @@ class Projector(RowTransformer):
         statistic = MomentStatistic(IdentityMap(shift, dtype), sums=np.dtype(np.float64))
         total = sweep(plain, statistic, what=self.learns).total
         if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
-            raise DataError(f"{rows.name}: the squares of its values leave the range of float64; scale the rows")
+            raise DataError(f"{rows.name}: squares of its values exceed the range of float64; scale the rows")
         with one_thread():
             found = principal_axes(Moments.of(total, shift=shift), self.n_components)
         if not len(found.variances):
-            raise DataError(
-                f"{rows.name}: its rows (n_samples = {len(rows)}) are all equal; there is no direction in which they "
-                "vary"
-            )
+            raise DataError(f"{rows.name}: all rows are equal (n_samples = {len(rows)}); expected rows that vary")
         self.mean_, self.components_, self.explained_variance_ = found.mean, found.axes, found.variances
         self.explained_variance_ratio_ = found.variances / found.total
         return self
@@ -331,17 +328,18 @@ class RowUnion(RowTransformer, _BaseComposition):
             raise ConfigError(f"transformer_list: expected a list of (name, transformer), found {named!r}")
         names = [name for name, _ in named]
         if len(set(names)) < len(names):
-            raise ConfigError(f"transformer_list: expected different names, found {', '.join(map(repr, names))}")
+            raise ConfigError(f"transformer_list: expected distinct names, found {', '.join(map(repr, names))}")
         for name, step in ((name, step) for name, transformer in named for step in _steps(transformer)):
             if not isinstance(step, RowTransformer):
                 raise ConfigError(
-                    f"transformer_list: {name} is {type(step).__name__}; expected a row transform of bigkernel, or a "
-                    "Pipeline of them"
+                    f"transformer_list: {name}: expected a row transform of bigkernel or a Pipeline of them, found "
+                    f"{type(step).__name__}"
                 )
         weights = self.transformer_weights or {}
         if unknown := sorted(set(weights) - set(names)):
             raise ConfigError(
-                f"transformer_weights: {unknown[0]!r} is no name of the list; those are {', '.join(names)}"
+                f"transformer_weights: {unknown[0]!r} is not a name in transformer_list; the names are "
+                f"{', '.join(names)}"
             )
         for name, weight in weights.items():
             if not isinstance(weight, int | float) or not math.isfinite(weight):

@@ -28,11 +28,11 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
-from bigkernel.statistics.moments import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshift_targets
 
 LANDMARKS = 200  # of a view, where nothing says how many
 _CONSTRAINTS: dict[str, list[object]] = {
@@ -55,7 +55,7 @@ class ViewChoice(BasisChoice):
         order = check_random_state(self.random_state).permutation(basis.width)
         order = order[: 2 * (len(order) // 2)]  # some choices find fewer than are asked
         if not len(order):
-            raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
+            raise DataError(f"landmarks={self.landmarks!r}: expected at least two landmarks for two views, found one")
         return replace(basis, landmarks=basis.landmarks[order])
 
     def count_for(self, rows: Rows) -> int:
@@ -63,11 +63,11 @@ class ViewChoice(BasisChoice):
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
             if not count or count % 2 or self.count not in (None, count // 2):
-                wanted = "an even number" if self.count is None else 2 * self.count
-                raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
+                wanted = "an even number of" if self.count is None else 2 * self.count
+                raise DataError(f"landmarks: expected {wanted} landmarks for two views, found {count}")
             return count
         if len(rows) < 2:
-            raise DataError(f"{rows.name}: two views need two rows at least, and n_samples = {len(rows)}")
+            raise DataError(f"{rows.name}: expected at least two rows for two views, found n_samples = {len(rows)}")
         return 2 * (min(LANDMARKS, max(1, len(rows) // 2)) if self.count is None else self.count)
 
 
@@ -83,7 +83,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def check_settings(self, columns: BasisChoice) -> None:
         if columns.fourier:
             raise ConfigError(
-                f"landmarks={columns.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
+                f"landmarks={columns.landmarks!r}: random features are not supported by XNV; use a choice of landmarks"
             )
 
     @property
@@ -104,14 +104,14 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         """Return the canonical directions."""
         return canonical_views(problem.moments, problem.basis.width // 2)
 
-    def hides(self, solution: ViewSolution) -> bool:
+    def leaves_unresolved(self, solution: ViewSolution) -> bool:
         """Return whether a view has fewer directions above rounding than landmarks."""
         return min(solution.view_ranks) < len(solution.coef)
 
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
-        labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
+        labelled = first_view(Moments.of(total if flag else unshift_targets(total, shift), 1), m)
         alpha = number(self.alpha)
         coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, diagnostics=diagnostics)
         if problem.centre is not None:  # what the sums are about
@@ -143,8 +143,8 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         assert isinstance(fit.solution, ViewSolution)
         return {"view_ranks": list(fit.solution.view_ranks)}
 
-    def penalty(self) -> Penalty:
-        return Penalty(self.alpha, self.fit_intercept, by_direction=True)
+    def solve_settings(self) -> SolveSettings:
+        return SolveSettings(self.alpha, self.fit_intercept, by_direction=True)
 
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None

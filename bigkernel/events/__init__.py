@@ -1,1 +1,1 @@
-"""What a job tells: its events and messages, the books kept of them, and the ways to journals, schedulers and views."""
+"""Events and messages of a job, its progress, and their routes to journals, schedulers and views."""

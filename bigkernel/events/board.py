@@ -1,7 +1,7 @@
-"""The books of all jobs that one process hears of: what the page, the JSON, the metrics and `watch` show.
+"""The state of all jobs known to one process: what the page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`events.job`) and gives a snapshot of plain data. The scheduler keeps one of all its
-jobs; `watch` and the report make theirs of the journal of a run directory.
+A board receives messages (`events.job`) and gives a snapshot of plain data. The scheduler keeps one of all its jobs;
+`watch` and the report make theirs from the journal of a run directory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
 _BEGUN = time.time() - time.monotonic()
-# what a message whose values are not what they should be raises
+# raised by messages with invalid values
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
 
 def steady() -> float:
-    """Return seconds since 1970, as the clock said when this process began, and steady since.
+    """Return seconds since 1970 by the clock at the start of this process, and monotonic since.
 
-    A clock that is set while a job runs would make its rates and its time left wrong by the hour.
+    Setting the clock during a job would otherwise make its rates and its remaining time wrong by hours.
     """
     return _BEGUN + time.monotonic()
 
@@ -42,7 +42,7 @@ class Job:
     host: str = ""
     pid: int = 0
     run: str = ""
-    driver: str = ""  # Dask's name of its client, where there is one
+    driver: str = ""  # Dask's name of its client, if any
     ended: float | None = None
     state: str = "running"  # or one of ENDED
     error: str = ""
@@ -57,7 +57,7 @@ class Job:
         self.events.append({"time": now, "kind": kind, "text": text})
 
     def end(self, state: str, now: float, error: str = "") -> None:
-        """Close the books of this job."""
+        """End the record of this job."""
         self.state, self.ended, self.error, self.step = state, now, error, None
         self.note("end", f"{state}{f': {error}' if error else ''}", now)
 
@@ -74,7 +74,7 @@ class Job:
 
 
 class Board:
-    """All jobs by id, and totals since it was made; `bounded`: of what has ended only the last is remembered."""
+    """All jobs by id, and totals since it was created; `bounded`: only the last ended ones are kept."""
 
     def __init__(self, *, bounded: bool = True) -> None:
         self._bounded = bounded
@@ -84,7 +84,7 @@ class Board:
         self._sweeps: dict[str, str] = {}  # token → job
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
-        """Take one message, which arrived at `now`; raises one of DAMAGED where a value is not what it should be."""
+        """Apply one message, which arrived at `now`; raises one of DAMAGED for invalid values."""
         kind, name = str(message["kind"]), message.get("job") or self._sweeps.get(message.get("sweep", ""), "")
         if kind == "job_started":
             if (name := str(message["job"])) not in self.jobs:
@@ -101,7 +101,7 @@ class Board:
             self._sweeps[token] = job.id
             text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments"
             resumed = whole(message.get("resumed", 0))
-            job.note("start", f"{text}, {resumed:,} of which the run holds" if resumed else text, now)
+            job.note("start", f"{text}, {resumed:,} resumed from the run" if resumed else text, now)
         elif kind == "job_ended":
             state = str(message["state"])
             self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
@@ -141,10 +141,10 @@ class Board:
                 del job.sweeps[token], self._sweeps[token]
 
     def lose(self, driver: str, now: float) -> None:
-        """Note that a driver's connection has ended: its jobs that did not end are lost."""
+        """Mark the running jobs of a driver as lost when its connection has ended."""
         for job in list(self.jobs.values()):
             if job.driver == driver and job.state == "running":
-                self._end(job, "lost", now, "its driver ended or its connection broke")
+                self._end(job, "lost", now, "the driver ended or lost its connection")
 
     def _end(self, job: Job, state: str, now: float, error: str = "") -> None:
         job.end(state, now, error)

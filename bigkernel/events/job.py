@@ -1,12 +1,12 @@
-"""A job: the events that its driver emits, who hears them, and the plain messages that they become.
+"""A job: the events that its driver emits, their receivers, and their form as plain messages.
 
 `emit` sends an event to the observers of the context (`observe`: any callable of one event, for a block) and to the
-sinks of the job (its journal, its scheduler), which hear all of it. One that raises is dropped with one warning: no
+sinks of the job (its journal, its scheduler), which receive all of it. One that raises is removed with one warning: no
 observer may ever stop a job.
 
-A message is what travels to the scheduler, and what a line of the journal holds: a dict of JSON values with `kind`,
-`job`, mostly `sweep`, and the fields of its event. The first pulse of a segment is "running". Besides those of events
-there are the scheduler's own: "published", "released" and "failed", each with `node`.
+A message is what is sent to the scheduler, and a line of the journal: a dict of JSON values with `kind`, `job`, usually
+`sweep`, and the fields of its event. The first pulse of a segment is "running". Besides those of events there are the
+scheduler's own: "published", "released" and "failed", each with `node`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any, TypeAlias
 
 from bigkernel.streaming.plan import Plan, Receipt
 
-Message: TypeAlias = dict[str, Any]  # JSON values; who takes one looks at them
-TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler
+Message: TypeAlias = dict[str, Any]  # JSON values, which the receiver checks
+TOPIC = "bigkernel"  # topic of Dask's events: from drivers and workers to the scheduler
 _LONGEST_TEXT = 2000
 
 
 @dataclass(frozen=True)
 class JobStarted:
-    """A job begins: its title for people, and the run directory that it works in, or ""."""
+    """A job begins: its title for people, and its run directory, or ""."""
 
     title: str
     run: str = ""
@@ -54,15 +54,15 @@ class SweepStarted:
     what: str
     executor: str  # "serial", "threads" or "dask"
     plan: Plan
-    token: str = ""  # names it among all sweeps
+    token: str = ""  # identifies it among all sweeps
     run: str = ""  # its run directory, or ""
-    announced_bytes: int = 0  # planned peak of a worker process
+    planned_bytes: int = 0  # planned peak of a worker process
     resumed: int = 0  # segments that its run holds already
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory.
+    """Progress of a running segment: `rows` done by `worker` (0: it begins), and the peak memory of its process.
 
     `seconds` are those of its stages so far.
     """
@@ -92,9 +92,9 @@ class Merged:
 
 @dataclass(frozen=True)
 class SweepEnded:
-    """A sweep has ended after `seconds`, its partials merged; or by an error, which is told.
+    """A sweep has ended after `seconds`, with its partials merged or with an error.
 
-    `stages` holds seconds of tasks that no segment has told (merge).
+    `stages` holds seconds of tasks not reported by any segment (merge).
     """
 
     seconds: float
@@ -120,7 +120,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Step:
-    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves); told at its begin and end too."""
+    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves), including beginning and end."""
 
     what: str
     done: int
@@ -129,17 +129,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Note:
-    """A line for whoever watches: what comes next."""
+    """A line of information: what comes next."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Something went wrong and the job goes on.
+    """A fault after which the job continues.
 
-    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage"
-    (found in a run and computed again).
+    `kind` is "retry" (of input or output), "worker" (one was lost), "repeat" (a task was restarted) or "damage" (in a
+    run, computed again).
     """
 
     kind: str
@@ -153,7 +153,7 @@ Observer = Callable[[Event], None]
 
 
 def message_of(event: Event, job: str, sweep: str) -> Message:
-    """Make the message of an event of a job, whose latest sweep has the token `sweep`."""
+    """Return the message of an event of a job, whose latest sweep has the token `sweep`."""
     kind = re.sub(r"\B([A-Z])", r"_\1", type(event).__name__).lower()
     if isinstance(event, SegmentDone):
         kind = "segment"
@@ -175,7 +175,7 @@ def message_of(event: Event, job: str, sweep: str) -> Message:
 
 
 def plain(value: Any) -> Any:
-    """Turn nested figures into what JSON knows; a number that is not finite becomes null."""
+    """Convert nested figures to JSON values; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -187,9 +187,9 @@ def plain(value: Any) -> Any:
 
 @dataclass
 class Scope:
-    """One job: its name among all jobs, the token of its latest sweep, and the sinks that hear all of it, by name.
+    """One job: its id, the token of its latest sweep, and the sinks that receive all of it, by name.
 
-    `early` holds the events before the first sweep, for sinks that come later.
+    `early` holds the events before the first sweep, for sinks that are added later.
     """
 
     job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -198,7 +198,7 @@ class Scope:
     early: list[Event] = field(default_factory=list)
 
     def add_sink(self, name: str, sink: Observer) -> None:
-        """Let a sink hear the job, unless one of this name does; it receives what was sent before the first sweep."""
+        """Add a sink unless one of this name exists; it receives what was sent before the first sweep."""
         if name not in self.sinks:
             self.sinks[name] = sink
             for event in self.early:
@@ -213,7 +213,7 @@ class Scope:
             self.drop(name)
 
     def drop(self, name: str, last: Event | None = None) -> None:
-        """Close a sink, if it is there and can be closed, after a last event."""
+        """Remove a sink after a last event, and close it if possible."""
         if last is not None:
             self._send(name, last)
         try:
@@ -238,9 +238,9 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 @contextmanager
 def job(title: str, run: str = "", *, own: bool = False) -> Iterator[Scope]:
-    """Make the block a part of the job of this context; where there is none, or with `own`, a job of its own.
+    """Run the block within the job of this context; if there is none, or with `own`, as a new job.
 
-    An exception that leaves a job tells how it ends.
+    An exception that leaves a job determines how it ends.
     """
     scope = _scope.get()
     if scope is not None and not own:
@@ -263,7 +263,7 @@ def job(title: str, run: str = "", *, own: bool = False) -> Iterator[Scope]:
 
 
 def ending(error: BaseException | None) -> JobEnded:
-    """Return the end of a job that an exception has left, or none."""
+    """Return how a job ends after an exception, or without one."""
     if isinstance(error, KeyboardInterrupt):
         return JobEnded("interrupted")
     if error is None or (isinstance(error, SystemExit) and not error.code):
@@ -273,7 +273,7 @@ def ending(error: BaseException | None) -> JobEnded:
 
 @contextmanager
 def spent(stage: str) -> Iterator[None]:
-    """Emit how long the block took."""
+    """Emit the duration of the block."""
     start = time.perf_counter()
     yield
     emit(Spent(stage, time.perf_counter() - start))
@@ -296,4 +296,4 @@ def emit(event: Event) -> None:
 
 
 def _warn(error: Exception) -> None:
-    warnings.warn(f"an observer of the job failed and is dropped: {error!r}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"dropping an observer of the job that failed: {error!r}", RuntimeWarning, stacklevel=3)

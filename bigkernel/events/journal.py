@@ -1,9 +1,9 @@
-"""The journal of a run: `journal.jsonl` in its directory, a line for every message, kept when the driver dies.
+"""The journal of a run: `journal.jsonl` in its directory, a line for every message, which survives the driver.
 
     {"time": 1763750000.1, "kind": "segment", "job": "…", "sweep": "…", "receipt": {…}}
 
-Lines are appended and flushed, not synchronised: the journal tells people what happened, receipts tell the resume what
-is done. A line that was cut off is skipped.
+Lines are appended and flushed, not synchronised: the journal informs people, receipts determine what is done. A
+truncated line is skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from bigkernel.events.board import steady
 from bigkernel.events.job import Event, Pulse, Scope, message_of
 
 NAME = "journal.jsonl"
-_PULSE_SECONDS = 2.0  # between two lines about a running segment
+_PULSE_SECONDS = 2.0  # seconds between two lines about a running segment
 _LONGEST_LINE = 2**24
 
 
 class Journal:
-    """Write the messages of one job; a sink of its scope."""
+    """Writes the messages of one job; a sink of its scope."""
 
     def __init__(self, run: str | os.PathLike[str], scope: Scope) -> None:
         self._scope, self._path = scope, Path(run) / NAME
@@ -55,10 +55,9 @@ class Journal:
 
 
 def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any] | None, int]]:
-    """Yield the messages of a journal from byte `start` on, each with the place where the next one begins.
+    """Yield the messages of a journal from byte `start` on, each with the offset of the next one.
 
-    What is no message is None. What is not a whole line yet is left for the next reading. Without a journal there are
-    none.
+    Invalid lines yield None; an incomplete last line is left for the next reading. Without a journal there are none.
     """
     try:
         with open(Path(run) / NAME, "rb") as file:

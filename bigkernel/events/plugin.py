@@ -1,7 +1,7 @@
-"""The scheduler's part: keeps the books of all jobs, and tells each driver what becomes of its tasks.
+"""The scheduler plugin: keeps the state of all jobs, and reports to each driver what happens to its tasks.
 
-A driver sends the messages of its jobs, workers those of running segments; the scheduler itself knows which tasks
-are done, and which were on a worker that is gone. The page, the JSON, Prometheus and `watch` read its books.
+A driver sends the messages of its jobs, workers those of running segments; the scheduler itself knows which tasks are
+done, and which were on a lost worker. The page, the JSON, Prometheus and `watch` read its board.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = log_of(__name__)
 
 
 class Monitor(SchedulerPlugin):
-    """Keeps a `Board` on the scheduler; `sinks.install_monitor` puts it there. `shown`: views show it."""
+    """Keeps a `Board` on the scheduler; installed by `sinks.install_monitor`. `shown`: views show it."""
 
     name = NAME
     idempotent = True
@@ -34,20 +34,20 @@ class Monitor(SchedulerPlugin):
         self._failed = False
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Begin."""
+        """Do nothing; Dask calls it first."""
         self._scheduler = scheduler
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Hear a message of a driver or worker, or of Dask about a worker."""
+        """Handle a message of a driver or worker, or of Dask about a worker."""
         action = msg.get("action") if isinstance(msg, dict) else None
         if topic == TOPIC:
             for message in msg.get("messages", ()) if isinstance(msg, dict) else (msg,):
                 try:
                     self._apply(message)
                 except Exception as error:
-                    if not self._failed:  # once: what sends one strange message sends many
+                    if not self._failed:  # once: a sender of one invalid message sends many
                         kind = type(error).__name__
-                        _log.warning("a message about a job is not understood: %s: %s", kind, error)
+                        _log.warning("ignoring an invalid message about a job: %s: %s", kind, error)
                     self._failed = True
         elif topic == "all" and action == "remove-worker":
             self._release(msg)
@@ -66,7 +66,7 @@ class Monitor(SchedulerPlugin):
                 self._send({self._drivers[token]}, message)
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
-        """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
+        """Handle finished and failed tasks of sweeps; called for every task of the scheduler."""
         if finish not in ("memory", "erred") or not isinstance(key, str) or not key.startswith(_PREFIX):
             return
         kind, token, node = parse_key(key)
@@ -85,10 +85,9 @@ class Monitor(SchedulerPlugin):
             self._send({self._drivers[token]}, message)
 
     def _release(self, report: Mapping[str, Any]) -> None:
-        """Note that a worker is gone: segments that it was at, and sums that only it held, are done again.
+        """Record a lost worker: its segments, and sums that it alone held, are computed again.
 
-        A merge that it was at takes nothing back: what it merges, where lost, is told by itself. Nor is a task begun
-        again that is given up.
+        A merge that it ran needs no record: its lost inputs have their own. Nor does a task that is given up.
         """
         under_way = [str(key) for key in report["processing-tasks"]]
         held = [str(key) for key in report["lost-computed-tasks"]]
@@ -103,7 +102,7 @@ class Monitor(SchedulerPlugin):
         self._send(set(self._drivers.values()), message)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Note that a driver has gone: with its jobs ended, or not."""
+        """Handle the departure of a driver, whether its jobs have ended or not."""
         self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
         self.board.lose(client, steady())
 
@@ -113,7 +112,7 @@ class Monitor(SchedulerPlugin):
 
 
 def parse_key(key: str) -> tuple[str, str, str]:
-    """Return kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"; empty for tasks of others."""
+    """Return kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"; empty for other tasks."""
     if not key.startswith(_PREFIX):
         return "", "", ""
     _, kind, token, node = (*key.split("-", 3), "", "", "")[:4]
@@ -121,7 +120,7 @@ def parse_key(key: str) -> tuple[str, str, str]:
 
 
 def board_of(scheduler: Scheduler) -> Board | None:
-    """Return the books of a scheduler, if it keeps any."""
+    """Return the board of a scheduler, if it has one."""
     plugin = scheduler.plugins.get(NAME)
     return plugin.board if isinstance(plugin, Monitor) else None
 
@@ -129,7 +128,7 @@ def board_of(scheduler: Scheduler) -> Board | None:
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
     """Return the snapshot of a scheduler's board, for `Client.run_on_scheduler` and the dashboard; None without one.
 
-    With `workers`: memory, limit and status of each; and `address`.
+    It also has `workers`, with memory, limit and status of each, and `address`.
     """
     board = board_of(dask_scheduler)
     if board is None:

@@ -1,7 +1,7 @@
-"""The progress of one sweep: the state of every segment, its workers, rate, stages and time left.
+"""The progress of one sweep: the state of every segment, its workers, rate, stages and remaining time.
 
-Plain bookkeeping fed with messages (`events.job`), in any order and from any process; a message about
-an unknown segment is ignored.
+It is updated by messages (`events.job`) in any order and from any process; a message about an unknown segment is
+ignored.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "wrapmf"
 _NAMES = ("waiting", "running", "retried", "published", "merged", "failed")
 _DONE = (PUBLISHED, MERGED)
-_HISTORY = 240  # most points of the rate over time; every second one goes where there would be more
-_LARGEST = 1e60  # of any figure; products of a few of them are still finite
+_HISTORY = 240  # most points of the rate over time; every second one is removed beyond that
+_LARGEST = 1e60  # largest figure; products of a few of them are still finite
 
 
 def finite(value: Any) -> float:
-    """Return a figure of a message; a ValueError or TypeError where it is none."""
+    """Return a number from a message; raise ValueError or TypeError if it is none."""
     if not isinstance(value, int | float) or not abs(value) < _LARGEST:
         raise ValueError(f"expected a number, found {str(value)[:40]}")
     return float(value)
 
 
 def whole(value: Any) -> int:
-    """Return a count of a message; a ValueError or TypeError where it is none."""
+    """Return a count from a message; raise ValueError or TypeError if it is none."""
     return int(finite(value))
 
 
 def shallow(value: Any, depth: int = 20) -> Any:
-    """Return nested figures of a message; a ValueError where they are nested too deeply."""
+    """Return nested figures from a message; raise ValueError if they are nested too deeply."""
     if depth == 0:
-        raise ValueError("figures are nested too deeply")
+        raise ValueError("figures nested too deeply")
     for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         shallow(item, depth - 1)
     return value
@@ -55,17 +55,17 @@ class Share:
 
 
 class Progress:
-    """One sweep. Times are seconds since 1970, of whoever keeps the books.
+    """Progress of one sweep. Times are seconds since 1970, by the clock of the process that keeps it.
 
-    `stops` are the row ids where segments end, `announced_bytes` is the peak of a worker process, as planned.
+    `stops` are the row ids where segments end, `planned_bytes` is the planned peak of a worker process.
     """
 
     def __init__(
         self, token: str, what: str, executor: str, started: float, plan: dict[str, Any], stops: list[int],
-        announced_bytes: int = 0, run: str = "",
+        planned_bytes: int = 0, run: str = "",
     ) -> None:  # fmt: skip
         self.token, self.what, self.executor, self.run = token, what, executor, run
-        self.plan, self.stops, self.announced_bytes = plan, stops, announced_bytes
+        self.plan, self.stops, self.planned_bytes = plan, stops, planned_bytes
         self.started, self.error = started, ""
         self.ended: float | None = None
         self.seconds: float | None = None  # as the driver measured it
@@ -83,23 +83,23 @@ class Progress:
         self._attempts = Counter[int]()
         self._resumed: set[int] = set()
         self._rows_resumed = 0
-        self._ran_on: dict[int, str] = {}  # finished segments whose receipt came
+        self._ran_on: dict[int, str] = {}  # finished segments with a receipt
         self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
         self._points = [(0.0, 0)]  # seconds since the start, rows computed until then
-        self._point_seconds = 1.0  # between two points
+        self._point_seconds = 1.0  # seconds between two points
 
     @classmethod
     def begun(cls, message: Mapping[str, Any], now: float) -> Self:
-        """Open the books of a sweep that a message says to have begun."""
+        """Return the progress of a sweep that has just begun, according to a message."""
         plan, stops = dict(shallow(message["plan"])), [whole(stop) for stop in message["stops"]]
         if not all(before < after for before, after in pairwise([0, *stops])):
             raise ValueError("expected segments in the order of their rows")
         plan |= {name: finite(plan.get(name, 0)) for name in ("flops", "bytes_read")} | {"rows": whole(plan["rows"])}
         token, what, executor = (str(message[name]) for name in ("sweep", "what", "executor"))
-        return cls(token, what, executor, now, plan, stops, whole(message["announced_bytes"]), str(message["run"]))
+        return cls(token, what, executor, now, plan, stops, whole(message["planned_bytes"]), str(message["run"]))
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
-        """Take one message about this sweep."""
+        """Apply one message about this sweep."""
         kind = message["kind"]
         if kind == "segment":
             self._receive(Receipt.of_json(message["receipt"]))
@@ -177,7 +177,7 @@ class Progress:
             share.peak_bytes = max(share.peak_bytes, peak)
 
     def _set(self, index: int, state: str) -> None:
-        """Put a segment into a state; what is merged does not become published again. It runs no more."""
+        """Set the state of a segment, which then does not run any more; merged does not become published again."""
         gained = (state in _DONE) - (self.states[index] in _DONE)
         self.done += gained
         self.rows_done += gained * self._rows(index)
@@ -186,7 +186,7 @@ class Progress:
         self.rows_under_way -= self._running.pop(index, (0,))[0]
 
     def _release(self, node: str) -> None:
-        """Note that the worker of a task is gone: with a run, what was published stays."""
+        """Record that the worker of a task is lost: with a run, what was published stays."""
         leaves = self._leaves(node)
         if self.run and any(self.states[index] in _DONE for index in leaves):
             return
@@ -208,7 +208,7 @@ class Progress:
         if (node.startswith("0-") and len(self.stops) > 1) or node in self.merged_nodes:
             return
         if node in self._spans:
-            self.merged_nodes |= self._below(node)  # one task may have done several merges, and tells of the last
+            self.merged_nodes |= self._below(node)  # one task may have done several merges, and reports the last
             for index in self._leaves(node):
                 self._set(index, MERGED)
 
@@ -217,12 +217,12 @@ class Progress:
 
     @property
     def rows_computed(self) -> int:
-        """Rows that were computed and not found in the run, those of running segments included."""
+        """Rows that were computed and not loaded from the run, including those of running segments."""
         return self.rows_done - self._rows_resumed + self.rows_under_way
 
     @property
     def state(self) -> str:
-        """ "running", "finished" or "failed"."""
+        """One of "running", "finished" and "failed"."""
         return "running" if self.ended is None else "failed" if self.error else "finished"
 
     def elapsed(self, now: float) -> float:
@@ -232,11 +232,11 @@ class Progress:
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
     def flops_of(self, rows: float) -> float:
-        """Return the floating-point operations that so many rows take, as planned."""
+        """Return the planned floating-point operations for so many rows."""
         return float(self.plan["flops"]) * rows / max(1.0, float(self.plan["rows"]))
 
     def _mark(self, now: float) -> None:
-        """Note how many rows are computed, once a second."""
+        """Record how many rows are computed, once a second."""
         since, (last, _) = now - self.started, self._points[-1]
         if since - last >= self._point_seconds or (self.ended is not None and len(self._points) == 1 and since > last):
             self._points.append((since, self.rows_computed))
@@ -245,10 +245,10 @@ class Progress:
             self._point_seconds *= 2
 
     def left(self, now: float) -> tuple[float, float, float] | None:
-        """Return the seconds left, with a lower and an upper end (about 95 %); None before anything is known.
+        """Return the seconds left, with a lower and an upper bound (about 95 %); None before anything is known.
 
-        From the mean rate so far. The ends come from how much the costs of finished segments differ, for the mean that
-        was measured and for what is still to come; half and twice while fewer than three segments are finished.
+        The estimate uses the mean rate so far. The bounds come from the variation between finished segments, for the
+        measured mean and for the remaining segments; half and twice while fewer than three segments are finished.
         """
         if self.ended is not None:
             return 0.0, 0.0, 0.0
@@ -268,13 +268,13 @@ class Progress:
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return all of it as plain data.
 
-        `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a letter a segment: w waiting,
-        r running, a begun again, p published, m merged, f failed); by index `fractions` and `running_on` of running
+        `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a letter a segment: w waiting, r
+        running, a begun again, p published, m merged, f failed); by index `fractions` and `running_on` of running
         segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds` (`expected`,
-        `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
+        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `remaining_seconds`
+        (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
         `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)
@@ -307,8 +307,8 @@ class Progress:
             "flops_per_second": self.flops_of(self.rows_computed) / max(self.elapsed(now), 1e-9),
             "rate_history": history,
             "stage_seconds": dict(stages),
-            "announced_bytes": self.announced_bytes,
-            "left_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
+            "planned_bytes": self.planned_bytes,
+            "remaining_seconds": None if left is None else dict(zip(("expected", "low", "high"), left, strict=True)),
             "incidents": dict(self.incidents),
             "workers": {name: {**vars(one), "running": running.get(name, [])} for name, one in self.workers.items()},
         }

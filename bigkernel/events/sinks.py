@@ -1,12 +1,12 @@
-"""Who hears a job beside its observers: the journal of its run, the scheduler of its client, and views.
+"""Sinks of a job: the journal of its run, the scheduler of its client, and views.
 
 Messages to the scheduler are queued and sent from the client's event loop a few times a second, so that a sweep never
-waits for them. What a slow scheduler did not take is sent again with what came since, at most the last thousand
-messages; when the connection has ended nothing is sent any more. Back from it comes what it tells about a sweep.
+waits for them. What a slow scheduler did not take is sent again with later ones, at most the last thousand messages;
+after the end of the connection nothing is sent. The scheduler's reports about a sweep come back the same way.
 
 Views are functions that packages register as entry points of the group `bigkernel.views`: `scheduler` is called once
-with a scheduler that keeps books (`plugin.board_of`), `run` with a run directory whose job has ended. What a view does
-wrong is logged: no view may ever stop a job.
+with a scheduler that has a board (`plugin.board_of`), `run` with a run directory whose job has ended. Errors of a view
+are logged: no view may ever stop a job.
 """
 
 from __future__ import annotations
@@ -31,36 +31,37 @@ from bigkernel.events.journal import Journal
 from bigkernel.events.plugin import Monitor
 
 _EVERY_SECONDS = 0.2
-_SEND_SECONDS = 5.0  # most that a scheduler may take for a batch
-_FLUSH_SECONDS = 2.0  # most that the end of a job waits for its last messages
-_MOST_KEPT = 1000  # messages that are sent again when the scheduler was too slow
+_SEND_SECONDS = 5.0  # most seconds for the scheduler to take a batch
+_FLUSH_SECONDS = 2.0  # most seconds that the end of a job waits for its last messages
+_MOST_KEPT = 1000  # messages sent again if the scheduler was too slow
 _log = log_of(__name__)
 _installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
 _posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()
-_making = threading.Lock()  # sweeps in several threads begin at once: of two posts, only the later one would hear
+# sweeps in several threads begin at once: of two queues, only the later one would receive reports
+_making = threading.Lock()
 
 
 def write_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
-    """Write a job to the journal of a run from now on; return the name of this sink, by which it can be dropped."""
+    """Write a job to the journal of a run from now on; return the name of this sink, for removing it."""
     name = f"journal of {Path(run).absolute()}"
     scope.add_sink(name, Journal(run, scope))
     return name
 
 
-def send_to_scheduler(scope: Scope, client: Client, *, wanted: bool) -> None:
+def send_to_scheduler(scope: Scope, client: Client, *, monitored: bool) -> None:
     """Send a job to the scheduler of `client` from now on.
 
-    `wanted` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still tells of lost
+    `monitored` is the setting `bigkernel.monitor`: without it nothing is sent, but the scheduler still reports lost
     workers.
     """
-    if install_monitor(client, shown=wanted) and wanted:
+    if install_monitor(client, shown=monitored) and monitored:
         scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
 
 
 def install_monitor(client: Client, *, shown: bool = True) -> bool:
-    """Put a `Monitor` on the scheduler of a client, unless one is there; return whether that went well.
+    """Install a `Monitor` on the scheduler of a client unless there is one; return whether that succeeded.
 
-    `shown`: to the views. What fails is logged once: the job goes on, but hears of no lost worker.
+    `shown`: to the views. A failure is logged once: the job continues without reports of lost workers.
     """
     if client not in _installed:
         try:
@@ -69,13 +70,13 @@ def install_monitor(client: Client, *, shown: bool = True) -> bool:
                 client.run_on_scheduler(show_scheduler)
             _installed[client] = True
         except Exception as error:
-            _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
+            _log.warning("no monitoring: the scheduler refused the plugin (%s: %s)", type(error).__name__, error)
             _installed[client] = False
     return _installed[client]
 
 
 def show_scheduler(dask_scheduler: Scheduler) -> None:
-    """Show the books of a scheduler in all views; for `Client.run_on_scheduler`."""
+    """Show the board of a scheduler in all views; for `Client.run_on_scheduler`."""
     _show("scheduler", dask_scheduler)
 
 
@@ -94,11 +95,11 @@ def _show(name: str, subject: object) -> None:
         try:
             view.load()(subject)
         except Exception as error:
-            _log.warning("%s: nothing is shown of %s (%s: %s)", view.value, subject, type(error).__name__, error)
+            _log.warning("%s: monitoring of %s failed (%s: %s)", view.value, subject, type(error).__name__, error)
 
 
 class Relay:
-    """A sink of a job: sends its messages to the scheduler of `client`."""
+    """A sink of a job that sends its messages to the scheduler of `client`."""
 
     def __init__(self, client: Client, scope: Scope) -> None:
         self._client, self._scope = client, scope
@@ -108,8 +109,8 @@ class Relay:
     def __call__(self, event: Event) -> None:
         """Queue the message of an event.
 
-        Of a sweep on its workers the scheduler knows running segments and merges before the driver. Figures, which may
-        hold images of rows, are for the journal: everybody on the machine may read what the scheduler shows.
+        On a cluster the scheduler knows running segments and merges before the driver does. Figures, which may hold
+        images of rows, go only to the journal: anyone on the machine may read what the scheduler shows.
         """
         if isinstance(event, SweepStarted):
             self._on_workers = event.executor == "dask"
@@ -118,15 +119,15 @@ class Relay:
             self._post.put({**message, "driver": self._client.id})
 
     def close(self) -> None:
-        """Let the last messages leave."""
+        """Wait until the last messages are sent."""
         self._post.flush()
 
 
 def listen(client: Client, token: str, listener: Callable[[Message], None]) -> Callable[[], None]:
-    """Hear what the scheduler tells about the sweep with this token, and about lost workers; return how to end it.
+    """Call `listener` with the scheduler's reports on a sweep and on lost workers; return a function that ends this.
 
-    `listener` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
-    what happens to a task that is submitted afterwards is heard.
+    `listener` is called in the client's event loop. `listen` returns when the scheduler has registered it, or is too
+    slow: later tasks are then reported.
     """
     post = _post_of(client)
     post.listeners[token] = listener
@@ -148,7 +149,7 @@ def _post_of(client: Client) -> _Post:
 
 
 class _Post:
-    """The queue of one client, and what listens to its scheduler."""
+    """The message queue of one client, and the listeners to its scheduler."""
 
     def __init__(self, client: Client) -> None:
         self._client = weakref.ref(client)
@@ -182,7 +183,7 @@ class _Post:
                 self._done()
 
     async def _send(self) -> None:
-        """Send what is queued, in order, until nothing has come for a while."""
+        """Send queued messages in order until nothing has been added for a while."""
         messages: list[Message] = []
         try:
             while True:
@@ -195,7 +196,7 @@ class _Post:
                     sending = client.scheduler.log_event(topic=TOPIC, msg={"messages": messages})
                     await asyncio.wait_for(sending, _SEND_SECONDS)
                     messages = []
-                except (TimeoutError, OSError):  # a slow scheduler; if it is gone the job will notice itself
+                except (TimeoutError, OSError):  # a slow scheduler; if it is lost, the job notices that itself
                     messages = messages[-_MOST_KEPT:]
                 del client
                 if not self._ending or messages:
@@ -216,7 +217,7 @@ class _Post:
         self._busy.release()
 
     def flush(self) -> None:
-        """Send what is queued now, and wait until it has left, for a bounded time."""
+        """Send queued messages now, and wait for that, for a bounded time."""
         self._ending += 1
         with suppress(RuntimeError):  # the loop is closed
             self._loop.add_callback(self._hurry.set)

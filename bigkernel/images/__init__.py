@@ -1,4 +1,4 @@
-"""Rows that are pictures of digits: poses, strokes, features of patches."""
+"""Row maps for images of digits: poses, strokes, features of patches."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What is known of rows that are images: their height and width, and which sides can be worked on."""
+"""Height and width of rows that are images, and their limits."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
 
 
 def require_image(height: int, width: int) -> None:
-    """Raise `ConfigError` where images of such sides cannot be worked on."""
+    """Raise `ConfigError` unless both sides are from 1 to `LONGEST_SIDE` pixels."""
     if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
-        raise ConfigError(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
+        raise ConfigError(f"images: expected sides of 1 to {LONGEST_SIDE:,} pixels, found {height}×{width}")
 
 
 def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
-    """(height, width) of rows of d pixels: as given, or as the corpus X says, or of a square.
+    """Return (height, width) of rows of d pixels: as given, or of the corpus X, or of a square.
 
     Raises
     ------
     DataError
-        SourceTarget whose product is not d; or no shape is known and d is no square.
+        The product of the sides is not d; or no shape is known and d is not a square.
     """
     if image_shape is None:
         image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus
     if image_shape is None:
         side = math.isqrt(d)
         if side * side != d:
-            raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
+            raise DataError(f"rows of {d} features are not square images; set image_shape=(height, width)")
         return side, side
     height, width = (int(side) for side in image_shape)
     if height * width != d:
-        raise DataError(f"image_shape {height}×{width} is {height * width} pixels, but rows have {d}")
+        raise DataError(f"image_shape: {height}×{width} is {height * width} pixels, but rows have {d}")
     return height, width

@@ -1,11 +1,11 @@
-"""Kernel features of the patches of an image, pooled over places: convolutional kernel networks as a row map.
+"""Kernel features of image patches, pooled over positions: convolutional kernel networks as a row map.
 
 A patch x of p×p pixels and c channels has the features ‖x‖ K_ZZ^(−½) k(Z, x/‖x‖) of m landmarks Z on the unit sphere,
 k(u, v) = exp(−‖u − v‖²/2σ²): their inner products approximate ‖x‖ ‖x′‖ k(x/‖x‖, x′/‖x′‖). Cells average them with
-Gaussian weights about their centres. What the cells hold is an image of m channels, which the next layer takes.
+Gaussian weights about their centres, and form an image of m channels, the input of the next layer.
 
-Averaging and whitening are linear, so cells are averaged first: whitening is then a product a cell and not a place. All
-products are of one image alone, of a shape that no other row changes: a row has the same bits in any block.
+Averaging and whitening are linear, so cells are averaged first: whitening is then a product per cell instead of per
+place. Every product is of one image and of a fixed shape, so that a row has the same bits in any block.
 
 Mairal, Koniusz, Harchaoui & Schmid, Convolutional kernel networks (NeurIPS 2014); Mairal, End-to-end kernel learning
 with supervised convolutional kernel networks (NeurIPS 2016): projection on landmarks of patches.
@@ -31,7 +31,7 @@ from bigkernel.images.checks import require_image
 from bigkernel.streaming.chunk import MapCost
 from bigkernel.streaming.row_maps import UnitNorm
 
-_STRIP_BYTES = 2**22  # of the patches and values of the images that are worked on at a time: they stay in cache
+_STRIP_BYTES = 2**22  # patches and values of the images that are processed at a time; they stay in cache
 _MOST_CHANNELS = 4096
 
 
@@ -39,13 +39,12 @@ _MOST_CHANNELS = 4096
 class PatchGrid:
     """Patches of an image, and cells that average over their places."""
 
-    # height, columns, channels: of the image
-    height: int
+    height: int  # of the image, as columns and channels
     columns: int
     channels: int
     patch: int  # p, side of a patch in pixels
     subsampling: int  # places from one cell to the next, down and across
-    centred: bool = True  # the mean of a patch is taken off it, channel by channel, so that brightness does not count
+    centred: bool = True  # subtract the mean of each patch, by channel, so that brightness does not matter
 
     def __post_init__(self) -> None:
         require_image(self.height, self.columns)
@@ -58,49 +57,49 @@ class PatchGrid:
         if self.patch > min(self.height, self.columns):
             raise DataError(
                 f"patches of {self.patch}×{self.patch} pixels do not fit in images of {self.height}×{self.columns}; "
-                "take smaller patches, or fewer layers"
+                "use smaller patches, or fewer layers"
             )
 
     @property
     def places(self) -> tuple[int, int]:
-        """Places of a patch, down and across."""
+        """Number of places of a patch, down and across."""
         return self.height - self.patch + 1, self.columns - self.patch + 1
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Cells down and across."""
+        """Number of cells, down and across."""
         down, across = self.places
         return -(-down // self.subsampling), -(-across // self.subsampling)
 
     @property
     def image_width(self) -> int:
-        """The numbers of an image."""
+        """Number of values of an image."""
         return self.height * self.columns * self.channels
 
     @property
     def width(self) -> int:
-        """q, the numbers of a patch."""
+        """Number of values of a patch, q."""
         return self.patch * self.patch * self.channels
 
     def windows(self, images: Array) -> Array:
-        """Patches of images (b, h·w·c), C-contiguous, as a view (b, places down, places across, p, p·c)."""
+        """Return the patches of images (b, h·w·c), C-contiguous, as a view (b, places down, places across, p, p·c)."""
         line, step = self.columns * self.channels, images.itemsize
         strides = (images.strides[0], line * step, self.channels * step, line * step, step)
         shape = (len(images), *self.places, self.patch, self.patch * self.channels)
         return as_strided(images, shape, strides, writeable=False)
 
-    def directions(self, patches: Array) -> Array:
-        """Bring patches (…, q) to unit length, in place, less their means where `centred`; return ‖x‖ (…,).
+    def normalise(self, patches: Array) -> Array:
+        """Scale patches (…, q) to unit length, in place, less their means if `centred`; return ‖x‖ (…,).
 
         A patch without contrast becomes zeros.
         """
         columns = patches.reshape(-1, self.width).T.copy()[None]
-        norms = self.unit_columns(columns)[0]
+        norms = self.normalise_columns(columns)[0]
         patches[...] = columns[0].T.reshape(patches.shape)
         return np.asarray(norms.reshape(patches.shape[:-1]))
 
-    def unit_columns(self, columns: Array) -> Array:
-        """`directions` of patches that are the columns of matrices (b, q, P): ‖x‖ (b, P)."""
+    def normalise_columns(self, columns: Array) -> Array:
+        """Scale patches that are columns of matrices (b, q, P) like `normalise`; return ‖x‖ (b, P)."""
         b, _, places = columns.shape
         if self.centred:
             channels = columns.reshape(b, self.patch**2, self.channels, places)
@@ -108,19 +107,19 @@ class PatchGrid:
             np.subtract(channels, means[:, None], out=channels)
         norms: Array = np.sqrt(np.einsum("bqp,bqp->bp", columns, columns))
         if self.centred:
-            # a mean of p² values may be off by p² eps: what is left of a patch of one colour is rounding
+            # a mean of p² values has an error of up to p² eps: the rest of a patch of one colour is rounding
             blur = self.patch**3 * np.finfo(columns.dtype).eps * np.sqrt(np.einsum("bcp,bcp->bp", means, means))
             norms[norms <= blur] = 0
         np.divide(columns, np.where(norms == 0, np.inf, norms)[:, None], out=columns)
         return norms
 
     def pooling(self) -> tuple[Array, Array]:
-        """Weights of the places in each cell, (cells, places) float64, down and across; they sum to 1."""
+        """Return the weights of places in each cell, of sum 1, (cells, places) float64, down and across."""
         return tuple(_gaussian_cells(*sides) for sides in zip(self.places, self.cells, strict=True))  # type: ignore[return-value]
 
 
 def _gaussian_cells(places: int, cells: int) -> Array:
-    """exp(−(u − centre)²/s²), of each cell summing to 1; s is the distance of the centres."""
+    """Compute exp(−(u − centre)²/s²), normalised for each cell; s is the distance of the centres."""
     apart = places / cells
     centres = (np.arange(cells) + 0.5) * apart - 0.5
     weights = np.exp(-(((np.arange(places) - centres[:, None]) / apart) ** 2))
@@ -138,13 +137,13 @@ class PatchLayer:
 
     @property
     def width(self) -> int:
-        """g·m, the features of an image."""
+        """Number of features of an image, g·m."""
         down, across = self.grid.cells
         return down * across * len(self.landmarks)
 
     @property
     def flops_per_row(self) -> float:
-        """Products, and 20 for an exponential."""
+        """Floating-point operations per image, 20 for an exponential."""
         (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
         pooling = down * tall * wide + down * across * wide
         return 2.0 * m * (tall * wide * (self.grid.width + 12) + pooling + down * across * m)
@@ -158,35 +157,36 @@ class PatchLayer:
             )
 
     def image_bytes(self, itemsize: int) -> int:
-        """Bytes of the buffers of one image."""
+        """Return the bytes of the buffers of one image."""
         (tall, wide), (down, across), m = self.grid.places, self.grid.cells, len(self.landmarks)
         return (tall * wide * (2 * self.grid.width + 6 + m) + (down * wide + 2 * down * across) * m) * itemsize
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of landmarks and whitening, as they came and as prepared."""
+        """Bytes of landmarks and whitening, given and prepared."""
         return 2 * 8 * (self.landmarks.size + self.whitening.size + 2 * len(self.landmarks))
 
-    def at_work(self, rows: int, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-        """A function from at most `rows` images (b, h·w·c) of `dtype`, C-contiguous, to their features (b, g·m).
+    def prepare(self, rows: int, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+        """Return a function from at most `rows` images (b, h·w·c) of `dtype`, C-contiguous, to features (b, g·m).
 
-        They lie in a buffer that its next call overwrites.
+        The features are in a buffer that the next call overwrites.
         """
         m, (tall, wide), (down, across) = len(self.landmarks), self.grid.places, self.grid.cells
-        # of patches, exponents, lines of cells, cells, and features
+        # shapes of patches, exponents, lines of cells, cells, and features
         patches = (self.grid.width + 1, tall * wide) if self.grid.centred else (tall * wide, self.grid.width)
         shapes = (patches, (tall * wide, m), (down, wide * m), (down, across, m), (down * across, m))
         weights = self.landmarks.T * self.sigma**-2
-        if self.grid.centred:  # for what `_of_pixels` puts below the patches
+        if self.grid.centred:  # for the row that `_pixel_exponents` appends to the patches
             weights = np.vstack([weights, np.ones((1, m))])
-        parts = [np.ascontiguousarray(part, dtype) for part in (weights, *self.grid.pooling(), self.whitening)]
-        return partial(self._features, parts, [np.empty((rows, *shape), dtype) for shape in shapes])
+        factors = [np.ascontiguousarray(one, dtype) for one in (weights, *self.grid.pooling(), self.whitening)]
+        return partial(self._features, factors, [np.empty((rows, *shape), dtype) for shape in shapes])
 
-    def _features(self, parts: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:
-        weights, down, across, whitening = parts
+    def _features(self, factors: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:
+        weights, down, across, whitening = factors
         patches, values, lines, cells, features = (buffer[: len(images)] for buffer in buffers)
         b, m, (tall, wide) = len(images), len(self.landmarks), self.grid.places
-        (self._of_pixels if self.grid.centred else self._of_cells)(images, weights, patches, values)
+        exponents = self._pixel_exponents if self.grid.centred else self._cell_exponents
+        exponents(images, weights, patches, values)
         np.exp(values, out=values)
         np.matmul(down, values.reshape(b, tall, -1), out=lines)
         np.matmul(across, lines.reshape(b, -1, wide, m), out=cells)
@@ -195,17 +195,17 @@ class PatchLayer:
 
     # values (b, P, m) ← ⟨x, z⟩/(‖x‖σ²) − 1/σ² + log‖x‖: the exponential is ‖x‖ k(x/‖x‖, z)
 
-    def _of_pixels(self, images: Array, weights: Array, columns: Array, values: Array) -> None:
-        """The exponents for patches of pixels, which lie as columns: all but the product then runs along lines."""
+    def _pixel_exponents(self, images: Array, weights: Array, columns: Array, values: Array) -> None:
+        """Compute the exponents for patches of pixels, stored as columns for fast passes along lines."""
         grid, windows, patches = self.grid, self.grid.windows(images), columns[:, :-1]
         np.copyto(patches.reshape(len(images), grid.patch, -1, *grid.places), windows.transpose(0, 3, 4, 1, 2))
         with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
-            np.log(grid.unit_columns(patches), out=columns[:, -1])
+            np.log(grid.normalise_columns(patches), out=columns[:, -1])
         columns[:, -1] -= images.dtype.type(self.sigma**-2)
         np.matmul(columns.swapaxes(1, 2), weights, out=values)
 
-    def _of_cells(self, images: Array, weights: Array, patches: Array, values: Array) -> None:
-        """The exponents for patches of cells, whose channels are many: their norms are sums of those of the cells."""
+    def _cell_exponents(self, images: Array, weights: Array, patches: Array, values: Array) -> None:
+        """Compute the exponents for patches of cells of many channels, with norms summed from those of the cells."""
         grid, b, inverse = self.grid, len(images), images.dtype.type(self.sigma**-2)
         windows = grid.windows(images)
         np.copyto(patches.reshape(windows.shape), windows)
@@ -221,10 +221,10 @@ class PatchLayer:
 
 @dataclass(frozen=True, eq=False)
 class PatchFeatures:
-    """Layers one upon the other, as a row map; with `unit_norm` a row ends with the length 1.
+    """A stack of layers as a row map; with `unit_norm` rows of features have length 1.
 
-    An image is first divided by its largest value, so that its brightness does not count and nothing leaves the range
-    of the dtype. An image without any contrast gives zeros.
+    An image is first divided by its largest value, so that brightness does not matter and nothing overflows. An image
+    without contrast gives zeros.
     """
 
     layers: tuple[PatchLayer, ...]
@@ -235,14 +235,16 @@ class PatchFeatures:
         for before, after in pairwise(self.layers):
             grid = after.grid
             if (*before.grid.cells, len(before.landmarks)) != (grid.height, grid.columns, grid.channels):
-                raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
+                raise ConfigError(
+                    "layers: expected the image of each layer to match the cells and landmarks of the previous layer"
+                )
 
     def width(self, d: int) -> int:
         grid = self.layers[0].grid
         if d != grid.image_width:
             raise DataError(
                 f"{self.name}: expected rows of {grid.height}×{grid.columns} pixels of {grid.channels} channels = "
-                f"{grid.image_width} numbers, found {d} features; give image_shape=(height, width, channels)"
+                f"{grid.image_width} values, found {d} features; set image_shape=(height, width, channels)"
             )
         return self.layers[-1].width
 
@@ -256,7 +258,7 @@ class PatchFeatures:
     def apply(self, x: Array) -> Array:
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         rows = min(self._strip_rows(x.dtype), max(1, len(x)))
-        layers = [layer.at_work(rows, x.dtype) for layer in self.layers]
+        layers = [layer.prepare(rows, x.dtype) for layer in self.layers]
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a row that is not finite gives NaN
             for first in range(0, len(x), rows):
                 strip = x[first : first + rows]
@@ -269,5 +271,5 @@ class PatchFeatures:
             return UnitNorm().apply(out) if self.unit_norm else out
 
     def _strip_rows(self, dtype: np.dtype[Any]) -> int:
-        """Images that are worked on at a time; it changes no bit."""
+        """Return the number of images that are processed at a time; it does not affect the bits."""
         return max(1, _STRIP_BYTES // max(layer.image_bytes(dtype.itemsize) for layer in self.layers))

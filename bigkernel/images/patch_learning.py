@@ -1,7 +1,7 @@
-"""Layers of patch kernels learnt from rows: a sample of patches in one sweep a layer, its spherical k-means, whitening.
+"""Learn layers of patch kernels from rows: per layer, a sweep samples patches for spherical k-means and whitening.
 
-Which patches are looked at is a function of the seed and of the row's number: any chunking, any executor and any
-number of workers give the same sample, hence the same landmarks.
+The sample is a function of the seed and of the row numbers: it does not depend on chunks, executor or number of
+workers, and neither do the landmarks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-SAMPLE_BYTES = 2**27  # of the patches of a layer
+SAMPLE_BYTES = 2**27  # limit of the sampled patches of a layer
 _PATCHES_A_ROW = 16
-_LEAST_CONTRAST = 1e-4  # of a patch, its largest pixel 1: below it directions are rounding
+_LEAST_CONTRAST = 1e-4  # norm of a patch of an image with maximum 1, below which its direction is rounding
 _FLOOR = 1e-3  # added to the eigenvalues of K_ZZ, whose trace is m
 
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What a layer is to be: p, places from cell to cell, σ, and m at most."""
+    """Options of a layer: p, places from cell to cell, σ, and the largest m."""
 
     patch: int
     subsampling: int
@@ -41,15 +41,15 @@ class LayerOptions:
 
 @dataclass(frozen=True, eq=False)
 class PatchSample:
-    """A statistic: `per_row` patches of each of some rows, by drawn places, as directions of unit length.
+    """A statistic of `per_row` patches of some rows, at random places, scaled to unit length.
 
-    Patches without contrast are left out. The accumulator holds `patches` (k, q) and `order` (k,), which tells row and
-    place in the draw.
+    Patches without contrast are left out. The accumulator holds `patches` (k, q) and `order` (k,), by row and sample
+    number.
     """
 
     grid: PatchGrid  # of the mapped rows as images
-    ids: NDArray[np.int64]  # sorted numbers of the rows to look at
-    seed: int  # of the draws of places
+    ids: NDArray[np.int64]  # sorted numbers of the sampled rows
+    seed: int  # of the places
     per_row: int = _PATCHES_A_ROW
 
     def zero(self) -> Accumulator:
@@ -75,16 +75,16 @@ class PatchSample:
                 total["order"] = np.concatenate([total["order"], order])
 
     def _patches(self, images: Array, ids: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Directions (k, q) of patches of images at the places of their ids, and which have contrast (b, per_row)."""
+        """Return patches (k, q) of unit length at the places of row ids, and which have contrast (b, per_row)."""
         grid = self.grid
         generators = (np.random.default_rng([self.seed, int(row)]) for row in ids)
         corners = np.stack([rng.integers(grid.places, size=(self.per_row, 2)) for rng in generators])
         peak = np.abs(images).max(axis=1, initial=0)
         with np.errstate(invalid="ignore"):
             scaled = images / np.where(peak == 0, 1, peak)[:, None]
-        found = grid.windows(scaled)[np.arange(len(images))[:, None], corners[..., 0], corners[..., 1]]
-        patches = found.reshape(len(images), self.per_row, grid.width)
-        kept = grid.directions(patches) > _LEAST_CONTRAST
+        windows = grid.windows(scaled)[np.arange(len(images))[:, None], corners[..., 0], corners[..., 1]]
+        patches = windows.reshape(len(images), self.per_row, grid.width)
+        kept = grid.normalise(patches) > _LEAST_CONTRAST
         return patches[kept], kept
 
 
@@ -96,47 +96,47 @@ def learn_layers(
     *,
     n_patches: int = 100_000,
 ) -> tuple[PatchLayer, ...]:
-    """Layers for rows of images of (height, width, channels), each from a sweep over what those before it give.
+    """Learn layers for images of (height, width, channels), each by a sweep over the output of the layers before it.
 
-    The generator draws rows, places and first centres. The sample of a layer has `n_patches`, or fewer where they would
-    take more than `SAMPLE_BYTES`. `DataError` where a patch does not fit in the image of its layer, or has no contrast.
+    The generator samples rows, places and initial centres. The sample of a layer has `n_patches`, or fewer if they
+    exceed `SAMPLE_BYTES`. `DataError` if a patch does not fit in the image of its layer, or no patch has contrast.
     """
     require_layers(image, options)
     source = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
     layers: tuple[PatchLayer, ...] = ()
-    for wanted in options:
+    for layer in options:
         # patches of pixels are centred; those of features are not
-        grid = PatchGrid(*image, wanted.patch, wanted.subsampling, centred=not layers)
+        grid = PatchGrid(*image, layer.patch, layer.subsampling, centred=not layers)
         mapped = source.map(PatchFeatures(layers, unit_norm=False)) if layers else source
         patches = _sample(mapped, grid, rng, n_patches, f"patches of layer {len(layers) + 1}")
         with one_thread():
-            Z = spherical_means(patches, wanted.n_landmarks, rng)
+            Z = spherical_means(patches, layer.n_landmarks, rng)
             # k(z, z′) = exp((⟨z, z′⟩ − 1)/σ²)
-            K = np.exp((Z @ Z.T - 1) / wanted.sigma**2)
-            layers = (*layers, PatchLayer(grid, wanted.sigma, Z, inverse_root(K, _FLOOR)))
+            K = np.exp((Z @ Z.T - 1) / layer.sigma**2)
+            layers = (*layers, PatchLayer(grid, layer.sigma, Z, inverse_root(K, _FLOOR)))
         image = (*grid.cells, len(Z))
     return layers
 
 
 def require_layers(image: tuple[int, int, int], options: Sequence[LayerOptions]) -> None:
     """Raise `DataError` unless the patches of every layer fit in its image."""
-    for place, wanted in enumerate(options):
-        grid = PatchGrid(*image, wanted.patch, wanted.subsampling, centred=not place)
-        image = (*grid.cells, wanted.n_landmarks)
+    for place, layer in enumerate(options):
+        grid = PatchGrid(*image, layer.patch, layer.subsampling, centred=not place)
+        image = (*grid.cells, layer.n_landmarks)
 
 
 def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: int, what: str) -> Array:
-    """Directions of patches (k, q) from some rows, in the order of the rows, k ≤ n_patches."""
+    """Sample patches (k, q) of unit length from some rows, in the order of the rows, k ≤ n_patches."""
     count = max(1, min(n_patches, SAMPLE_BYTES // (8 * grid.width)))
     down, across = grid.places
-    # twice as many places as patches: many have no contrast
+    # twice as many places as patches, since many have no contrast
     per_row = max(_PATCHES_A_ROW, min(-(-2 * count // len(rows)), 4 * down * across))
     ids = uniform(len(rows), min(len(rows), -(-2 * count // per_row)), rng)
     total = sweep(rows, PatchSample(grid, ids, int(rng.randint(2**31 - 1)), per_row), what=what).total
     patches = total["patches"][np.argsort(total["order"])]
     if not len(patches):
         raise DataError(
-            f"{rows.name}: no patch of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows has any contrast, so "
-            "that there is nothing to learn; look at the images, or take larger patches"
+            f"{rows.name}: all patches of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows are constant; check "
+            "the images, or use larger patches"
         )
     return np.asarray(patches[np.sort(rng.permutation(len(patches))[:count])])

@@ -1,11 +1,11 @@
-"""Row maps for images of digits: brought to a common pose by their moments, and described by oriented strokes.
+"""Row maps for images of digits: normalisation of pose by moments, and features of oriented strokes.
 
-Both look at one image alone, so that they need neither labels nor images of the place where a model will be used: what
-they take away (position, slant, size, thickness of the pen) is what differs between sources of digits. n images of h×w
-pixels are rows of h·w; pixels are ink, 0 is the ground, and what is below 0 counts as none.
+Both transform single images and need neither labels nor images of the target domain; they remove what differs between
+sources of digits (position, slant, size, thickness of the pen). n images of h×w pixels are rows of h·w; pixels are ink,
+0 is the background, and negative values count as 0.
 
-All is elementwise, or summed in an order that no other row changes, or a product of one shape: a row has the same bits
-in any block.
+All operations are elementwise, sums in a fixed order, or products of a fixed shape, so that a row has the same bits in
+any block.
 
 Liu, Nakashima, Sako & Fujisawa, Handwritten digit recognition: investigation of normalization and feature extraction
 techniques, Pattern Recognition 37 (2004): moment normalisation, directions of the gradient by the parallelogram rule,
@@ -27,16 +27,16 @@ from bigkernel.streaming.chunk import MapCost
 
 DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
 _MOST_CELLS = 64
-_STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
+_STRIP_PIXELS = 2**16  # pixels of images that are processed at a time; buffers stay in the cache of a core
 _POSED_ROWS = 512  # images whose poses are computed at a time
-_POSE_BYTES = 600  # of the numbers of a pose
-_LANES = 32  # images of a tile of orientations: a multiple of the vectors of any processor
-_TILES = 4  # whose features are scaled together
-_LANE_PIXELS = 2**12  # of an image that shares its tile with others
+_POSE_BYTES = 600  # per pose
+_LANES = 32  # images of a tile of orientations, a multiple of the vector length of any processor
+_TILES = 4  # tiles whose features are scaled together
+_LANE_PIXELS = 2**12  # largest image that shares its tile with others
 # Cells of a product: from 12 on OpenBLAS' float32 kernel of AVX2 sums images at the ends of a tile in another order.
 _CELLS_AT_ONCE = 8
-_SCALES = (0.25, 4.0)  # of a normalised image, against the original
-_STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
+_SCALES = (0.25, 4.0)  # limits of the scale of a normalised image
+_STEEPEST = 2.0  # largest slant that is removed, in pixels across for one down
 _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
 _FRACTION_BITS = 16  # of positions in pixels
 
@@ -45,8 +45,7 @@ _FRACTION_BITS = 16  # of positions in pixels
 class _ImageMap:
     """Base of the maps: rows of `height`·`width` pixels."""
 
-    # pixels of an image, down and across
-    height: int
+    height: int  # in pixels, as columns
     columns: int
     name: ClassVar[str]
 
@@ -57,23 +56,23 @@ class _ImageMap:
         if d != self.height * self.columns:
             raise DataError(
                 f"{self.name}: expected rows of {self.height}×{self.columns} = {self.height * self.columns} pixels, "
-                f"found {d} features; give image_shape=(height, width)"
+                f"found {d} features; set image_shape=(height, width)"
             )
 
     @property
     def _strip_rows(self) -> int:
-        """Images that are worked on at a time; it changes no bit."""
+        """Number of images that are processed at a time; it does not affect the bits."""
         return max(1, _STRIP_PIXELS // (self.height * self.columns))
 
 
 @dataclass(frozen=True)
 class MomentNormalise(_ImageMap):
-    """Every image moved, sheared and scaled so that the moments of its ink are those of any other.
+    """Translate, shear and scale every image so that the moments of its ink agree with a standard.
 
-    The centroid comes to the middle; the slant cov(x, y)/var(y) is taken away; the deviation of the ink down the image
-    becomes `spread`·h. Across, its deviation σ becomes the geometric mean, weighted by `aspect`, of what scaling as
-    down makes it and of `breadth`·w: an aspect of 0 keeps the proportions of the original, 1 makes all images as broad.
-    Scales are kept within ¼ … 4 and slants within ±2; an image without ink stays as it is.
+    The centroid moves to the middle; the slant cov(x, y)/var(y) is removed; the vertical standard deviation of the ink
+    becomes `spread`·h. The horizontal one becomes the geometric mean, weighted by `aspect`, of its value after scaling
+    by the vertical factor and of `breadth`·w: an aspect of 0 keeps the proportions of the original, 1 makes all images
+    equally broad. Scales are limited to ¼ … 4 and slants to ±2; an image without ink is not changed.
 
     Attributes
     ----------
@@ -112,7 +111,7 @@ class MomentNormalise(_ImageMap):
         resampler = _LineResampler(self.height, self.columns, rows, x.dtype, self._reach)
         for start in range(0, len(x), _POSED_ROWS):
             posed = images[start : start + _POSED_ROWS]
-            with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite stays as it is
+            with np.errstate(over="ignore", invalid="ignore"):  # rows that are not finite are not changed
                 affine, inked = self._affine(posed)
                 for first in range(0, len(posed), rows):
                     some = slice(first, first + rows)
@@ -125,7 +124,7 @@ class MomentNormalise(_ImageMap):
         return self.columns + (self.columns + _STEEPEST * self.height) / 2 / _SCALES[0]
 
     def _affine(self, images: Array) -> tuple[Array, Array]:
-        """Return maps (b, 2, 3) from pixels of the result to places in images (b, h, w), and which have ink, (b,)."""
+        """Return maps (b, 2, 3) from pixels of the result to places in images (b, h, w), and which have ink (b,)."""
         h, w = images.shape[1:]
         peak = np.empty(len(images))
         sums = np.empty((len(images), 3, 3))
@@ -138,7 +137,7 @@ class MomentNormalise(_ImageMap):
         first_row, first_column = -(h - 1) / 2, -(w - 1) / 2  # from the middle
         var_y = y2 - y**2 + _PIXEL_VARIANCE
         slant = np.clip((xy - x * y) / var_y, -_STEEPEST, _STEEPEST)
-        # of the ink without its slant
+        # of the ink after removal of the slant
         var_x = np.maximum(x2 - x**2 - 2 * slant * (xy - x * y) + slant**2 * (y2 - y**2), 0) + _PIXEL_VARIANCE
         down = np.clip(self.spread * h / np.sqrt(var_y), *_SCALES)
         across = np.clip(down ** (1 - self.aspect) * (self.breadth * w / np.sqrt(var_x)) ** self.aspect, *_SCALES)
@@ -154,13 +153,13 @@ class MomentNormalise(_ImageMap):
 
 
 def _moment_sums(images: Array) -> tuple[Array, Array]:
-    """The largest pixels (b,) of images (b, h, w), and Σ rᵃcᵏ·ink for a, k of 0, 1, 2, (b, 3, 3) float64."""
+    """Return the largest pixels (b,) of images (b, h, w), and Σ rᵃcᵏ·ink for a, k of 0, 1, 2, (b, 3, 3) float64."""
     h, w = images.shape[1:]
     peak = images.reshape(len(images), -1).max(axis=1).astype(np.float64)
     ink = images.astype(np.float64)
-    if not images.min() >= 0:  # a look is much faster than the maximum, and NaN fails it too
+    if not images.min() >= 0:  # the check is much faster than the maximum, and fails for NaN too
         np.maximum(ink, 0, out=ink)
-    if images.dtype == np.float64:  # so that no sum leaves the range of the dtype
+    if images.dtype == np.float64:  # against overflow of sums
         np.divide(ink, np.where((peak > 0) & np.isfinite(peak), peak, 1.0)[:, None, None], out=ink)
     # products of one image each
     sums: Array = np.matmul(_powers(h).T, np.matmul(ink, _powers(w)))
@@ -168,24 +167,24 @@ def _moment_sums(images: Array) -> tuple[Array, Array]:
 
 
 def _powers(side: int) -> Array:
-    """(side, 3): 1, u and u² of the places u of the pixels along a side, from its middle."""
+    """Return 1, u and u² (side, 3) of the places u of the pixels along a side, from its middle."""
     places = np.arange(side) - (side - 1) / 2
     return np.stack([np.ones_like(places), places, places**2], axis=1)
 
 
 @dataclass
 class _LineResampler:
-    """Bilinear resampling of some images at a time by affine maps that leave lines level, with its buffers.
+    """Bilinear resampling of some images at a time by affine maps that keep lines horizontal, with its buffers.
 
-    Between two lines first, then along them; 0 beyond. Positions are multiples of 2⁻¹⁶ pixels: float32 holds those
-    below 2⁸ exactly, and float64 all others. The pixels of an image do not depend on what is resampled beside it.
+    Interpolates between two lines first, then along them; 0 outside. Positions are multiples of 2⁻¹⁶ pixels: float32
+    represents those below 2⁸ exactly, float64 all others. The pixels of an image do not depend on the other images.
     """
 
     height: int
     width: int
     rows: int  # most images at a time
-    dtype: Any  # of the pixels that come out, float32 or float64
-    reach: float  # pixels; neither a position along a line nor a term of it is larger
+    dtype: Any  # of the resulting pixels, float32 or float64
+    reach: float  # bound on a position along a line and its terms, in pixels
 
     def __post_init__(self) -> None:
         h, w, b = self.height, self.width, self.rows
@@ -193,26 +192,26 @@ class _LineResampler:
         self._lines = [np.empty((b, h, w + 3), self.dtype) for _ in range(2)]
         places = self._place_dtype(self.reach, self.dtype)
         self._places, self._whole = np.empty((b, h, w), places), np.empty((b, h, w), places)
-        self._parts = [np.empty((b, h, w), self.dtype) for _ in range(2)]
+        self._values = [np.empty((b, h, w), self.dtype) for _ in range(2)]
         self._near, self._index = np.empty((b, h, w), np.int32), np.empty((b, h, w), np.intp)
         self._line_starts = np.repeat(np.arange(b * h, dtype=np.int32) * (w + 3), w).reshape(b, h, w)
         self._columns = np.tile(np.arange(w, dtype=places), h).reshape(h, w)
 
     @staticmethod
     def _place_dtype(reach: float, dtype: Any) -> np.dtype[Any]:
-        """A dtype that holds positions up to `reach` pixels, and one more, exactly."""
+        """Return a dtype that represents positions up to `reach` pixels, and one more, exactly."""
         exact = np.dtype(dtype) == np.float32 and reach + 1 < 1 << np.finfo(np.float32).nmant + 1 - _FRACTION_BITS
         return np.dtype(np.float32 if exact else np.float64)
 
     @staticmethod
     def pixel_bytes(itemsize: int, reach: float) -> int:
-        """Of the buffers, for a pixel of an image (and its frame)."""
+        """Return the bytes of the buffers per pixel of an image with its frame."""
         return 8 + 4 + 4 + 5 * itemsize + 2 * _LineResampler._place_dtype(reach, f"f{itemsize}").itemsize
 
     def __call__(self, images: Array, affine: Array) -> Array:
-        """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
+        """Resample images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
 
-        They are in a buffer that the next call overwrites.
+        The result is in a buffer that the next call overwrites.
         """
         b, h, w = len(images), self.height, self.width
         fixed = np.rint(affine * (1 << _FRACTION_BITS)) / (1 << _FRACTION_BITS)
@@ -223,24 +222,24 @@ class _LineResampler:
         np.multiply(self._columns, fixed[:, 1, 1, None, None].astype(places.dtype), out=whole)
         np.copyto(places, starts[:, :, None])
         np.add(places, whole, out=places)
-        # beyond the frame there is nothing but ground
+        # outside the frame everything is background
         np.clip(places, 0, w + 1, out=places)
         np.floor(places, out=whole)
         np.subtract(places, whole, out=places)
-        # by way of int32: a conversion to int64 takes several times as long
+        # by way of int32, since conversion to int64 takes several times as long
         near = self._near[:b]
         np.copyto(near, whole, casting="unsafe")
         np.add(near, self._line_starts[:b], out=near)
         np.copyto(index, near)
-        left, right = (values[:b] for values in self._parts)
-        # every index is inside; to wrap it is less work than to clip it
+        left, right = (values[:b] for values in self._values)
+        # every index is valid; "wrap" is faster than "clip"
         np.take(lines, index, out=left, mode="wrap")
         np.take(slope, index, out=right, mode="wrap")
         np.multiply(right, places, out=right, casting="same_kind")
         return np.add(left, right, out=left)
 
     def _between_lines(self, places: Array) -> tuple[Array, Array]:
-        """Lines at places (b, h) of the framed images, and how far each of their pixels is from the next, flat."""
+        """Return lines at places (b, h) of the framed images and the differences of neighbouring pixels, flat."""
         (b, h), flat = places.shape, self._framed.reshape(-1, self.width + 3)
         inside = np.clip(places, -1, h) + 1
         whole = np.floor(inside)
@@ -260,12 +259,11 @@ class _LineResampler:
 
 @dataclass(frozen=True)
 class Orientations(_ImageMap):
-    """Strokes by direction and place: 8 directions of the gradient in c×c cells, 512 features of an image with 8×8.
+    """Features of strokes by direction and place: 8 directions of the gradient in c×c cells, 512 features with 8×8.
 
-    The gradient (central differences, ground beyond the edge) is the sum of a part along an axis and one along a
-    diagonal (parallelogram rule); each of the 8 directions has a picture of its parts, which the cells average with
-    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf). An image without any edge
-    gives zeros.
+    The gradient (central differences, background outside) is decomposed into components along an axis and along a
+    diagonal (parallelogram rule); cells average the components of each of the 8 directions with weights that fall
+    linearly to 0 at the centre of the next cell. A feature is √(f/Σf). An image without edges gives zeros.
 
     Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
     up: towards more ink), then by cell, line by line.
@@ -309,17 +307,17 @@ class Orientations(_ImageMap):
         rows = self._lanes * _TILES
         for first in range(0, len(x), rows):
             strip = x[first : first + rows]
-            with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
+            with np.errstate(invalid="ignore"):  # rows that are not finite give NaN
                 out[first : first + len(strip)] = work(strip).T
         return out
 
     @property
     def _lanes(self) -> int:
-        """Images of a tile; it follows from their size alone, and large ones are worked on one by one."""
+        """Number of images of a tile, from their size; large images are processed one by one."""
         return _LANES if self.height * self.columns <= _LANE_PIXELS else 1
 
     def pooling(self, side: int) -> Array:
-        """Weights (cells, side) of the pixels along a side in each cell, float64: they fall from its centre."""
+        """Return the weights (cells, side) of pixels along a side in each cell, float64, falling from its centre."""
         reach = max(1.0, side / self.cells)
         shares = np.zeros((self.cells, side))
         for cell, weights in enumerate(shares):
@@ -332,11 +330,11 @@ class Orientations(_ImageMap):
 class _Gradients:
     """Orientation features of some tiles of images, with the buffers: images are the last axis of all arrays.
 
-    A tile is always as wide, empty lanes included: products then have one shape, and a row the same bits in any block.
+    A tile has a fixed width, with empty lanes, so that products have a fixed shape and rows the same bits in any block.
     """
 
-    def __init__(self, wanted: Orientations, lanes: int, dtype: Any) -> None:
-        height, columns, cells = wanted.height, wanted.columns, wanted.cells
+    def __init__(self, orientations: Orientations, lanes: int, dtype: Any) -> None:
+        height, columns, cells = orientations.height, orientations.columns, orientations.cells
         self._scaled = np.empty((lanes, height * columns), dtype)
         self._framed = np.zeros((height + 2, columns + 2, lanes), dtype)
         self._slopes = np.empty((2, 2, height, columns, lanes), dtype)  # across and down, and their lengths
@@ -345,21 +343,21 @@ class _Gradients:
         self._cells = np.empty((DIRECTIONS, cells, cells, lanes), dtype)
         self._features = np.empty((DIRECTIONS, cells * cells, _TILES * lanes), dtype)
         self._sums = np.empty((DIRECTIONS // 2 * cells * cells, _TILES * lanes), dtype)
-        self._down, self._across = (wanted.pooling(side).astype(dtype) for side in (height, columns))
+        self._down, self._across = (orientations.pooling(side).astype(dtype) for side in (height, columns))
 
     def __call__(self, x: Array) -> Array:
-        """Features (p, b) of x (b, h·w), in a buffer that the next call overwrites."""
+        """Compute features (p, b) of x (b, h·w), in a buffer that the next call overwrites."""
         b, lanes = len(x), self._framed.shape[-1]
         for first in range(0, b, lanes):
             self._features[:, :, first : first + lanes] = self._pool(x[first : first + lanes])
         features = self._features[:, :, :b]
         features[4:] *= math.sqrt(2)
-        return self._rooted(self._features.reshape(-1, lanes * _TILES)[:, :b])
+        return self._normalise(self._features.reshape(-1, lanes * _TILES)[:, :b])
 
     def _pool(self, x: Array) -> Array:
-        """Sums (8, cells, lanes) of the planes of a tile x (b, h·w)."""
+        """Compute sums (8, cells, lanes) of the planes of a tile x (b, h·w)."""
         b, (h, w) = len(x), self._slopes.shape[2:4]
-        # in units of the largest pixel: no difference and no sum leaves the range of the dtype
+        # in units of the largest pixel, against overflow
         scaled = np.abs(x, out=self._scaled[:b])
         peak = scaled.max(axis=1, keepdims=True)
         peak[peak == 0] = 1
@@ -378,27 +376,27 @@ class _Gradients:
         return self._cells.reshape(DIRECTIONS, -1, self._cells.shape[-1])
 
     def _split(self) -> None:
-        """Planes of the 8 directions ← twice the gradients of the framed images; those of the diagonals without √2."""
+        """Write twice the gradients of the framed images to the planes of 8 directions, diagonal ones without √2."""
         framed, planes = self._framed, self._planes
         slopes, lengths = self._slopes
         np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=slopes[0])
         np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=slopes[1])
         np.abs(slopes, out=lengths)
-        # |s| + s and |s| − s: twice what a slope s has above and below 0; right, left, down, up
+        # |s| + s and |s| − s: twice the positive and negative parts of a slope s; right, left, down, up
         np.add(lengths, slopes, out=planes[0:4:2])
         np.subtract(lengths, slopes, out=planes[1:4:2])
         # along the diagonals: √2 times the shorter one; right down, left down, right up, left up
         across, along = planes[:2], planes[2:4]
         np.minimum(across, along[0], out=planes[4:6])
         np.minimum(across, along[1], out=planes[6:])
-        # along the axes: the longer of the two slopes less the shorter one, of which one side is 0
+        # along the axes: the longer of the two slopes less the shorter one
         for shorter in (planes[4:6], planes[6:]):
             np.subtract(across, shorter, out=across)
         for shorter in (planes[4::2], planes[5::2]):
             np.subtract(along, shorter, out=along)
 
-    def _rooted(self, values: Array) -> Array:
-        """√(f/Σf) of values (p, b), in place; the sum is by halves, the same for any b."""
+    def _normalise(self, values: Array) -> Array:
+        """Replace values (p, b) by √(f/Σf), in place; pairwise sums give the same bits for any b."""
         half = -(-len(values) // 2)
         total = self._sums[:half, : values.shape[1]]
         np.copyto(total, values[:half])

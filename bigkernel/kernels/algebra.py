@@ -1,7 +1,7 @@
-"""Kernels: their values in blocks, and sums, products, multiples and kernels of some columns.
+"""The base class of kernels, their evaluation in blocks, and sums, products, multiples and kernels on some columns.
 
-Kernels are small things that are called, `k(X, Z)`, and that bind landmarks for the fast block path: `k.bind(Z, dtype)`
-prepares Z once and gives a `Bound`, which fills preallocated blocks with no more than a few strips of its own. Shapes:
+Kernels are small callable values, `k(X, Z)`. For the fast block path, `k.bind(Z, dtype)` prepares landmarks Z once and
+returns a `Bound`, which fills preallocated blocks and allocates no more than a few strips itself. Shapes:
 X (n, d) rows, b of a block, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,).
 
 Sums and products of positive definite kernels are positive definite, and so is c·k for c > 0 (Schölkopf & Smola, 2002,
@@ -20,14 +20,14 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
 
-_FAR = 1e3  # times that γ stays from the ends of the range of a dtype, where rows are not scaled
-_PART_ROWS = 128  # of a block whose parts are computed one after the other
-_LINES = 64  # of a matrix at a time, whole cache lines of either triangle
+_FAR = 1e3  # factor that γ keeps from the ends of the range of a dtype, where rows are not scaled
+_TERM_ROWS = 128  # rows of a block for which the terms of a composite kernel are computed in turn
+_LINES = 64  # lines of a matrix at a time, whole cache lines of either triangle
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
 
 def strips(block: Array) -> list[slice]:
-    """Slices of rows of `block` that each stay in cache."""
+    """Split `block` into slices of rows that each stay in cache."""
     rows = max(1, _STRIP_BYTES // max(1, block[:1].nbytes))
     return [slice(i, i + rows) for i in range(0, len(block), rows)]
 
@@ -39,31 +39,31 @@ class Kernel:
     """
 
     name: ClassVar[str]
-    positive: ClassVar[bool] = True  # definite, for every parameter value that is accepted
-    precomputed: ClassVar[bool] = False  # rows hold values in place of features: k(x, x) of a new row is not known
-    leaves: ClassVar[int] = 1  # products that a block takes: as many as it is made of
-    kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root
+    positive: ClassVar[bool] = True  # definite, for every valid parameter value
+    precomputed: ClassVar[bool] = False  # rows hold kernel values instead of features: k(x, x) of a new row is unknown
+    leaves: ClassVar[int] = 1  # number of simple kernels in it, hence of matrix products per block
+    kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0: the square root of its rounding counts
     of_distance: ClassVar[bool] = True  # a function of ‖x−z‖
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
+        """Return the bytes that `bind` takes for m landmarks of d features, with the buffers of blocks.
 
-        Where rows may touch landmarks these are kept beside the factors of the product.
+        Kinked kernels keep the landmarks beside the factors of the product.
         """
         return m * (d + 2) * (1 + self.kinked) * itemsize
 
-    def described(self) -> dict[str, object]:
-        """Name and parameters, as plain data for reports."""
+    def describe(self) -> dict[str, object]:
+        """Return name and parameters as plain data for reports."""
         return {"name": self.name, **self.get_params()}
 
     def formula(self) -> str:
-        """As one would write it."""
+        """Return the kernel as an expression, for messages."""
         values = ((name, np.asarray(value)) for name, value in self.get_params().items())
         inside = ", ".join(f"{name}={value if value.ndim == 0 else value.shape}" for name, value in values)
         return f"{self.name}({inside})" if inside else self.name
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """By name; `deep` with those of kernels inside it, as `k1__sigma`."""
+        """Return the parameters by name; with `deep` also those of nested kernels, as `k1__sigma`."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         inner = {name: value.get_params() for name, value in own.items() if deep and isinstance(value, Kernel)}
         return own | {f"{name}__{key}": value for name, params in inner.items() for key, value in params.items()}
@@ -73,7 +73,9 @@ class Kernel:
         for key, value in params.items():
             name, _, rest = key.partition("__")
             if key not in self.get_params():
-                raise ConfigError(f"{self.name} kernel has no parameter {key!r}; it has {sorted(self.get_params())}")
+                raise ConfigError(
+                    f"{self.name} kernel: unknown parameter {key!r}; expected one of {sorted(self.get_params())}"
+                )
             if rest:
                 getattr(self, name).set_params(**{rest: value})
             else:
@@ -91,41 +93,44 @@ class Kernel:
     __rmul__ = __mul__
 
     def __call__(self, X: Array, Z: Array | None = None) -> Array:
-        """The kernel matrix, shape (n, m); (n, n) and exactly symmetric when Z is not given.
+        """Compute the kernel matrix, shape (n, m); (n, n) and exactly symmetric when Z is not given.
 
-        float32 where both are, float64 otherwise. "scale" parameters are taken from Z.
+        float32 if both inputs are, float64 otherwise. "scale" parameters are computed from Z.
         """
         X = np.atleast_2d(np.asarray(X))
         other = X if Z is None else np.atleast_2d(np.asarray(Z))
         if X.shape[1] != other.shape[1]:
-            raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
+            raise DataError(
+                f"{self.name} kernel: expected the same number of features in X and Z, found "
+                f"{X.shape[1]} and {other.shape[1]}"
+            )
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
         bound = self.resolve(other).bind(other, dtype)
         if Z is not None:
             return bound.values(X, len(other))
-        whole = bound.of_itself()
-        return _symmetric(bound.values(X, len(X))) if whole is None else whole
+        gram = bound.gram()
+        return _symmetrize(bound.values(X, len(X))) if gram is None else gram
 
     def diag(self, X: Array) -> Array:
-        """k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
+        """Compute k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
         return np.ones(len(X))
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        """The same kernel, checked, with every "scale" parameter replaced by its number for (weighted) rows Z."""
+        """Check the parameters and return a copy with "scale" and "auto" replaced by numbers for (weighted) rows Z."""
         return replace(self)  # type: ignore[type-var]
 
     def widths(self) -> tuple[float, Array | None]:
-        """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
-        raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
+        """Return γ and lengths per feature (or None) of the kernel's argument −γ‖x−z‖²."""
+        raise TypeError(f"{self.name}: expected a kernel of the Euclidean distance")
 
     def finish(self, strip: Array) -> None:
-        """Turn a strip of the argument into values, in place; here it holds values already."""
+        """Turn a strip of the argument into kernel values, in place; by default they are the same."""
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
 
-        With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
-        have anyway: for others that share a block with such a one.
+        With `touching`, distances of rows that nearly coincide with a landmark keep their digits, as they always do for
+        `kinked` kernels: for kernels that share a block with one of these.
 
         Raises
         ------
@@ -141,9 +146,9 @@ class Kernel:
         if unit != 1:
             gamma, lengths = gamma / unit / unit, np.full(Z.shape[1], 1 / unit)
         weights, squares = np.empty((Z.shape[1] + 2, len(Z)), block_dtype), np.empty(len(Z))
-        placed = np.empty(Z.shape, block_dtype) if touching or self.kinked else None
+        transformed = np.empty(Z.shape, block_dtype) if touching or self.kinked else None
         with np.errstate(over="ignore", invalid="ignore"):
-            # the mean as the blocks see it: rounded once, the same for rows and landmarks
+            # the mean in the dtype of the blocks, the same for rows and landmarks
             shift, lost = Z.mean(axis=0).astype(block_dtype), rounding_of(Z, block_dtype)
             stretch = None if lengths is None else (1 / lengths).astype(block_dtype)
             if stretch is not None:
@@ -155,16 +160,16 @@ class Kernel:
                 centred[...] = centred.astype(block_dtype)
                 squares[strip] = np.einsum("ij,ij->i", centred, centred)
                 np.multiply(centred.T, 2 * gamma, out=weights[:-2, strip], casting="same_kind")
-                if placed is not None:
-                    placed[strip] = centred
-            # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
+                if transformed is not None:
+                    transformed[strip] = centred
+            # rounding of γ‖x−z‖², by the product and of the values themselves
             largest = float(squares.max(initial=0.0))
             blur = float(gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost))
             # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
             weights[-2] = -gamma
             weights[-1] = -gamma * squares
         refuse_blur(self.name, block_dtype, blur)
-        return Bound(self.finish, weights, Z.shape[1], float(block_dtype.type(gamma)), shift, stretch, placed)
+        return Bound(self.finish, weights, Z.shape[1], float(block_dtype.type(gamma)), shift, stretch, transformed)
 
 
 @dataclass
@@ -175,31 +180,31 @@ class Bound:
     columns as `weights` has rows, with x in its first d, which is overwritten. Both are of `dtype`, C-contiguous.
     """
 
-    # turns a strip of the argument into a strip of the kernel, in place; a method of a kernel, which is told beside
+    # turns a strip of the argument into kernel values, in place; a method of the kernel, which is compared itself
     value: Callable[[Array], None] = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
-    weights: Array  # (columns, m): what the rows are multiplied by; (d, 0) where no product serves
+    weights: Array  # (columns, m): right factor of the product; (d, 0) for kernels that need no product
     n_features: int
-    gamma: float = 1.0  # as the blocks see it
+    gamma: float = 1.0  # in the dtype of the blocks
     shift: Array | None = None  # (d,): subtracted from the rows; None for kernels of the inner product
     stretch: Array | None = None  # (d,): the rows are multiplied by it (one length per feature)
-    touching: Array | None = None  # (m, d): shifted and stretched as rows are, where `product` is to look at them again
+    touching: Array | None = None  # (m, d) shifted and stretched, to recompute small distances from
 
     @property
     def dtype(self) -> DType:
-        """float32 or float64: of the rows, of the block and of the product."""
+        """float32 or float64, of the rows, the block and the product."""
         return self.weights.dtype
 
     @property
     def nbytes(self) -> int:
-        """Of all that was prepared."""
+        """Bytes of the prepared arrays."""
         return self.weights.nbytes + (0 if self.touching is None else self.touching.nbytes)
 
     def spare_bytes(self, columns: int) -> int:
-        """Bytes that values at so many of the landmarks take beside the block."""
+        """Return the bytes of buffers beside the block for values at `columns` landmarks."""
         return 0
 
     def place(self, rows: Array) -> None:
-        """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
+        """Shift and stretch rows like the landmarks, in place; kernels of the distance append ‖x‖² and 1."""
         d = self.n_features
         x = rows[:, :d]
         if self.shift is not None:
@@ -209,35 +214,35 @@ class Bound:
         if len(self.weights) > d:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.einsum("ij,ij->i", x, x, out=rows[:, d])
-            # beyond this squared distance from the landmarks' mean a row is as good as infinitely far
+            # beyond this squared distance from the landmarks' mean a row counts as infinitely far
             horizon = float(np.finfo(self.dtype).max) / (16 * max(1.0, self.gamma))
             near = rows[:, d] < horizon
-            if not near.all():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
+            if not near.all():  # their squares would overflow, or give ∞ − ∞
                 x[~near], rows[~near, d] = 0, horizon
             rows[:, d + 1] = 1
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and some of the landmarks."""
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
+        """Write −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and `some` landmarks into out (b, s)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # tanh takes infinite products; sums are checked later
             np.matmul(rows, self.weights[:, some], out=out)
         if self.touching is not None:
-            self._look_again(rows, out, self.touching[some])
+            self._recompute_small(rows, out, self.touching[some])
 
-    def _look_again(self, rows: Array, out: Array, landmarks: Array) -> None:
-        """Compute the few ‖x−z‖² < √eps·‖x‖² from the differences: the product has lost half of their digits."""
+    def _recompute_small(self, rows: Array, out: Array, landmarks: Array) -> None:
+        """Recompute the few ‖x−z‖² < √eps·‖x‖² from differences: the product loses half of their digits."""
         x, squares = rows[:, : self.n_features], rows[:, self.n_features]
         limits = (-self.gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
         most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
         for strip in strips(out):
             near, values = x[strip], out[strip]
-            found = np.flatnonzero(values > limits[strip])
-            for first in range(0, len(found), most):
-                i, j = np.divmod(found[first : first + most], values.shape[1])
+            small = np.flatnonzero(values > limits[strip])
+            for first in range(0, len(small), most):
+                i, j = np.divmod(small[first : first + most], values.shape[1])
                 gap = near[i] - landmarks[j]
                 values[i, j] = -self.gamma * np.einsum("ij,ij->i", gap, gap)
 
     def values(self, x: Array, count: int, some: slice = slice(None)) -> Array:
-        """k of rows x (b, d), which stay as they are, and some of the landmarks, (b, count)."""
+        """Compute k of rows x (b, d) and `some` landmarks, (b, count); x is not changed."""
         rows, out = np.empty((len(x), len(self.weights)), self.dtype), np.empty((len(x), count), self.dtype)
         rows[:, : self.n_features] = x
         self.place(rows)
@@ -246,13 +251,13 @@ class Bound:
             self.value(out[strip])
         return out
 
-    def of_itself(self) -> Array | None:
-        """k(Z, Z) (m, m), exactly symmetric: one triangle is computed. None where no product in float64 gives it."""
+    def gram(self) -> Array | None:
+        """Compute k(Z, Z) (m, m), exactly symmetric, from one triangle; None unless a float64 product gives it."""
         of_distance, d, gamma = len(self.weights) > self.n_features, self.n_features, self.gamma
         plain = type(self) is Bound and self.touching is None and self.dtype == np.float64
         if not plain:
             return None
-        from bigkernel.kernels.blas import mirror, syrk  # SciPy's, which predictors do without
+        from bigkernel.kernels.blas import mirror, syrk  # loads SciPy, which predictors do without
 
         out = np.empty((self.weights.shape[1],) * 2)
         syrk(self.weights[:d], out, accumulate=False)
@@ -261,7 +266,7 @@ class Bound:
         squares = np.diagonal(out) * (scale / 2)
         for i in range(0, len(out), _LINES):
             j = min(i + _LINES, len(out))
-            out[i:j, i:j] = np.triu(out[i:j, i:j])  # below the diagonal may stand anything
+            out[i:j, i:j] = np.triu(out[i:j, i:j])  # below the diagonal is undefined
             for strip in strips(out[i:j, i:]):
                 values = out[i:j, i:][strip]
                 if of_distance:
@@ -273,11 +278,11 @@ class Bound:
         return out
 
 
-def _symmetric(matrix: Array) -> Array:
-    """(M + Mᵀ)/2 in the place of M (n, n), some lines at a time."""
+def _symmetrize(matrix: Array) -> Array:
+    """Replace M (n, n) by (M + Mᵀ)/2, some lines at a time."""
     for start in range(0, len(matrix), _LINES):
         rows = slice(start, start + _LINES)
-        # above the diagonal nothing was written yet
+        # these entries have not been written yet
         half = matrix[rows, start:] + matrix[start:, rows].T
         half *= 0.5
         matrix[rows, start:] = half
@@ -286,7 +291,7 @@ def _symmetric(matrix: Array) -> Array:
 
 
 def rounding_of(Z: Array, dtype: DTypeLike) -> Array:
-    """The largest |z − z rounded to `dtype`| of every feature, (d,)."""
+    """Compute the largest |z − z rounded to `dtype`| of every feature, (d,)."""
     lost = np.zeros(Z.shape[1])
     for strip in strips(Z):
         np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
@@ -294,9 +299,9 @@ def rounding_of(Z: Array, dtype: DTypeLike) -> Array:
 
 
 def exact_unit(size: float, dtype: DTypeLike) -> float:
-    """Return a power of two near `size` where squares of 1/size leave the range of `dtype`, and 1 elsewhere.
+    """Return a power of two near `size` if squares of 1/size leave the range of `dtype`, else 1.
 
-    Rows of about 1/size come into the range when they are multiplied by it, and no digit of theirs changes.
+    Multiplying rows of about 1/size by it brings their squares into the range and changes no digit.
     """
     limits = np.finfo(np.dtype(dtype))
     end = float(limits.max) ** 0.25
@@ -306,50 +311,49 @@ def exact_unit(size: float, dtype: DTypeLike) -> float:
 
 
 def require_range(kernel: str, dtype: DTypeLike, gamma: float) -> None:
-    """Raise `DataError` where γ, or what it is multiplied by, has lost digits at an end of the range of `dtype`."""
+    """Raise `DataError` if γ or its products lose digits at an end of the range of `dtype`."""
     limits = np.finfo(np.dtype(dtype))
     if not _FAR * float(limits.tiny) < gamma < float(limits.max) / _FAR:
         raise DataError(
-            f"{kernel} kernel: gamma = {gamma:.1e} is at an end of the range of {limits.dtype}; expected "
-            f"{_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e}; use dtype='float64', or scale the rows"
+            f"{kernel} kernel: expected gamma from {_FAR * float(limits.tiny):.0e} to {float(limits.max) / _FAR:.0e} "
+            f"in {limits.dtype}, found {gamma:.1e}; use dtype='float64', or scale the rows"
         )
 
 
 def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
-    """Raise `DataError` where rounding to `dtype` moves distances by a hundredth of a bandwidth or more."""
+    """Raise `DataError` if rounding to `dtype` changes distances by a hundredth of a bandwidth or more."""
     if not blur < 0.01:
         raise DataError(
-            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
+            f"{kernel} kernel: rounding error of the distances between landmarks in {dtype} is {blur:.1e} bandwidths "
+            "(expected below 0.01); use dtype='float64', scale or shift the rows, or use a larger bandwidth"
         )
 
 
 class Filled(Protocol):
-    """A kernel that writes its argument itself."""
+    """A kernel that computes its argument itself."""
 
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """out (b, s) ← of rows x (b, d) and points (s, d), number `some` of the landmarks."""
+        """Write the argument of rows x (b, d) and points (s, d), the landmarks `some`, into out (b, s)."""
 
 
 @dataclass
 class PointsBound(Bound):
-    """Landmarks as they are, where no product gives the argument: `fill` of the kernel writes it, by strips of rows."""
+    """Unprepared landmarks, for kernels whose argument is no product: their `fill` computes it by strips of rows."""
 
     kernel: Filled | None = None
-    points: Array | None = None  # (m, d), or None where it needs none
-    strip_bytes: int = 0  # that a strip takes beside the block; 0: those of the points in float64
+    points: Array | None = None  # (m, d), or None if the kernel needs none
+    strip_bytes: int = 0  # buffers of a strip; 0: those of the points in float64
 
     @property
     def nbytes(self) -> int:
         return 0 if self.points is None else self.points.nbytes
 
     def spare_bytes(self, columns: int) -> int:
-        """What a strip takes."""
+        """Return the bytes of the buffers of a strip."""
         return self.strip_bytes or 8 * columns * self.n_features
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← the argument of rows and some of the landmarks."""
-        # once, and not for every strip
+        """Write the argument of rows and `some` landmarks into out (b, s), by `fill` of the kernel."""
         points = None if self.points is None else self.points[some].astype(np.float64, copy=False)
         assert self.kernel is not None
         for strip in strips(out):
@@ -357,29 +361,29 @@ class PointsBound(Bound):
 
 
 @dataclass
-class _JoinedBound(Bound):
-    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `value` leaves them."""
+class _CompositeBound(Bound):
+    """Landmarks prepared for a composite kernel: `multiply` writes kernel values, and `value` keeps them."""
 
-    # prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
-    parts: Sequence[tuple[Bound, Array | None]] = ()
-    join: np.ufunc = np.add  # what two parts become
-    factor: float = 1.0  # of the whole
+    # prepared landmarks of each term, and the columns (k,) of the rows that it uses; None: all
+    terms: Sequence[tuple[Bound, Array | None]] = ()
+    join: np.ufunc = np.add  # combines two terms
+    factor: float = 1.0  # of the result
 
     @property
     def nbytes(self) -> int:
-        return sum(bound.nbytes for bound, _ in self.parts)
+        return sum(bound.nbytes for bound, _ in self.terms)
 
     def spare_bytes(self, columns: int) -> int:
-        """A hundred rows of a part, and what that takes."""
-        part = _PART_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
-        return part + max(bound.spare_bytes(columns) for bound, _ in self.parts)
+        """Return the bytes of some rows of a term and of its own buffers."""
+        rows = _TERM_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
+        return rows + max(bound.spare_bytes(columns) for bound, _ in self.terms)
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← k of rows and some of the landmarks; a hundred rows at a time, so that a part is small."""
+        """Write k of rows and `some` landmarks into out (b, s), some rows at a time so that a term stays small."""
         x = rows[:, : self.n_features]
-        for start in range(0, len(out), _PART_ROWS):
-            strip = slice(start, start + _PART_ROWS)
-            for number, (bound, columns) in enumerate(self.parts):
+        for start in range(0, len(out), _TERM_ROWS):
+            strip = slice(start, start + _TERM_ROWS)
+            for number, (bound, columns) in enumerate(self.terms):
                 value = bound.values(x[strip] if columns is None else x[strip, columns], out.shape[1], some)
                 if number:
                     self.join(out[strip], value, out=out[strip])
@@ -389,62 +393,62 @@ class _JoinedBound(Bound):
                 out[strip] *= self.dtype.type(self.factor)
 
 
-class _Made(Kernel):
-    """A kernel made of others; block path and "scale" parameters are theirs."""
+class _Composite(Kernel):
+    """A kernel made of others, which provide the block path and the "scale" parameters."""
 
     of_distance: ClassVar[bool] = False
-    _join: ClassVar[np.ufunc] = np.add  # what two parts become
+    _join: ClassVar[np.ufunc] = np.add  # combines two terms
 
     @property
-    def parts(self) -> tuple[Kernel, ...]:
+    def terms(self) -> tuple[Kernel, ...]:
         """The kernels that it is made of."""
-        values = (getattr(self, part.name) for part in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
         return tuple(value for value in values if isinstance(value, Kernel))
 
     @property
     def positive(self) -> bool:  # type: ignore[override]
-        return all(part.positive for part in self.parts)
+        return all(term.positive for term in self.terms)
 
     @property
     def precomputed(self) -> bool:  # type: ignore[override]
-        return any(part.precomputed for part in self.parts)
+        return any(term.precomputed for term in self.terms)
 
     @property
     def leaves(self) -> int:  # type: ignore[override]
-        return sum(part.leaves for part in self.parts)
+        return sum(term.leaves for term in self.terms)
 
     @property
     def kinked(self) -> bool:  # type: ignore[override]
-        return any(part.kinked for part in self.parts)
+        return any(term.kinked for term in self.terms)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """Those of the parts, of the columns of one as they come, and a hundred rows of it."""
-        parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
-        return parts + 8 * m * d + _PART_ROWS * (m + d + 2) * itemsize
+        """Return the bytes of all terms, of the columns of one term, and of some rows of it."""
+        prepared = sum(term.prepared_bytes(m, d, itemsize) for term in self.terms)
+        return prepared + 8 * m * d + _TERM_ROWS * (m + d + 2) * itemsize
 
-    def described(self) -> dict[str, object]:
-        """As it is written."""
+    def describe(self) -> dict[str, object]:
+        """Return the expression of the kernel as its name."""
         return {"name": self.formula()}
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         Z, chosen = np.asarray(Z), self._columns(np.shape(Z)[1])
-        seen = Z if chosen is None else Z[:, chosen]
-        parts = tuple((part.bind(seen, dtype, touching=touching), chosen) for part in self.parts)
+        own = Z if chosen is None else Z[:, chosen]
+        terms = tuple((term.bind(own, dtype, touching=touching), chosen) for term in self.terms)
         none, factor = np.empty((Z.shape[1], 0), dtype), float(getattr(self, "factor", 1.0))
-        return _JoinedBound(self.finish, none, Z.shape[1], parts=parts, join=self._join, factor=factor)
+        return _CompositeBound(self.finish, none, Z.shape[1], terms=terms, join=self._join, factor=factor)
 
     def _columns(self, n_features: int) -> Array | None:
-        """Columns that the parts see; None: all."""
+        """Return the columns that the terms use; None: all."""
         return None
 
-    def _require_kernels(self, *parts: object) -> None:
-        for part in parts:
-            if not isinstance(part, Kernel):
-                raise ConfigError(f"{self.name} kernel: expected kernels, found {type(part).__name__}")
+    def _require_kernels(self, *terms: object) -> None:
+        for term in terms:
+            if not isinstance(term, Kernel):
+                raise ConfigError(f"{self.name} kernel: expected kernels, found {type(term).__name__}")
 
 
 @dataclass
-class _Pair(_Made):
+class _Pair(_Composite):
     k1: Kernel
     k2: Kernel
     _sign: ClassVar[str]
@@ -467,7 +471,7 @@ class Sum(_Pair):
     Parameters
     ----------
     k1, k2 : Kernel
-        Their parameters are `k1__sigma` and so on.
+        Their parameters are named `k1__sigma` and so on.
 
     Examples
     --------
@@ -487,7 +491,7 @@ class Product(_Pair):
     Parameters
     ----------
     k1, k2 : Kernel
-        Their parameters are `k1__sigma` and so on.
+        Their parameters are named `k1__sigma` and so on.
     """
 
     name: ClassVar[str] = "product"
@@ -496,7 +500,7 @@ class Product(_Pair):
 
 
 @dataclass
-class Scaled(_Made):
+class Scaled(_Composite):
     """factor · k(x, z), also written `factor * k`.
 
     Parameters
@@ -524,14 +528,14 @@ class Scaled(_Made):
 
 
 @dataclass
-class OnColumns(_Made):
-    """k(x, z) of some columns of the rows alone: one kernel for pixels and another for what was measured beside them.
+class OnColumns(_Composite):
+    """k(x, z) on some columns of the rows: one kernel for pixels, say, and another for other measurements.
 
     Parameters
     ----------
     kernel : Kernel
     columns : sequence of int
-        Numbers of the columns, from 0, each once.
+        Indices of the columns, from 0, without repetition.
 
     Examples
     --------
@@ -560,6 +564,6 @@ class OnColumns(_Made):
         whole = chosen.ndim == 1 and len(chosen) and chosen.dtype.kind in "iuf" and (chosen == np.round(chosen)).all()
         if not whole or len(np.unique(chosen)) < len(chosen) or not 0 <= chosen.min() <= chosen.max() < n_features:
             raise ConfigError(
-                f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"
+                f"columns kernel: expected distinct columns from 0 to {n_features - 1}, found {self.columns!r}"
             )
         return chosen.astype(np.int64)

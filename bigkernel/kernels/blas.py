@@ -1,12 +1,12 @@
-"""BLAS and LAPACK beyond SciPy's wrappers: rank-k updates, factors in place, and panels of what is wide.
+"""BLAS and LAPACK beyond SciPy's wrappers: rank-k updates, factors in place, and wide matrices by panels.
 
-SciPy's wrappers hold the interpreter's lock while they compute, so that threads which each have a matrix take turns.
-Called through the pointers that `scipy.linalg.cython_blas` and `cython_lapack` publish for other languages, routines do
-not; and `syrk` can add to what is there, which `numpy.matmul` cannot: a block then costs its flops and nothing else.
+SciPy's wrappers hold the interpreter lock while they compute, so that threads run one after the other. Routines that
+are called through the pointers of `scipy.linalg.cython_blas` and `cython_lapack` release it; and `syrk` can add to its
+output, which `numpy.matmul` cannot. These functions work in place on the arrays that they are given.
 
-OpenBLAS on several threads writes past its buffers where a rank-k update is too wide for them: on two, `syrk`, and
-`potrf` and `lauum`, which are made of it, end the process at m = 16,000 in float64 (AVX-512; elsewhere and in float32
-somewhat later). What is wider than `WIDE` goes by panels of columns: products of rectangles, which it does in pieces.
+OpenBLAS with several threads writes past its buffers in rank-k updates that are too wide: with two, `syrk`, and `potrf`
+and `lauum`, which call it, crash at m = 16,000 in float64 (AVX-512; elsewhere and in float32 somewhat later). Matrices
+wider than `WIDE` are processed by panels of columns with rectangular products instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 
-WIDE = 8192  # columns, beyond which it is panels
+WIDE = 8192  # most columns that are processed without panels
 PANEL = 1024
-_STRIP = 128  # rows of sums of triangles that stay in cache
+_STRIP = 128  # rows of triangles that stay in cache
 _WORK_COLUMNS = 64  # of LAPACK's workspace, enough for the panels of any build
-_REFLECTED = 32  # columns that are reflected together: the fastest of 16 to 64 for q = 200 to 2,000
-# arguments of routines, all of them addresses: c: char, i: int, r: real numbers
+_REFLECTED = 32  # block size of the QR factorisation: the fastest of 16 to 64 for q = 200 to 2,000
+# arguments of routines, all passed by address: c: char, i: int, r: real numbers
 _SIGNATURES = {
     "syrk": "cciirrirri",
     "gemm": "cciiirririrri",
@@ -40,7 +40,7 @@ _SIGNATURES = {
 
 @cache
 def _routine(name: str) -> Callable[..., None] | None:
-    """A routine of SciPy's library; None where it has another signature there (64-bit integers, say)."""
+    """Return a routine of SciPy's library; None if its signature differs (64-bit integers, say)."""
     capsule = cython_blas.__pyx_capi__.get(name, cython_lapack.__pyx_capi__.get(name))
     of_capsule = ctypes.pythonapi.PyCapsule_GetName
     of_capsule.restype, of_capsule.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -54,16 +54,16 @@ def _routine(name: str) -> Callable[..., None] | None:
 
 
 def _kinds(signature: str, letter: str) -> str:
-    """Kinds of the arguments of "void (char *, int *, …)", as `_SIGNATURES` has them."""
+    """Return the kinds of the arguments of "void (char *, int *, …)" in the form of `_SIGNATURES`."""
     letters = {"char *": "c", "int *": "i"}
-    parts = signature.removeprefix("void (").removesuffix(")").split(", ")
-    return "".join(letters.get(part, "r" if part.endswith(f"_{letter} *") else "?") for part in parts)
+    types = signature.removeprefix("void (").removesuffix(")").split(", ")
+    return "".join(letters.get(one, "r" if one.endswith(f"_{letter} *") else "?") for one in types)
 
 
 def _call(
     routine: Callable[..., None], *given: Array | bytes | int | ctypes._SimpleCData[int] | ctypes._SimpleCData[float]
 ) -> None:
-    """Call a routine with the addresses of these."""
+    """Call a routine with the addresses of the arguments."""
     pointers: list[object] = []
     for one in given:
         if isinstance(one, np.ndarray):
@@ -76,14 +76,14 @@ def _call(
 
 
 def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
-    """Upper triangle of out (p, p) ← BᵀB, or out + BᵀB; what is below the diagonal of `out` is not touched.
+    """Write BᵀB, or add it, to the upper triangle of out (p, p); entries below the diagonal are not changed.
 
     B is the block (b, p), float32 or float64; both are of one dtype and C-contiguous.
     """
     b, p = block.shape
     if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
         raise ValueError(
-            f"syrk: C-contiguous (b, p) and (p, p) of one dtype expected, found {block.shape}, {out.shape}"
+            f"syrk: expected C-contiguous (b, p) and (p, p) of one dtype, found {block.shape}, {out.shape}"
         )
     if not b or not p:
         if not accumulate:
@@ -100,7 +100,7 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     for i in range(0, p, step):
         j = min(i + step, p)
         panel = block[:, i:]
-        # Fortran sees the C-ordered B as Bᵀ (p×b) and our upper triangle as its lower one
+        # for Fortran the C-ordered B is Bᵀ (p×b), and our upper triangle the lower one
         _call(rank_k, b"L", b"N", j - i, b, one, panel, p, beta, out[i:, i:], p)
         if j < p:
             _call(product, b"N", b"T", p - j, j - i, b, one, block[:, j:], p, panel, p, beta, out[i:, j:], p)
@@ -108,17 +108,17 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS of this process with one thread for a block: the same bits whoever computes, a worker or its driver."""
+    """Limit BLAS to one thread in a `with` block, so that workers and the driver compute the same bits."""
     with threadpool_limits(limits=1, user_api="blas"):
         yield
 
 
 def add_upper(total: Array, upper: Array) -> None:
-    """total (p, p) += the upper triangle of `upper`, on and above the diagonal; below it stands what stood there."""
+    """Add the upper triangle of `upper` to that of total (p, p), in place."""
     p = len(total)
     for i in range(0, p, _STRIP):
         j = min(i + _STRIP, p)
-        total[i:j, i:j] += np.triu(upper[i:j, i:j])  # below its diagonal may stand anything
+        total[i:j, i:j] += np.triu(upper[i:j, i:j])  # below its diagonal is undefined
         total[i:j, j:] += upper[i:j, j:]
 
 
@@ -133,10 +133,10 @@ def mirror(total: Array) -> None:
 
 
 def cholesky(A: Array, *, lower: bool) -> int:
-    """Factor A = LLᵀ into its lower triangle, or A = LᵀL into its upper one; the other triangle is not touched.
+    """Factor A = LLᵀ into its lower triangle, or A = LᵀL into its upper one; the other triangle is not changed.
 
-    A is (m, m) float32 or float64, positive definite, in either order, and the same triangle of it is read. Returns 0,
-    or the order of the leading minor that is not positive; then A is not to be used.
+    A is (m, m) float32 or float64, positive definite, in either order; the same triangle of it is read. Return 0, or
+    the order of the leading minor that is not positive; A is undefined then.
     """
     L = A if lower else A.T
     if len(L) <= WIDE:
@@ -162,7 +162,7 @@ def _cholesky_by_panels(L: Array) -> int:
 
 
 def times_transposed(A: Array) -> None:
-    """LᵀL into the lower triangle of A (m, m), of L there; the upper one is not touched."""
+    """Replace L in the lower triangle of A (m, m) by LᵀL; the upper triangle is not changed."""
     if len(A) <= WIDE:
         (lauum,) = linalg.get_lapack_funcs(("lauum",), (A,))
         own, lower = (A, 1) if A.flags.f_contiguous else (A.T, 0)
@@ -184,14 +184,14 @@ def _write_lower(corner: Array, values: Array) -> None:
 
 
 def congruent(A: Array, lower: Array) -> Array:
-    """L⁻¹AL⁻ᵀ in the lower triangle of A, which is overwritten; m³ flops.
+    """Replace the lower triangle of A by that of L⁻¹AL⁻ᵀ; m³ flops.
 
-    Both are (m, m) float64 in column order; their lower triangles are read, and the upper ones not touched.
+    Both are (m, m) float64 in column order; only their lower triangles are read and written.
     """
     m, routine = len(A), _routine("dsygst")
     for given in (A, lower):
         if not (given.flags.f_contiguous and given.dtype == np.float64):
-            raise ValueError(f"float64 in column order expected, found {given.dtype} of strides {given.strides}")
+            raise ValueError(f"expected float64 in column order, found {given.dtype} of strides {given.strides}")
     if routine is None:
         return np.asarray(linalg.lapack.dsygst(A, lower, itype=1, lower=1, overwrite_a=1)[0])
     if m:
@@ -202,7 +202,7 @@ def congruent(A: Array, lower: Array) -> Array:
 
 
 def tridiagonal(A: Array) -> tuple[Array, Array, Array]:
-    """A = QTQᵀ: the diagonal (m,) of T, what is beside it (m − 1,), and Q (m, m) orthogonal, of A (m, m) float64.
+    """Factor A = QTQᵀ, (m, m) float64: return the diagonal (m,) and off-diagonal (m − 1,) of T, and Q (m, m).
 
     8/3 m³ flops, about two fifths of the time of all eigenvectors.
     """
@@ -223,9 +223,9 @@ def tridiagonal(A: Array) -> tuple[Array, Array, Array]:
 
 
 def add_rows(R: Array, rows: Array, *, triangular: bool = False) -> Array:
-    """The triangle of a QR factorisation of R (q, q), upper, and of rows (k, q) below it, float64: LAPACK's tpqrt.
+    """Return the R factor of R (q, q), upper triangular, stacked on rows (k, q), float64, by LAPACK's tpqrt.
 
-    Its diagonal is at least 0; neither is changed. `triangular`: the rows are a triangle too.
+    Its diagonal is non-negative; the inputs are not changed. `triangular`: the rows are upper triangular too.
     """
     q = len(R)
     below = np.array(rows, order="F")

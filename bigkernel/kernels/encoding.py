@@ -1,4 +1,4 @@
-"""Values of a file as JSON: numbers, words, lists and tables of them, and kernels by names from a closed table."""
+"""Values of model files as JSON: numbers, strings, lists and tables of them, and kernels by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEEPEST = 32  # kernels inside one another
 
 
 def encode(value: object, where: str) -> object:
-    """A parameter or a fitted value as JSON; `ConfigError` where it cannot be."""
+    """Encode a parameter or fitted value as JSON; raise `ConfigError` if that is impossible."""
     if isinstance(value, Kernel):
         params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
         return {"kernel": value.name, "params": params}
@@ -34,19 +34,19 @@ def encode(value: object, where: str) -> object:
 
 
 def decode(value: object, depth: int = 0) -> object:
-    """The value of `encode`; `ModelRejectedError` where it is none. `depth`: kernels that it is inside of."""
+    """Decode a result of `encode`, at nesting `depth` of kernels; raise `ModelRejectedError` for anything else."""
     if isinstance(value, dict) and set(value) == {"keys", "values"}:
-        if not all(isinstance(part, list) for part in value.values()):
-            raise ModelRejectedError("unexpected value: a table of something else than lists")
+        if not all(isinstance(one, list) for one in value.values()):
+            raise ModelRejectedError("expected a table of lists")
         keys, items = decode(value["keys"]), decode(value["values"])
         assert isinstance(keys, tuple)
         assert isinstance(items, tuple)
         if not len(keys) == len(items) == len(set(keys)):
-            raise ModelRejectedError("unexpected value: a table whose keys and values do not belong together")
+            raise ModelRejectedError("expected a table with as many keys as values")
         return dict(zip(keys, items, strict=True))
     if isinstance(value, dict):
         if depth > _DEEPEST:
-            raise ModelRejectedError(f"a kernel of kernels more than {_DEEPEST} deep")
+            raise ModelRejectedError(f"kernels nested more than {_DEEPEST} deep")
         if value.get("kernel") not in STORED or not isinstance(value.get("params"), dict):
             raise ModelRejectedError(f"unknown kernel {value.get('kernel')!r}")
         params = {str(key): decode(item, depth + 1) for key, item in value["params"].items()}
@@ -54,7 +54,7 @@ def decode(value: object, depth: int = 0) -> object:
         return STORED[value["kernel"]](**params | lengths)
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
-            raise ModelRejectedError("unexpected value: a list of more than numbers and words")
+            raise ModelRejectedError("expected a list of numbers and strings")
         return tuple(decode(item) for item in value)
     if not isinstance(value, _SCALARS):
         raise ModelRejectedError(f"unexpected value of type {type(value).__name__}")

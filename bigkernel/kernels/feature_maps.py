@@ -1,13 +1,14 @@
-"""Feature maps: what a block of rows becomes before it enters the moments.
+"""Feature maps from blocks of rows to the columns whose moments are summed.
 
 A map gives a block of width p for b rows: the rows themselves (`IdentityMap`, p = d), their kernel values against m
 landmarks (`LandmarkMap`, p = m, the rows of B), or those of several kernels, one after the other (`LandmarkFamily`).
-Whitening is not applied here: the moments of B are whitened once, as an m×m matrix, with m² less work a row.
+Whitening is not applied here: the moments of B are whitened once, as an m×m matrix, which saves m² work per row.
+Maps write into buffers of the chunk's workspace only. Shapes: d features of a row.
 
-A prediction f(x) = Σ_s k(x, Z_s) w_s needs no whole row of k(x, Z): `LandmarkSlices` gives it in slices of s columns.
-Landmarks are prepared once, where the model is, and travel so, in the dtype of the blocks: a worker holds neither
-float64 landmarks nor a wide block. The width of a slice follows from the dtype alone: who computes, and in how much
-memory, changes no bit; one slice gives the bits of a `LandmarkMap`. Shapes: d features of a row.
+A prediction f(x) = Σ_s k(x, Z_s) w_s does not need whole rows of k(x, Z): `LandmarkSlices` gives slices of s columns.
+Landmarks are prepared once, with the model, and sent to workers in the dtype of the blocks, so that a worker holds
+neither float64 landmarks nor a wide block. The width of a slice follows from the dtype alone, so that the bits do not
+depend on the machine; a single slice gives the bits of a `LandmarkMap`.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from bigkernel.kernels.algebra import Bound, Kernel, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
 
-UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
-SLICE_ROW_BYTES = 2**16  # of a row of kernel values: 16,384 columns of float32
-PACKED_BYTES = 2**24  # what BLAS keeps of a slice, in the order of its product
-PREPARED_BYTES = 2**27  # of float64 landmarks, from which on they travel prepared
-_DIAGONAL_ROWS = 128  # whose k(x, x) are computed at a time
+UFUNC_BYTES = 2**18  # NumPy's buffers for columns of a wider matrix
+SLICE_ROW_BYTES = 2**16  # a row of a slice: 16,384 columns of float32
+PACKED_BYTES = 2**24  # BLAS's packed copy of a slice
+PREPARED_BYTES = 2**27  # largest float64 landmarks that are sent unprepared
+_DIAGONAL_ROWS = 128  # rows at a time whose k(x, x) are computed
 
 Map = TypeVar("Map")
 
 
 class FeatureMap(Protocol):
-    """Rows of a chunk to a block (b, width) of `dtype`, valid until the next call; or to `count` blocks in turn."""
+    """Map rows of a chunk to a block (b, width) of `dtype`, valid until the next call, or to `count` blocks in turn."""
 
     @property
     def count(self) -> int:
-        """The number of blocks that the same rows give: one a kernel of a family, 1 for a single map."""
+        """The number of blocks per block of rows: one for each kernel of a family, 1 for a single map."""
 
     @property
     def width(self) -> int:
@@ -48,19 +49,19 @@ class FeatureMap(Protocol):
 
     @property
     def dtype(self) -> DType:
-        """float32 or float64, of the block."""
+        """float32 or float64: dtype of the block."""
 
     @property
     def cost(self) -> MapCost:
-        """Flops of a row of a block, bytes of buffers for it, and bytes of the map in a process, at most."""
+        """Upper bounds on the flops per row, the buffer bytes per row, and the bytes of the map per process."""
 
-    def about(self, place: int) -> Array | None:
-        """What is subtracted from the rows of block number `place`, (p,); None: nothing."""
+    def shift_of(self, place: int) -> Array | None:
+        """Return the vector that is subtracted from the rows of block number `place`, (p,), or None."""
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        """The features of these rows of the chunk, `count` times, in a buffer of the chunk's workspace.
+        """Yield `count` blocks of features of rows of the chunk, in a buffer of its workspace.
 
-        The buffer is contiguous, (b, width + spare); its last `spare` columns are the caller's to fill.
+        The buffer is contiguous, (b, width + spare); the caller fills its last `spare` columns.
         """
 
 
@@ -70,24 +71,24 @@ class SingleMap(ABC):
     count: ClassVar[int] = 1
     shift: Array | None = None
 
-    def about(self, place: int) -> Array | None:
+    def shift_of(self, place: int) -> Array | None:
         return self.shift
 
     @abstractmethod
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """The one block; see `FeatureMap.blocks`."""
+        """Return the only block; see `FeatureMap.blocks`."""
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         yield self.block(chunk, block, spare)
 
-    def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
-        """Columns, and the features of these rows in them: here all at once (`LandmarkSlices` gives several)."""
+    def slices(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
+        """Yield columns and the features of the rows in them, here all at once; see `LandmarkSlices`."""
         yield slice(None), self.block(chunk, block)
 
 
 @dataclass(frozen=True, eq=False)
 class IdentityMap(SingleMap):
-    """φ(x) = x − shift, with a shift (d,) near the mean so that centring the moments loses no digits."""
+    """φ(x) = x − shift; a shift (d,) near the mean keeps centred moments accurate."""
 
     shift: Array
     dtype: DType = field(default_factory=lambda: np.dtype(np.float64))
@@ -108,7 +109,7 @@ class IdentityMap(SingleMap):
 
 
 class _AtLandmarks:
-    """What maps of landmarks (m, d) share; what is prepared of them does not travel."""
+    """Base of maps of landmarks (m, d); pickles leave out the prepared landmarks."""
 
     landmarks: Array
     dtype: DType
@@ -119,16 +120,16 @@ class _AtLandmarks:
 
     @property
     def n_features(self) -> int:
-        """Columns of the rows: d."""
+        """d, the number of columns of the rows."""
         return int(self.landmarks.shape[1])
 
     def __getstate__(self) -> dict[str, object]:
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def _cost_of(self, kernels: Sequence[Kernel], columns: int) -> MapCost:
-        """Cost of blocks of kernels of one argument, which is computed once, and rows in buffers of so many columns."""
+        """Return the cost of blocks of kernels that share one argument, with buffers of `columns` numbers per row."""
         (m, d), itemsize = self.landmarks.shape, self.dtype.itemsize
-        # the landmarks as they came and as prepared, and NumPy's own buffers
+        # the landmarks, given and prepared, and NumPy's own buffers
         held = 8 * m * d + max(kernel.prepared_bytes(m, d, itemsize) for kernel in kernels) + UFUNC_BYTES
         flops = 2.0 * m * d * max(kernel.leaves for kernel in kernels)
         return MapCost(flops, (columns + d + 2) * itemsize, held)
@@ -138,14 +139,14 @@ class _AtLandmarks:
 class LandmarkMap(_AtLandmarks, SingleMap):
     """φ(x) = k(x, Z): a row of the Nyström landmark block B."""
 
-    kernel: Kernel  # every parameter a number
+    kernel: Kernel  # resolved: every parameter a number
     landmarks: Array  # (m, d)
     dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the block
-    shift: Array | None = None  # (m,) subtracted from every row of the block, or None; see `centre_of`
+    shift: Array | None = None  # (m,) subtracted from every row of the block; see `centre_of`
 
     @cached_property
     def bound(self) -> Bound:
-        """The landmarks prepared for blocks; made once a process."""
+        """Landmarks prepared for blocks, once per process."""
         return self.kernel.bind(self.landmarks, self.dtype)
 
     @property
@@ -153,13 +154,13 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return self._cost_of([self.kernel], self.width)
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
-        """k(x, x) of these rows of the chunk, (b,) float64."""
+        """Compute k(x, x) of rows of the chunk, (b,) float64."""
         chosen = np.arange(len(chunk))[block]
-        found = [np.empty(0)]
+        diagonal = [np.empty(0)]
         for start in range(0, len(chosen), _DIAGONAL_ROWS):  # a few at a time, for a small buffer
             rows = chunk.load(chosen[start : start + _DIAGONAL_ROWS], self.n_features, self.dtype)
-            found.append(self.kernel.diag(rows))
-        return np.concatenate(found)
+            diagonal.append(self.kernel.diag(rows))
+        return np.concatenate(diagonal)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         rows = chunk.load(block, len(self.bound.weights), self.dtype)
@@ -168,7 +169,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
             self.bound.place(rows)
             self.bound.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
-            out[:, self.width :] = 0  # so that contiguous passes serve
+            out[:, self.width :] = 0  # defined values for passes over whole rows
             shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
             for strip in strips(out):
                 self.bound.value(out[strip])
@@ -178,7 +179,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
 
 
 def argument(kernel: Kernel) -> str | None:
-    """The argument of a resolved kernel, "euclidean", "manhattan" or "inner"; None: one that no other kernel shares."""
+    """Return the argument of a resolved kernel: "euclidean", "manhattan", "inner"; None if no other kernel has it."""
     if isinstance(kernel, Gaussian | Matern):
         return "euclidean" if kernel.widths()[1] is None else None
     if isinstance(kernel, Laplacian):
@@ -186,8 +187,8 @@ def argument(kernel: Kernel) -> str | None:
     return "inner" if isinstance(kernel, Linear) else None
 
 
-def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
-    """Positions of kernels that may share a computation, in lists; kernels that share with none stand alone."""
+def group_by_argument(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """Group the positions of kernels that share an argument; others are groups of one."""
     families: dict[str | int, list[int]] = {}
     for place, kernel in enumerate(kernels):
         families.setdefault(argument(kernel) or place, []).append(place)
@@ -198,13 +199,13 @@ def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
 class LandmarkFamily(_AtLandmarks):
     """φ_k(x) = k(x, Z) for several kernels k of one argument and the same landmarks.
 
-    One block of distances or products serves all: each kernel takes a scale of it and its own in-place pass.
+    One block of distances or products serves all: each kernel scales it and applies its own in-place pass.
     """
 
-    kernels: tuple[Kernel, ...]  # resolved kernels, all of the same `argument`; or one kernel of any kind
+    kernels: tuple[Kernel, ...]  # resolved, all of the same `argument`; or a single kernel of any kind
     landmarks: Array  # (m, d)
     dtype: DType = field(default_factory=lambda: np.dtype(np.float32))  # of the blocks
-    shifts: Array | None = None  # (K, m) subtracted from the rows of each kernel's blocks, or None; see `centre_of`
+    shifts: Array | None = None  # (K, m) subtracted from the rows of each kernel's blocks; see `centre_of`
 
     @property
     def count(self) -> int:
@@ -212,13 +213,13 @@ class LandmarkFamily(_AtLandmarks):
 
     @cached_property
     def bound(self) -> Bound:
-        """The landmarks prepared for the shared argument: that of the narrowest kernel."""
+        """Landmarks prepared for the shared argument, that of the narrowest kernel."""
         narrowest = self.kernels[int(np.argmax(self.scales))]
         return narrowest.bind(self.landmarks, self.dtype, touching=any(kernel.kinked for kernel in self.kernels))
 
     @cached_property
     def scales(self) -> list[float]:
-        """The factor of each kernel at the shared argument."""
+        """Factors of the shared argument, one for each kernel."""
         shared = argument(self.kernels[0]) == "euclidean"
         gammas = [kernel.widths()[0] if shared else 1.0 for kernel in self.kernels]
         return [gamma / max(gammas) for gamma in gammas]
@@ -227,7 +228,7 @@ class LandmarkFamily(_AtLandmarks):
     def cost(self) -> MapCost:
         return self._cost_of(self.kernels, 2 * self.width)  # the argument and a block of one kernel
 
-    def about(self, place: int) -> Array | None:
+    def shift_of(self, place: int) -> Array | None:
         return None if self.shifts is None else self.shifts[place]
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
@@ -239,7 +240,7 @@ class LandmarkFamily(_AtLandmarks):
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
-                out[:, self.width :] = 0  # so that contiguous passes serve
+                out[:, self.width :] = 0  # defined values for passes over whole rows
                 shift = None if self.shifts is None else np.append(self.shifts[place], np.zeros(spare, self.dtype))
                 for strip in strips(out):
                     np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
@@ -251,29 +252,29 @@ class LandmarkFamily(_AtLandmarks):
 
 @dataclass(frozen=True, eq=False)
 class LandmarkSlices:
-    """φ(x) = k(x, Z), given in slices of its columns."""
+    """φ(x) = k(x, Z) in slices of its columns."""
 
-    kernel: Kernel  # every parameter a number
+    kernel: Kernel  # resolved: every parameter a number
     bound: Bound  # Z prepared for blocks
     width: int  # m
-    slice_width: int  # s, of every slice but the last
+    slice_width: int  # s, of all slices but the last
 
     @property
     def dtype(self) -> DType:
-        """float32 or float64, of the blocks."""
+        """float32 or float64: dtype of the blocks."""
         return self.bound.dtype
 
     @property
     def cost(self) -> MapCost:
-        """See `FeatureMap`; a quarter of the landmarks as prepared is beside them while they arrive."""
+        """Cost as in `FeatureMap`, with a quarter of the prepared landmarks more while they are received."""
         flops = 2.0 * self.width * self.bound.n_features * self.kernel.leaves
         held = self.bound.nbytes * 5 // 4 + self.bound.spare_bytes(self.slice_width) + PACKED_BYTES + UFUNC_BYTES
         return MapCost(flops, (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize, held)
 
-    def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
-        """Columns, and the values (b, s) of these rows of the chunk in them, until all are given.
+    def slices(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
+        """Yield columns and the values (b, s) of rows of the chunk in them.
 
-        The buffer is the chunk's, and valid until the next slice.
+        The buffer belongs to the chunk and is valid until the next slice.
         """
         rows, s = chunk.load(block, len(self.bound.weights), self.dtype), self.slice_width
         with chunk.work.stage("block"):
@@ -290,13 +291,13 @@ class LandmarkSlices:
             yield columns, out
 
 
-def in_slices(features: Map) -> Map | LandmarkSlices:
-    """A map of landmarks as predictions see it: prepared and in slices where there are many; any other as it is.
+def slice_map(features: Map) -> Map | LandmarkSlices:
+    """Return the map for predictions: many landmarks prepared and in slices, any other map unchanged.
 
     Raises
     ------
     DataError
-        The dtype of its blocks cannot resolve the distances between the landmarks.
+        The dtype of the blocks cannot resolve the distances between the landmarks.
     """
     if not isinstance(features, LandmarkMap) or features.shift is not None:
         return features
@@ -308,9 +309,9 @@ def in_slices(features: Map) -> Map | LandmarkSlices:
 
 
 def centre_of(kernel: Kernel, landmarks: Array, dtype: DTypeLike) -> Array:
-    """A point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
+    """Return a point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
 
-    Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small
-    eigenvalues of G to rounding; those of values less their mean keep them.
+    Values of a wide kernel differ little from each other. Sums of their products in float32 lose the small eigenvalues
+    of G to rounding; sums of products of differences from the mean keep them.
     """
     return np.asarray(kernel(landmarks[:256], landmarks).mean(axis=0), dtype)

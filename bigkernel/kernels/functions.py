@@ -1,13 +1,13 @@
-"""Kernels by their equations; what all of them have, and kernels made of kernels, are in `algebra`.
+"""Kernel functions by their equations; the base class and composite kernels are in `algebra`.
 
 Shapes: X (n, d) rows, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,). Equations as in Schölkopf & Smola, *Learning
 with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn.
 
-Kernels of the distance are one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM
-gives −γ‖x−z‖² itself. Rows and landmarks are centred by the landmark mean first, without which float32 loses every
-digit as soon as the data lie far from 0. A width given as "scale" or "auto" becomes a number in `resolve`, by one rule
-(as in scikit-learn's SVC): γ = 1/(d·var) of the landmarks, or γ = 1/d as if their variance were 1. The Laplacian has
-the standard deviation in the place of the variance.
+Kernels of the distance need one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM
+gives −γ‖x−z‖² itself. Rows and landmarks are centred by the landmark mean first, because float32 would lose every digit
+of data far from 0. A width of "scale" or "auto" becomes a number in `resolve`, by one rule (as in scikit-learn's SVC):
+γ = 1/(d·var) of the landmarks, or γ = 1/d as if their variance were 1. The Laplacian uses the standard deviation
+instead of the variance.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 
 class _Euclidean(Kernel):
-    """A function of ‖x−z‖ over one length, or over one a feature."""
+    """A function of ‖x−z‖ over one length, or one length per feature."""
 
     _length: ClassVar[str]  # name of the parameter
-    _factor: ClassVar[float] = 1.0  # of the argument, beside −‖x−z‖²/(2·length²)
+    _factor: ClassVar[float] = 1.0  # the argument over −‖x−z‖²/(2·length²)
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         length = getattr(self, self._length)
@@ -80,7 +80,7 @@ class Gaussian(_Euclidean):
     _length: ClassVar[str] = "sigma"
 
     def finish(self, strip: Array) -> None:
-        if strip.max(initial=-np.inf) > 0:  # what rounding leaves where x is almost z; to look costs a third of writing
+        if strip.max(initial=-np.inf) > 0:  # rounding where x is almost z; the check costs a third of the writing
             np.minimum(strip, 0, out=strip)
         np.exp(strip, out=strip)
 
@@ -132,7 +132,7 @@ class Matern(_Euclidean):
 
 @dataclass
 class Laplacian(Kernel):
-    """exp(−γ‖x−z‖₁), in distances of L1; no product helps here, so it is several times slower than Gaussian.
+    """exp(−γ‖x−z‖₁), of L1 distances, which are no matrix product: several times slower than Gaussian.
 
     Parameters
     ----------
@@ -161,14 +161,14 @@ class Laplacian(Kernel):
         return PointsBound(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """L1 distances see the landmarks in float64."""
+        """Return the bytes of the landmarks, also in float64, from which L1 distances are computed."""
         return m * d * (itemsize + 8)
 
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """out (b, s) ← ‖x−z‖₁ of rows x (b, d) and points (s, d): by SciPy where it is installed, else by NumPy."""
+        """Write ‖x−z‖₁ of rows x (b, d) and points (s, d) into out (b, s), by SciPy if installed, else by NumPy."""
         assert points is not None
         try:
-            from scipy.spatial.distance import cdist  # slow to load, and needed here alone
+            from scipy.spatial.distance import cdist  # slow to load, and needed only here
         except ImportError:
             gap, row_sums = np.empty(points.shape), np.empty(out.shape)
             for row, values in zip(x, row_sums, strict=True):
@@ -254,7 +254,7 @@ class Polynomial(_Projected):
 
 @dataclass
 class Sigmoid(_Projected):
-    """tanh(γ⟨x,z⟩ + c): not positive definite in general; a solver drops the negative part of its core and warns.
+    """tanh(γ⟨x,z⟩ + c), not positive definite in general; solvers drop the negative part of the core and warn.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def as_kernel(
     degree: int = 3,
     coef0: float = 1.0,
 ) -> Kernel:
-    """Make a kernel object from itself, a function, or one of scikit-learn's names with scikit-learn's parameters.
+    """Return a kernel object for a kernel, a function, or a name of scikit-learn's with scikit-learn's parameters.
 
     "rbf" (or "gaussian"), "laplacian", "linear", "polynomial" (or "poly"), "sigmoid", and "matern"; "chi2",
     "additive_chi2" and "cosine"; "precomputed".
@@ -300,15 +300,15 @@ def as_kernel(
     Parameters
     ----------
     gamma : float, "scale" or "auto"
-        Of "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others have none.
-        "scale": 1/(d·var) of the landmarks, of "laplacian" 1/(d·std); "auto": 1/d; of "chi2" both are 1.
+        For "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others ignore it.
+        "scale": 1/(d·var) of the landmarks, 1/(d·std) for "laplacian"; "auto": 1/d; both are 1 for "chi2".
     """
     return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
 
 
 def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
     if isinstance(kernel, type):
-        raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
+        raise ConfigError(f"kernel: expected a kernel object or a name, found class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
         raise ConfigError(f"gamma: expected a number above 0, 'scale' or 'auto', found {gamma!r}")
     if callable(kernel) or kernel in PAIRWISE:
@@ -319,7 +319,7 @@ def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float)
         raise ConfigError(f"kernel: expected a kernel object or a name, found {type(kernel).__name__}")
     name = {"rbf": "gaussian", "poly": "polynomial"}.get(kernel, kernel)
     if name not in KERNELS:
-        raise ConfigError(f"kernel: {kernel!r} is none of {', '.join(sorted(KERNELS))} (or rbf, poly)")
+        raise ConfigError(f"kernel: {kernel!r} is not one of {', '.join(sorted(KERNELS))} (or rbf, poly)")
     length = gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5
     params: Mapping[str, object] = {
         "gaussian": {"sigma": length},
@@ -332,7 +332,7 @@ def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float)
 
 
 def _spread(width: str, Z: Array, weight: Array | None) -> float:
-    """Return d·var of the landmarks (rows weighted where weights are given), 1 where they do not vary; of "auto" d."""
+    """Return d·var of the (weighted) landmarks for "scale", or 1 if they do not vary; d for "auto"."""
     if width == "auto":
         return float(np.shape(Z)[1])
     Z = np.asarray(Z, np.float64)
@@ -343,7 +343,7 @@ def _spread(width: str, Z: Array, weight: Array | None) -> float:
 
 
 def _check_number(kernel: str, name: str, value: object, n_features: int | None = None) -> None:
-    """Refuse a parameter that is no positive number, nor one for each of `n_features`, nor one of `SCALES`."""
+    """Raise `ConfigError` unless a parameter is a positive number, one for each of `n_features`, or in `SCALES`."""
     if isinstance(value, str):
         if value not in SCALES:
             raise ConfigError(f"{kernel} kernel: expected {name} to be a number, 'scale' or 'auto', found {value!r}")

@@ -1,6 +1,6 @@
-"""Kernels that others compute: matrices that were computed before, functions, and scikit-learn's pairwise kernels.
+"""Kernels that are computed elsewhere: precomputed matrices, Python functions, and scikit-learn's pairwise kernels.
 
-Shapes as in `algebra`. No product serves these: their values are written into the block, some rows at a time.
+Shapes as in `algebra`. They use no matrix product: values are written into the block, some rows at a time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bigkernel.arrays import Array
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.kernels.algebra import Bound, Kernel, PointsBound
 
-_STRIP_BYTES = 2**21  # of a strip of values and its rows in float64
-PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, beside those that `functions` has
-_DEEPEST = 12  # of what a function remembers
+_STRIP_BYTES = 2**21  # a strip of values and its rows in float64
+PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, besides those in `functions`
+_DEEPEST = 12  # nesting of the contents of a function
 _NAMES = ", ".join(PAIRWISE)
-_SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ by
+_SYMMETRIC = 1e-6  # largest difference of k(x, z) and k(z, x), relative to the largest value
 
 
-class _Given(Kernel, ABC):
+class _External(Kernel, ABC):
     of_distance: ClassVar[bool] = False
-    _points: ClassVar[bool] = True  # values are computed from the landmarks
+    _points: ClassVar[bool] = True  # whether values are computed from the landmarks
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         points, none = np.asarray(Z, np.float64) if self._points else None, np.empty((np.shape(Z)[1], 0), dtype)
@@ -36,18 +36,18 @@ class _Given(Kernel, ABC):
 
     @abstractmethod
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """Write the values of rows (n, d) and of some landmarks to `out` (n, k)."""
+        """Write the values of rows (n, d) and `some` landmarks to `out` (n, k)."""
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """The landmarks are seen as they are; what a function of one's own takes is not known."""
+        """Return the bytes of a strip; landmarks are not copied, and the memory of a user's function is unknown."""
         return _STRIP_BYTES
 
 
 @dataclass
-class Precomputed(_Given):
-    """A row holds its values k(x, ·) with all n rows of the fit, scikit-learn's `kernel="precomputed"`.
+class Precomputed(_External):
+    """Kernel values k(x, ·) with all n rows of the fit as rows, like scikit-learn's `kernel="precomputed"`.
 
-    For exact fits alone: `fit(K)` takes the matrix (n, n) of the fit, `predict` one (t, n).
+    For exact fits only: `fit(K)` takes the matrix (n, n) of the fit, `predict` one (t, n).
     """
 
     name: ClassVar[str] = "precomputed"
@@ -59,12 +59,12 @@ class Precomputed(_Given):
         if K.shape[0] != K.shape[1]:
             raise ConfigError(
                 f"kernel='precomputed': expected the values (n, n) of all n rows of the fit, found {K.shape}; "
-                "landmarks, and rows that are left out, ask for a kernel that can be computed"
+                "landmarks and held-out rows need a kernel function"
             )
         far = np.abs(K - K.T).max(initial=0.0)
         if not far <= _SYMMETRIC * np.abs(K).max(initial=0.0):
             raise DataError(
-                f"kernel='precomputed': the matrix is not symmetric; k(x, z) and k(z, x) differ by {far:.3g}"
+                f"kernel='precomputed': expected a symmetric matrix, found k(x, z) and k(z, x) that differ by {far:.3g}"
             )
         return self
 
@@ -73,23 +73,21 @@ class Precomputed(_Given):
 
     def diag(self, X: Array) -> Array:
         if np.shape(X)[0] != np.shape(X)[1]:
-            raise ConfigError(
-                "kernel='precomputed': k(x, x) of other rows than those of the fit is not known; take another kernel"
-            )
+            raise ConfigError("kernel='precomputed': k(x, x) is unknown for rows outside the fit; use another kernel")
         return np.asarray(np.diagonal(X), np.float64)
 
 
 @dataclass
-class Pairwise(_Given):
-    """A function as kernel, or one of scikit-learn's pairwise kernels by name.
+class Pairwise(_External):
+    """A function as a kernel, or one of scikit-learn's pairwise kernels by name.
 
     Parameters
     ----------
     metric : callable, "chi2", "additive_chi2" or "cosine"
-        A function of blocks, f(X, Z) → (n, m), or of two rows, f(x, z) → number, which is slow. Which of them it is
-        is tried on a few landmarks. Workers import it by its name; `functools.partial` gives it further arguments.
+        A function of blocks, f(X, Z) → (n, m), or of two rows, f(x, z) → number, which is slow; a call with a few
+        landmarks decides which. Workers import it by name; `functools.partial` gives it further arguments.
     gamma : float or None
-        Of "chi2"; None: 1.
+        For "chi2"; None: 1.
 
     Examples
     --------
@@ -105,7 +103,7 @@ class Pairwise(_Given):
 
     @property
     def positive(self) -> bool:  # type: ignore[override]
-        """Known of scikit-learn's alone; a function is not trusted to be."""
+        """True for "chi2" and "cosine"; False for functions, of which it is unknown."""
         return self.metric in ("chi2", "cosine")
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
@@ -114,7 +112,7 @@ class Pairwise(_Given):
         elif not callable(self.metric) or isinstance(self.metric, Kernel):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         elif self.gamma is not None:
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}")
+            raise ConfigError(f"pairwise kernel: gamma is only used with chi2, found {self.gamma!r}")
         return self
 
     def _check_named(self) -> None:
@@ -122,13 +120,13 @@ class Pairwise(_Given):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         number = isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < np.inf
         if self.gamma is not None and not (self.metric == "chi2" and number):
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
+            raise ConfigError(f"pairwise kernel: expected gamma above 0 for chi2, found {self.gamma!r}")
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
-        return super().bind(_of_length_one(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
+        return super().bind(_normalize(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """Cosines keep the landmarks at length 1."""
+        """Return the bytes of a strip, and of normalized landmarks for "cosine"."""
         return _STRIP_BYTES + 8 * m * d * (self.metric == "cosine")
 
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
@@ -136,60 +134,60 @@ class Pairwise(_Given):
         out[...] = self._values(x.astype(np.float64), points)
 
     def diag(self, X: Array) -> Array:
-        X = _of_length_one(X) if self.metric == "cosine" else np.asarray(X, np.float64)
+        X = _normalize(X) if self.metric == "cosine" else np.asarray(X, np.float64)
         return np.array([float(self._values(X[i : i + 1], X[i : i + 1])[0, 0]) for i in range(len(X))])
 
     def _values(self, x: Array, points: Array) -> Array:
-        """k of rows and points, (b, s) float64; points are of length 1 for cosines.
+        """Compute k of rows and points, (b, s) float64; for "cosine" points are normalized.
 
         Raises
         ------
         DataError
-            What the function raises, or values that are not (b, s).
+            The function raises an exception, or its values are not of shape (b, s) or not finite.
         """
         if self.metric == "cosine":
-            return np.asarray(_of_length_one(x) @ points.T)
+            return np.asarray(_normalize(x) @ points.T)
         try:
-            found = np.asarray(self._of_blocks(points)(x, points), np.float64)
+            values = np.asarray(self._of_blocks(points)(x, points), np.float64)
         except BigKernelError:
             raise
         except Exception as error:
             raise DataError(f"{self.formula()} kernel: {type(error).__name__}: {error}") from error
-        if found.shape != (len(x), len(points)):
-            raise DataError(f"{self.formula()} kernel: expected values {len(x), len(points)}, found {found.shape}")
-        if not np.isfinite(found).all():
-            raise DataError(f"{self.formula()} kernel: it gives NaN or infinity for finite rows")
-        return found
+        if values.shape != (len(x), len(points)):
+            raise DataError(f"{self.formula()} kernel: expected values {len(x), len(points)}, found {values.shape}")
+        if not np.isfinite(values).all():
+            raise DataError(f"{self.formula()} kernel: returned NaN or infinity for finite rows")
+        return values
 
     def formula(self) -> str:
-        return self.metric if isinstance(self.metric, str) else _called(self.metric)
+        return self.metric if isinstance(self.metric, str) else _qualified_name(self.metric)
 
-    def described(self) -> dict[str, object]:
-        """As it is written."""
+    def describe(self) -> dict[str, object]:
+        """Return the name of the function and γ."""
         return {"name": self.formula()} | ({} if self.gamma is None else {"gamma": self.gamma})
 
     def fingerprint(self) -> str:
-        """Equal for the same function in another process."""
+        """Return a digest that is equal for the same function in another process."""
         return _sha256(repr((_plain(self.metric), self.gamma)).encode())
 
     def _of_blocks(self, Z: Array) -> Callable[[Array, Array], ArrayLike]:
-        """The metric as a function of blocks."""
+        """Return the metric as a function of blocks."""
         if isinstance(self.metric, str):
             from sklearn.metrics.pairwise import pairwise_kernels
 
             width = {} if self.gamma is None else {"gamma": self.gamma}
             return partial(pairwise_kernels, metric=self.metric, **width)
-        called = self.metric
+        function = self.metric
         few = Z[np.arange(3) % len(Z)]
         try:
-            blocks = np.shape(called(few[:2], few)) == (2, 3) and np.shape(called(few[:1], few[:1])) == (1, 1)
-        except Exception:  # of two rows, then; what is wrong with it shows there
+            blocks = np.shape(function(few[:2], few)) == (2, 3) and np.shape(function(few[:1], few[:1])) == (1, 1)
+        except Exception:  # taken as a function of two rows, whose call reports what is wrong
             blocks = False
-        return called if blocks else partial(_by_pairs, called)
+        return function if blocks else partial(_by_pairs, function)
 
 
 def _by_pairs(function: Callable[..., ArrayLike], X: Array, Z: Array) -> Array:
-    """Values (n, m) of a function of two rows."""
+    """Compute the values (n, m) of a function of two rows."""
     out = np.empty((len(X), len(Z)))
     for i, j in np.ndindex(out.shape):
         value = function(X[i], Z[j])
@@ -197,35 +195,35 @@ def _by_pairs(function: Callable[..., ArrayLike], X: Array, Z: Array) -> Array:
             out[i, j] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{_called(function)} kernel: expected a number for two rows, found {type(value).__name__}"
+                f"{_qualified_name(function)} kernel: expected a number for a pair of rows, found {type(value).__name__}"
             ) from error
     return out
 
 
-def _called(function: object) -> str:
-    """Module and name of a function."""
+def _qualified_name(function: object) -> str:
+    """Return module and name of a function."""
     if isinstance(function, partial):
-        return f"partial {_called(function.func)}"
+        return f"partial {_qualified_name(function.func)}"
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def _of_length_one(X: Array) -> Array:
-    """Rows divided by their norms, float64; zeros stay."""
+def _normalize(X: Array) -> Array:
+    """Divide rows by their norms, in float64; zeros stay."""
     X = np.asarray(X, np.float64)
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     return np.asarray(X / np.where(norms > 0, norms, 1))
 
 
 def _sha256(content: bytes) -> str:
-    import hashlib  # slow to load, and needed for functions alone
+    import hashlib  # slow to load, and needed only for functions
 
     return hashlib.sha256(content).hexdigest()
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """What a function or an argument of one is, as nested tuples of texts that are the same in every process."""
+    """Describe a function, or an argument of one, as nested tuples that are the same in every process."""
     within = partial(_plain, depth=depth + 1)
-    if depth > _DEEPEST:  # functions that remember one another
+    if depth > _DEEPEST:  # functions that refer to each other
         return ""
     if isinstance(value, partial):
         return within(value.func), within(value.args), within(value.keywords)
@@ -240,15 +238,15 @@ def _plain(value: object, depth: int = 0) -> object:
     if isinstance(value, CodeType):
         return value.co_code.hex(), value.co_names, within(value.co_consts)
     if isinstance(value, ModuleType | type):
-        return _called(value)
+        return _qualified_name(value)
     if callable(value):
-        return _called(value), within(_inside(value))
+        return _qualified_name(value), within(_contents(value))
     shown = repr(value)
-    return shown if " at 0x" not in shown else (_called(value), within(getattr(value, "__dict__", {})))
+    return shown if " at 0x" not in shown else (_qualified_name(value), within(getattr(value, "__dict__", {})))
 
 
-def _inside(function: object) -> object:
-    """The code of a function and what it remembers; of another object that is called, its attributes."""
+def _contents(function: object) -> object:
+    """Return the code, defaults and closure of a function, or the attributes of another callable."""
     function = getattr(function, "__func__", function)  # of a method
     if not isinstance(function, FunctionType):
         return getattr(function, "__dict__", {})

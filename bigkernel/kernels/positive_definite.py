@@ -1,8 +1,8 @@
 """Positive definiteness: the eigenvalues of a Gram matrix, and whether a kernel has a feature map on given rows.
 
 A kernel is positive definite symmetric (PDS) when every Gram matrix [k(x_i, x_j)] is symmetric with no negative
-eigenvalue (equivalent to Mercer's condition). A finite sample can refute that but not prove it: what is found here
-holds for the rows that were given. Shapes: n rows X (n, d), Gram matrix (n, n).
+eigenvalue (equivalent to Mercer's condition). A finite sample can refute that but not prove it: the result holds for
+the given rows only. Shapes: n rows X (n, d), Gram matrix (n, n).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import Laplacian, as_kernel
 
-LIMIT_BYTES = 2**33  # of the Gram matrix
+LIMIT_BYTES = 2**33  # largest Gram matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class GramSpectrum:
 
     @property
     def positive_definite(self) -> bool:
-        """True where the matrix is symmetric and no eigenvalue is below −tolerance of the largest: Definition 1."""
+        """Whether the matrix is symmetric and no eigenvalue is below −tolerance times the largest."""
         return self.asymmetry <= self.tolerance and float(self.eigenvalues[-1]) >= -self.tolerance * self._largest
 
     @property
@@ -43,7 +43,7 @@ class GramSpectrum:
 
     @property
     def negative_mass(self) -> float:
-        """The share of the negative eigenvalues in Σ|λ|, from 0 to 1; rounding does not count."""
+        """The share of negative eigenvalues, beyond rounding, in Σ|λ|, from 0 to 1."""
         return negative_mass(self.eigenvalues, self.tolerance)
 
     @property
@@ -54,7 +54,7 @@ class GramSpectrum:
 def check_positive_definite(
     kernel: Kernel | str | Callable[[Array, Array], ArrayLike], X: ArrayLike, *, tolerance: float | None = None
 ) -> GramSpectrum:
-    """The spectrum of the Gram matrix of a kernel on rows X, which tells whether the kernel is PDS there.
+    """Compute the spectrum of the Gram matrix of a kernel on rows X, to see whether the kernel is PDS there.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def check_positive_definite(
         raise DataError(f"X: expected rows (n, d), n at least 1, found an array of shape {X.shape}")
     if 8 * len(X) ** 2 > LIMIT_BYTES:
         raise PlanTooLargeError(
-            f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; give a sample of some "
-            "thousands of rows"
+            f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; pass a sample of a few "
+            "thousand rows"
         )
     if not np.isfinite(X).all():
         raise DataError(f"X: row {int(np.argmin(np.isfinite(X).all(axis=1)))} contains NaN or infinity")
@@ -97,7 +97,7 @@ def check_positive_definite(
         raise DataError(f"kernel: expected a matrix of shape ({len(X)}, {len(X)}), found {K.shape}")
     if not np.isfinite(K).all():
         row = int(np.argmin(np.isfinite(K).all(axis=1)))
-        raise DataError(f"kernel: the row {row} of its Gram matrix is not finite")
+        raise DataError(f"kernel: row {row} of its Gram matrix is not finite")
     largest = float(np.abs(K).max())
     asymmetry = float(np.abs(K - K.T).max()) / (largest or 1.0)
     values = linalg.eigvalsh((K + K.T) / 2)[::-1]
@@ -106,7 +106,7 @@ def check_positive_definite(
 
 
 def _gram(kernel: Kernel, X: Array) -> Array:
-    """k(X, X) with distances from the differences of rows: the fast blocks lose those of rows that nearly repeat."""
+    """Compute k(X, X) with distances from differences of rows, accurate also for rows that nearly coincide."""
     kernel = kernel.resolve(X)
     if not kernel.of_distance or isinstance(kernel, Laplacian):
         return kernel(X)
@@ -118,20 +118,20 @@ def _gram(kernel: Kernel, X: Array) -> Array:
 
 
 def negative_mass(values: Array, tolerance: float) -> float:
-    """The share of Σ|λ| in eigenvalues below −tolerance of the largest |λ|."""
+    """Compute the share of Σ|λ| in eigenvalues below −tolerance times the largest |λ|."""
     size = np.abs(values)
     below = values < -tolerance * size.max(initial=0.0)
     return float(size[below].sum() / max(float(size.sum()), 1e-300))
 
 
 def negative_note(values: Array, kernel: str, *, tolerance: float | None = None) -> str:
-    """A sentence on the negative part of a kernel matrix with these eigenvalues; "" where there is none."""
+    """Describe the negative part of a kernel matrix with these eigenvalues; "" if there is none."""
     tolerance = len(values) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance
     mass = negative_mass(values, tolerance)
     if not mass:
         return ""
     kept = int(np.sum(values > tolerance * np.abs(values).max()))
     return (
-        f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
-        f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept"
+        f"{kernel} kernel: the kernel matrix is not positive semi-definite; dropping its negative eigenvalues "
+        f"({mass:.1%} of the sum of absolute values), keeping {kept} of {len(values)} directions"
     )

@@ -1,22 +1,20 @@
 """Random Fourier features: φ(x) with E[φ(x)ᵀφ(z)] = k(x, z), for kernels of the difference x − z.
 
-    φ(x) = √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)],   the columns ω of Ω (d, p/2) drawn from the spectrum of k
+    φ(x) = √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)],   columns ω of Ω (d, p/2) sampled from the spectrum of k
 
-(Rahimi & Recht 2007). Of their two forms this is the one in pairs: the other, √(2/p) cos(ωᵀx + b), takes twice the
-products, has the larger variance for the Gaussian (Sutherland & Schneider 2015), and k(x, x) = 1 in the mean only,
-where pairs have it exactly. And the origin a, a point near the rows, which float32 needs, only rotates each pair: no
-method that is linear in φ can tell.
-
-Of an odd number of features the last one is √(2/p) cos(ωᵀ(x − a) + b), b uniform.
+(Rahimi & Recht 2007). Their other form, √(2/p) cos(ωᵀx + b), needs twice the products, has a larger variance for the
+Gaussian (Sutherland & Schneider 2015), and k(x, x) = 1 only in the mean, while pairs have it exactly. The origin a, a
+point near the rows, keeps float32 accurate and only rotates each pair, so that methods linear in φ do not depend on it.
+The last one of an odd number of features is √(2/p) cos(ωᵀ(x − a) + b), b uniform.
 
 Spectra: Gaussian N(0, diag σ⁻²); Laplacian a Cauchy distribution of scale γ in each coordinate; Matérn a multivariate t
-of 2ν degrees of freedom over ℓ. Orthogonal features (Yu et al. 2016) take d frequencies at a time in directions at
-right angles, uniformly distributed, with lengths as of independent ones: still unbiased, and closer to k. The
-Laplacian's spectrum is not the same in every direction and has no such form.
+of 2ν degrees of freedom over ℓ. Orthogonal features (Yu et al. 2016) take d frequencies at a time in uniformly
+distributed orthogonal directions, with the lengths of independent ones: unbiased, and closer to k. The Laplacian's
+spectrum is not isotropic and has no such form.
 
 Frequency j is a function of the kernel, the seed and j alone, so that fewer features are the first of more: its normals
-and uniforms are words of Philox 4×64 from a counter that begins at j, turned into quantiles. They are made where rows
-are worked on, once a process, and never stored. Shapes: d features of the rows, p the width of φ.
+and uniforms are quantiles of words of Philox 4×64 whose counter starts at j. They are computed once per process, where
+rows are processed, and never stored. Shapes: d features of the rows, p the width of φ.
 """
 
 from __future__ import annotations
@@ -38,47 +36,47 @@ from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
 
-_RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
-_WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
+_RADIAL = 5  # uniforms of a frequency for the degrees of freedom of t, at most 5; one for the length follows
+_LEADING = _RADIAL + 2  # with one for the phase; those of the direction follow
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The values that decide the frequencies of a kernel."""
+    """The values that determine the frequencies of a kernel."""
 
     name: str  # of the kernel
-    scales: tuple[float, ...]  # frequencies of unit length are multiplied by these, one or one a feature
+    scales: tuple[float, ...]  # factors of frequencies of unit scale, one or one per feature
     degrees: int  # of freedom of t; 0: normal
     seed: int  # ≥ 0
     n_features: int  # d
     orthogonal: bool = False
 
     def frequencies(self, count: int) -> tuple[Array, Array]:
-        """The first `count`, as columns (d, count), and a phase for each (count,), between 0 and 2π; float64."""
-        words = _uniforms(self.seed, count, _WORDS + self.n_features)
-        directions = words[:, _WORDS:]
+        """Return the first `count` frequencies (d, count) and a phase of each (count,), from 0 to 2π; float64."""
+        uniforms = _uniforms(self.seed, count, _LEADING + self.n_features)
+        directions = uniforms[:, _LEADING:]
         if self.name == Laplacian.name:
-            drawn = np.tan(np.pi * (directions - 0.5))
+            omega = np.tan(np.pi * (directions - 0.5))
         else:
-            drawn = ndtri(directions)
+            omega = ndtri(directions)
             if self.orthogonal:
-                drawn = _at_right_angles(drawn)
-                # lengths as of normal vectors: χ with d degrees of freedom
-                drawn *= np.sqrt(2 * gammaincinv(self.n_features / 2, words[:, _RADIAL]))[:, None]
+                omega = _orthogonalize(omega)
+                # lengths of normal vectors: χ with d degrees of freedom
+                omega *= np.sqrt(2 * gammaincinv(self.n_features / 2, uniforms[:, _RADIAL]))[:, None]
             if self.degrees:
-                chi2 = (ndtri(words[:, : self.degrees]) ** 2).sum(axis=1)
-                drawn *= np.sqrt(self.degrees / chi2)[:, None]
-        drawn *= np.asarray(self.scales)
-        return np.ascontiguousarray(drawn.T), 2 * np.pi * words[:, _RADIAL + 1]
+                chi2 = (ndtri(uniforms[:, : self.degrees]) ** 2).sum(axis=1)
+                omega *= np.sqrt(self.degrees / chi2)[:, None]
+        omega *= np.asarray(self.scales)
+        return np.ascontiguousarray(omega.T), 2 * np.pi * uniforms[:, _RADIAL + 1]
 
 
 def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool = False) -> Spectrum:
-    """The spectrum of a kernel whose parameters are numbers.
+    """Return the spectrum of a resolved kernel.
 
     Raises
     ------
     ConfigError
-        A kernel that is not a function of x − z, or orthogonal features of one whose spectrum has no rotations.
+        The kernel is not a function of x − z, or orthogonal features are requested and its spectrum is not isotropic.
     """
     if isinstance(kernel, Gaussian | Matern):
         length = kernel.sigma if isinstance(kernel, Gaussian) else kernel.length_scale
@@ -87,20 +85,20 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
         return Spectrum(kernel.name, scales, degrees, seed, n_features, orthogonal)
     if not isinstance(kernel, Laplacian):
         raise ConfigError(
-            f"{kernel.name} kernel: random Fourier features are of kernels of x − z; expected a gaussian, matern or "
+            f"{kernel.name} kernel: random Fourier features need a kernel of x − z; expected a gaussian, matern or "
             "laplacian kernel"
         )
     if orthogonal:
         raise ConfigError(
-            "laplacian kernel: its spectrum changes when it is rotated, so that orthogonal frequencies would be those "
-            "of another kernel; expected orthogonal=False, or a gaussian or matern kernel"
+            "laplacian kernel: orthogonal frequencies need a rotation-invariant kernel; set orthogonal=False, or use "
+            "a gaussian or matern kernel"
         )
     return Spectrum(kernel.name, (float(kernel.gamma),), 0, seed, n_features)
 
 
 @dataclass(frozen=True, eq=False)
 class FourierMap(SingleMap):
-    """φ of the head of the module."""
+    """The features φ of the module docstring."""
 
     kernel: Kernel  # gaussian, matern or laplacian, every parameter a number
     seed: int  # ≥ 0
@@ -111,11 +109,11 @@ class FourierMap(SingleMap):
     shift: Array | None = None  # (p,) subtracted from every row of the block, or None; see `feature_maps.centre_of`
 
     def __post_init__(self) -> None:
-        _ = self.spectrum  # refuses what has none
+        _ = self.spectrum  # raises for kernels without one
 
     @property
     def spectrum(self) -> Spectrum:
-        """The distribution that the frequencies are drawn from."""
+        """The distribution of the frequencies."""
         return spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)
 
     @property
@@ -124,13 +122,13 @@ class FourierMap(SingleMap):
 
     @property
     def cost(self) -> MapCost:
-        """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
+        """Cost as in `FeatureMap`, with the frequencies and the arrays that they are computed from."""
         d, count, itemsize = self.n_features, -(-self.width // 2), self.dtype.itemsize
-        made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
+        made = (d + _LEADING + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
         return MapCost(2.0 * count * d, (self.width + d) * itemsize, d * count * itemsize + made + UFUNC_BYTES)
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
-        """k(x, x) of these rows of the chunk, (b,): 1."""
+        """Return k(x, x) = 1 of rows of the chunk, (b,)."""
         return np.ones(len(np.arange(len(chunk))[block]))
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
@@ -151,7 +149,7 @@ class FourierMap(SingleMap):
             for strip in strips(out):
                 cosines, sines = out[strip, :count], out[strip, count : self.width]
                 lost = ~np.isfinite(cosines)
-                if lost.any():  # phases that leave the range of the dtype; what is NaN stays so
+                if lost.any():  # phases beyond the range of the dtype; NaN rows stay NaN
                     cosines[lost & ~np.isnan(rows[strip]).any(axis=1, keepdims=True)] = 0
                 np.sin(cosines[:, :pairs], out=sines)
                 if count > pairs:
@@ -164,7 +162,7 @@ class FourierMap(SingleMap):
         return out
 
     def of(self, X: Array) -> Array:
-        """φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""
+        """Compute φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""
         return self.block(Chunk(X, block_rows=max(1, len(X))), slice(None))
 
 
@@ -190,29 +188,29 @@ class FourierRows:
     def apply(self, x: Array) -> Array:
         chunk, features = Chunk(x), replace(self.features, dtype=x.dtype)
         out = np.empty((len(x), features.width), x.dtype)
-        for block in chunk.blocks():  # a whole array takes no more buffers than a block
+        for block in chunk.blocks():  # buffers of one block serve a whole array
             out[block] = features.block(chunk, block)
         return out
 
 
 @lru_cache(maxsize=2)
 def _frequencies(spectrum: Spectrum, count: int, dtype: str, unit: float) -> tuple[Array, Array]:
-    """Make frequencies over `unit`, and phases, once a process: a task holds a map of its own, a few numbers."""
+    """Compute frequencies over `unit`, and phases, once per process."""
     frequencies, phases = spectrum.frequencies(count)
     frequencies, phases = (frequencies / unit).astype(dtype), phases.astype(dtype)
     frequencies.setflags(write=False)
     return frequencies, phases
 
 
-def _uniforms(seed: int, count: int, words: int) -> Array:
-    """`words` numbers between 0 and 1, neither of which occurs, for each of `count` frequencies, (count, words)."""
-    ticks = -(-words // 4)
-    raw = np.asarray(Philox(key=seed).random_raw(4 * ticks * count)).reshape(count, -1)[:, :words]
+def _uniforms(seed: int, count: int, size: int) -> Array:
+    """Return uniform numbers in the open interval (0, 1), `size` for each of `count` frequencies, (count, size)."""
+    ticks = -(-size // 4)
+    raw = np.asarray(Philox(key=seed).random_raw(4 * ticks * count)).reshape(count, -1)[:, :size]
     return np.asarray(((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
-def _at_right_angles(normals: Array) -> Array:
-    """Rows (count, d) of normals as unit vectors, those of d at a time at right angles, uniformly distributed."""
+def _orthogonalize(normals: Array) -> Array:
+    """Turn rows (count, d) of normals into unit vectors, uniformly distributed, d at a time orthogonal."""
     d = normals.shape[1]
     with one_thread():
         for start in range(0, len(normals), d):

@@ -66,12 +66,12 @@ class Contents:
         entry = self.entries[name]
         first, end = entry["data_offsets"]
         room = self.limit_bytes - sum(array.nbytes for array in self.read.values())
-        require(end - first <= room, f"its arrays take more than the limit of {self.limit_bytes:,} bytes")
+        require(end - first <= room, f"its arrays exceed the limit of {self.limit_bytes:,} bytes")
         array: Array = np.empty(tuple(entry["shape"]), DTYPES[entry["dtype"]])
         self.file.seek(self.start + first)
         self.file.readinto(_bytes_of(array))  # type: ignore[attr-defined]
         valid = zlib.crc32(_bytes_of(array)) == self.crc32[name]
-        require(valid, f"{name}: its CRC-32 differs from what its description says")
+        require(valid, f"{name}: CRC-32 differs from the one in the header")
         require(np.isfinite(array).all(), f"{name}: expected finite numbers")
         self.read[name] = array
         return array
@@ -86,9 +86,9 @@ def write(
 
     atomic_write.require_target(path, "the model", needed_bytes=sum(array.nbytes for array in arrays.values()))
     if os.path.exists(path) and not overwrite:
-        raise DataError(f"{os.fspath(path)}: already exists; choose another path or ask to overwrite it")
+        raise DataError(f"{os.fspath(path)}: already exists; choose another path or set overwrite")
     if os.path.exists(path) and not is_model(path):
-        raise DataError(f"{os.fspath(path)}: expected a model of ours to replace; choose another path")
+        raise DataError(f"{os.fspath(path)}: expected a model to replace, found something else; choose another path")
     header = _header(values, arrays)
     with atomic_write.writing(path, passing=False):
         atomic_write.make_directories(os.path.dirname(os.path.abspath(path)))
@@ -108,7 +108,7 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
     if not os.path.exists(path):
         raise DataError(f"{where}: expected a model, but the path does not exist")
     if not os.path.isfile(path):
-        raise ModelRejectedError(f"{where}: expected the file of a model, found a directory")
+        raise ModelRejectedError(f"{where}: expected a model file, found a directory")
     try:
         with open(path, "rb") as file:
             yield _opened(file, os.fstat(file.fileno()).st_size, limit_bytes)
@@ -118,7 +118,7 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
         *(DataError, ConfigError, KeyError, TypeError, ValueError, AttributeError, IndexError),
         *(ArithmeticError, RecursionError, MemoryError),
     ) as error:
-        raise ModelRejectedError(f"{where}: not a sound model: {error}") from error
+        raise ModelRejectedError(f"{where}: invalid model: {error}") from error
 
 
 def require(valid: object, fault: str) -> None:
@@ -157,7 +157,9 @@ def _header(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
     content = json.dumps(header, separators=(",", ":")).encode()
     content += b" " * (-len(content) % _LENGTH_BYTES)
     if len(content) > HEADER_BYTES:
-        raise ConfigError(f"save_model: labels and parameters take {len(content):,} bytes, more than {HEADER_BYTES:,}")
+        raise ConfigError(
+            f"save_model: expected labels and parameters of at most {HEADER_BYTES:,} bytes, found {len(content):,}"
+        )
     return _with_sum(content, f"{zlib.crc32(content):08x}".encode())
 
 
@@ -171,15 +173,15 @@ def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
     """Read and check what the file says of itself."""
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     whole = len(_BEFORE_SUM) + len(_NO_SUM) <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES)
-    require(whole, "it is no model, or was cut short")
+    require(whole, "not a model, or truncated")
     content = file.read(length)
-    require(content.startswith(_BEFORE_SUM), "it is no model")
+    require(content.startswith(_BEFORE_SUM), "not a model")
     sum_there = content[len(_BEFORE_SUM) :][: len(_NO_SUM)]
     unchanged = sum_there == f"{zlib.crc32(_with_sum(content, _NO_SUM)):08x}".encode()
-    require(unchanged, "its description was changed")
+    require(unchanged, "the header was changed")
     entries = json.loads(content, object_pairs_hook=_once)
     metadata = entries.pop(_METADATA)
-    require(metadata["format"] == FORMAT, f"{metadata['format']!r}, this version reads {FORMAT!r}")
+    require(metadata["format"] == FORMAT, f"format {metadata['format']!r}, expected {FORMAT!r}")
     _require_places(entries, size - _LENGTH_BYTES - length)
     values = json.loads(metadata["values"], object_pairs_hook=_once)
     crc32 = json.loads(metadata["arrays"], object_pairs_hook=_once)
@@ -189,7 +191,7 @@ def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON whose names differ."""
     found = dict(pairs)
-    require(len(found) == len(pairs), "a name stands twice in its description")
+    require(len(found) == len(pairs), "a name occurs twice in the header")
     return found
 
 
@@ -200,8 +202,8 @@ def _require_places(entries: Mapping[str, Any], size: int) -> None:
         shape = entry["shape"]
         start, end = end, end + math.prod(shape) * DTYPES[entry["dtype"]].itemsize
         fits = [start, end] == entry["data_offsets"] and all(type(n) is int and n >= 0 for n in shape)
-        require(fits, f"{name}: its shape and its place do not fit")
-    require(end == size, "it is not as long as its description says")
+        require(fits, f"{name}: shape and offsets do not match")
+    require(end == size, "file size differs from the one in the header")
 
 
 @dataclass
@@ -227,7 +229,7 @@ class Packing:
         if is_dataclass(value) and not isinstance(value, Kernel):
             name = type(value).__name__
             if self.kinds(name) is not type(value):
-                raise ConfigError(f"save_model: {path} is a {name}, which no file holds")
+                raise ConfigError(f"save_model: {path}: a {name} cannot be stored")
             held = {one.name: getattr(value, one.name) for one in stored_fields(type(value))}
             return {"is": name, "fields": {key: self.pack(item, f"{path}.{key}") for key, item in held.items()}}
         return encode(value, path)
@@ -275,7 +277,7 @@ def _dataclass(said: Mapping[str, Any], kinds: Kinds, contents: Contents) -> Any
     if kind is None:
         raise ModelRejectedError(f"unknown part {said['is']!r}")
     wrong = sorted({one.name for one in stored_fields(kind)} ^ set(said["fields"]))
-    require(not wrong, f"{kind.__name__}: the field {(wrong or [''])[0]!r} is unknown or missing")
+    require(not wrong, f"{kind.__name__}: field {(wrong or [''])[0]!r} is unknown or missing")
     held = {key: unpack(item, kinds, contents) for key, item in said["fields"].items()}
     for one in stored_fields(kind):
         fits = _is_of(held[one.name], str(one.type), kinds)
@@ -292,7 +294,7 @@ def _is_of(value: Any, annotation: str, kinds: Kinds) -> bool:
 
 def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
     """Return labels or names, (c,); each text takes as much as the longest of them, whatever the file asks for."""
-    require(isinstance(values, list), "labels that are no list")
+    require(isinstance(values, list), "expected a list of labels")
     kinds, largest = {type(value) for value in values}, dtype.itemsize
     if dtype.kind == "U" and kinds <= {str}:
         dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")

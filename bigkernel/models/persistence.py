@@ -139,7 +139,9 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     """
     model = check_model(path, limit_bytes=limit_bytes)
     if model is None:
-        raise DataError(f"{os.fspath(path)}: saved without moments, for Predictor.load; save the model with them")
+        raise DataError(
+            f"{os.fspath(path)}: saved without moments, for Predictor.load only; save the model with moments"
+        )
     return model
 
 
@@ -147,7 +149,7 @@ def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES)
     """Read all of a model file; None where it holds a predictor alone. Raises as `load_model`."""
     with opened(path, limit_bytes=limit_bytes) as contents:
         said = contents.values
-        require(set(said) == {"predictor", "model"}, "expected a predictor and a model in it")
+        require(set(said) == {"predictor", "model"}, "expected a file with a predictor and a model")
         if set(said["predictor"]) != {"refused"}:
             Predictor.unpacked(said["predictor"], contents)
         model = None if said["model"] is None else _unpack_step(said["model"], contents)
@@ -171,8 +173,8 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     if name is None:
         stored = ", ".join(known for known in _ATTRIBUTES if "." in known)
         raise ConfigError(
-            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor one of {stored}. joblib.dump "
-            "or skops.io.dump store any Pipeline; load such a file only from whom you trust"
+            f"save_model: expected an estimator of bigkernel or one of {stored}, found {type(step).__name__}; "
+            "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
         )
     check_is_fitted(step, "n_features_in_" if "." in name else None)
     params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
@@ -234,7 +236,7 @@ def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     found = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
     names = [name for name, _ in found]
     different = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    require(different, f"expected steps of different names, found {names}")
+    require(different, f"expected distinct step names, found {names}")
     return found
 
 
@@ -273,10 +275,10 @@ def _require_fit(step: Any, fit: Any) -> None:
     }
     for what, (array, shape) in wanted.items():
         fits = array is None or array.shape == shape
-        require(fits, f"{name}: {what} must have the shape {shape}, found {getattr(array, 'shape', None)}")
-    require(classes is not None or not is_classifier(step), f"{name}: expected {c} labels of classes")
+        require(fits, f"{name}: expected {what} of shape {shape}, found {getattr(array, 'shape', None)}")
+    require(classes is not None or not is_classifier(step), f"{name}: expected {c} class labels")
     kind: Any = step._method().solution_type if hasattr(step, "_method") else object
-    require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: its solution is of another kind")
+    require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: the solution has an unexpected type")
     _require_basis(name, basis, d)
 
 
@@ -304,7 +306,7 @@ def _require_basis(name: str, basis: Any, d: int) -> None:
     """Raise unless the kernel is made of numbers that serve rows of d features, and fits into memory."""
     kernel = getattr(basis, "kernel", None)
     given = {str(value) for value in kernel.get_params().values()} if kernel is not None else set()
-    require(not given & {"median", *SCALES}, f"{name}: expected a kernel with every parameter a number, as sigma")
+    require(not given & {"median", *SCALES}, f"{name}: expected a kernel with numeric parameters, such as sigma")
     if isinstance(basis, LandmarkBasis):
         basis.kernel.resolve(basis.landmarks)  # refuses parameters of other rows
     if isinstance(basis, FourierBasis):

@@ -18,14 +18,14 @@ from bigkernel import images
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, in_slices
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, slice_map
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, mapped_rows
+from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
@@ -84,11 +84,13 @@ class Predictor:
         """
         *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
         if not hasattr(last, "predict"):
-            raise ConfigError(f"predictor: {type(last).__name__} is no model of bigkernel that predicts")
+            raise ConfigError(
+                f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
+            )
         steps = [step for step in before if step is not None and step != "passthrough"]
         for step in steps:
             if not hasattr(step, "_row_map"):
-                raise ConfigError(f"predictor: {type(step).__name__} is no transformer of bigkernel")
+                raise ConfigError(f"predictor: expected a transformer of bigkernel, found {type(step).__name__}")
         expansion, first = last._expansion(), (*steps, last)[0]
         names = getattr(first, "feature_names_in_", None)
         return cls(
@@ -126,7 +128,7 @@ class Predictor:
     def decision_function(self, X: Any) -> Array:
         """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
         if self.classes is None:
-            raise ConfigError("decision_function: this model predicts numbers; take predict")
+            raise ConfigError("decision_function: expected a classifier, found a regressor; use predict")
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes) == 2 else values
 
@@ -140,18 +142,18 @@ class Predictor:
 
     def _logits(self, X: Any) -> Array:
         if not self.expansion.logits:
-            raise ConfigError("predict_proba: the model has no probabilities; fit with probability=True")
+            raise ConfigError("predict_proba: the model was fitted without probabilities; fit with probability=True")
         return self._values(X)
 
     @cached_property
     def _sliced(self) -> Expansion:
         """With landmarks in slices where there are many, as the model has them."""
-        return replace(self.expansion, features=in_slices(self.expansion.features))
+        return replace(self.expansion, features=slice_map(self.expansion.features))
 
     def _values(self, X: Any) -> Array:
         x = self._rows(X)
         for row_map in self.row_maps:
-            x = mapped_rows(x, row_map, float_of(x.dtype))
+            x = map_rows(x, row_map, float_of(x.dtype))
         return self._sliced.values(Chunk(x))
 
     def _rows(self, X: Any) -> Array:
@@ -162,16 +164,16 @@ class Predictor:
         if is_plain(X, self.n_features):
             return np.asarray(X)
         if hasattr(X, "toarray"):
-            raise DataError("X: a predictor takes no sparse rows; give X.toarray()")
+            raise DataError("X: sparse rows are not supported; pass X.toarray()")
         try:
             x = np.asarray(X)
             if x.dtype.kind == "c":
-                raise TypeError("they are complex")
+                raise TypeError("found complex numbers")
             x = x if is_plain(x, self.n_features) else x.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DataError(f"X: expected a matrix of numbers: {error}") from error
         if x.ndim != 2 or not len(x) or x.shape[1] != self.n_features:
-            raise DataError(f"X: expected rows of {self.n_features} features, one at least, found shape {x.shape}")
+            raise DataError(f"X: expected at least one row of {self.n_features} features, found shape {x.shape}")
         bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if len(bad):
             raise DataError(f"X: {len(bad)} rows contain NaN or infinity, the first are {bad[:5].tolist()}")
@@ -203,7 +205,7 @@ class Predictor:
     def unpacked(cls, said: Any, contents: Contents) -> Self:
         """Return the predictor of an open file, whose parts fit each other."""
         known = {part.name for part in stored_fields(cls)}
-        require(set(said) == known, f"the values {sorted(said)} are not those of a predictor")
+        require(set(said) == known, f"values {sorted(said)} do not belong to a predictor")
         found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
         _require_valid(found, contents.limit_bytes)
         return found
@@ -238,13 +240,13 @@ def _expansions(predictor: Predictor) -> Iterator[Expansion]:
 
 
 def _needs_more(what: str) -> ConfigError:
-    return ConfigError(f"predictor: {what} needs more than NumPy; serve the model itself (load_model)")
+    return ConfigError(f"predictor: {what} needs more than NumPy; use load_model instead")
 
 
 def _require_numpy(kernel: Kernel) -> None:
     """Raise `ConfigError` where a part of the kernel needs another library, or is a function."""
     if isinstance(kernel, _MADE):
-        for part in kernel.parts:
+        for part in kernel.terms:
             _require_numpy(part)
     elif type(kernel) not in KERNELS.values() and not (type(kernel) is Pairwise and kernel.metric == "cosine"):
         raise _needs_more(f"the {kernel.formula()} kernel")
@@ -253,18 +255,18 @@ def _require_numpy(kernel: Kernel) -> None:
 def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     """Raise where its parts do not fit each other, or take more memory."""
     d, names = predictor.n_features, predictor.feature_names
-    require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} names of features")
+    require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
     for row_map in _each(predictor.row_maps):
         if isinstance(row_map, SideBySide):
             each = row_map.chains and len(row_map.scales) == len(row_map.chains)
-            require(each, "expected a number for each of the maps side by side")
+            require(each, "expected a number for each map of the union")
     held = 0
     for expansion in _expansions(predictor):
         _require_fitting(expansion)
         if isinstance(one := expansion.features, LandmarkMap):
             # a kernel of many parts prepares the landmarks for each
             held += one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize)
-    room = f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}"
+    room = f"needs {held:,} bytes of memory, more than the limit of {limit_bytes:,}"
     require(held <= limit_bytes, room)
 
 
@@ -275,11 +277,13 @@ def _require_fitting(expansion: Expansion) -> None:
     if isinstance(features, LandmarkMap):
         given = features.kernel.get_params().values()
         numbers = not any(isinstance(value, str) and value == "scale" for value in given)
-        require(numbers, f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
+        require(numbers, f"expected numeric kernel parameters, found {features.kernel.formula()}")
         z = features.landmarks
         require(z.dtype == np.float64 and z.ndim == 2, "expected landmarks (m, d) in float64")
         features.kernel.resolve(z)
     fits = features.dtype in (np.float32, np.float64) and coef.shape == (features.width, c)
-    require(fits and intercept.shape == (c,), f"coefficients {coef.shape} do not fit {features.width} columns")
+    require(
+        fits and intercept.shape == (c,), f"expected coefficients of {features.width} columns, found shape {coef.shape}"
+    )
     different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
-    require(different, f"expected {c} different labels")
+    require(different, f"expected {c} distinct labels")

@@ -1,1 +1,1 @@
-"""What people see of a job: one page, its metrics, its report, one line on a terminal."""
+"""Monitoring of jobs: a page, metrics, a report, and a line on a terminal."""

@@ -1,7 +1,7 @@
-"""The colours of pages, pictures and the terminal: one place, so that a colour means the same wherever it is seen.
+"""The colours of pages, pictures and the terminal, in one place, so that a colour has one meaning.
 
-They are told apart by every kind of colour vision (after Okabe & Ito), and have a light and a dark form. A page takes
-them as custom properties of CSS, by their role: "ink", "merged", "stage-gram".
+They are distinct for every kind of colour vision (after Okabe & Ito), and have a light and a dark form. A page uses
+them as CSS custom properties by role: "ink", "merged", "stage-gram".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROLES = {
     "soft": ("#5a6573", "#9aa7b6"),
     "line": ("#d9dee5", "#333d49"),
     "accent": _BLUE,
-    "mark": ("#00795a", "#35c39a"),  # what was planned
+    "mark": ("#00795a", "#35c39a"),  # planned values
     "good": ("#00795a", "#35c39a"),
     "open": ("#9a6700", "#e8ad33"),
     "bad": ("#b84a00", "#f08a4b"),
@@ -59,5 +59,5 @@ DARK = {role: dark for role, (_, dark) in _ROLES.items()}
 
 
 def properties(colours: dict[str, str]) -> str:
-    """Return the custom properties of CSS that hold these colours: "--ink: #1c2430; …"."""
+    """Return CSS custom properties with these colours: "--ink: #1c2430; …"."""
     return " ".join(f"--{role}: {colour};" for role, colour in colours.items())

@@ -1,10 +1,10 @@
-"""A run directory as a state of jobs (its journal, its lock, what its sweeps have kept), and the page that shows it.
+"""The state of a run directory (its journal, its lock, its finished work), and the page that shows it.
 
     bigkernel.monitor.report.write("digits.run")        # digits.run/report.html
     bigkernel report digits.run --open
 
-The page opens without a network. Lines of a journal may be damaged, or written by somebody who means harm, and still be
-JSON: a line whose values are not what they should be is left out.
+The page opens without a network. Lines of a journal may be damaged or malicious and still be JSON: lines with invalid
+values are left out.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from bigkernel.monitor.page import render
 State = dict[str, Any]
 
 NAME = "report.html"
-_DIED = "its driver died"
+_DIED = "the driver died"
 _LATEST = 1e11  # seconds since 1970, about the year 5100
 _MOST_DETAILED = 40  # sweeps whose segments are shown, the longest
 _DETAILS = ("stops", "states", "fractions", "running_on", "ran_on", "attempts", "rate_history")
 
 
 def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
-    """Write the report of a run directory, whole or not at all, and return where it is.
+    """Write the report of a run directory atomically, and return its path.
 
     Parameters
     ----------
-    run : directory of a run, finished or not; one that jobs work in is reported as it is now
+    run : directory of a run, finished or not; running jobs are reported in their current state
     path : of the page; default `report.html` in the run directory
 
     Raises
@@ -65,12 +65,12 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
 
 
 def gather(run: str | os.PathLike[str]) -> State:
-    """Return the state that the page shows (`RunReader.look`), of all attempts; a `DataError` where there is no run.
+    """Return the state that the page shows (`RunReader.look`), with all attempts; raise `DataError` if there is no run.
 
-    Of more than forty sweeps only the longest keep their segments. `residual_limit` of `run`: above it a residual is no
-    rounding.
+    Of more than forty sweeps only the longest keep their segments. `residual_limit` of `run`: residuals above it are
+    not rounding.
     """
-    from bigkernel.solvers.residuals import LIMIT  # with SciPy, which `watch` does without
+    from bigkernel.solvers.residuals import LIMIT  # imports SciPy, which `watch` does not need
 
     state = RunReader(run, bounded=False).look()
     sweeps = [sweep for job in state["jobs"] for sweep in job["sweeps"]]
@@ -82,15 +82,15 @@ def gather(run: str | os.PathLike[str]) -> State:
 
 
 class RunReader:
-    """Reads a run directory again and again, of its journal what is new; a `DataError` where there is no run.
+    """Reads a run directory repeatedly, and of its journal only what is new; raises `DataError` if there is no run.
 
-    `bounded`: what ended long ago is forgotten; else all attempts are kept.
+    `bounded`: old ended jobs are dropped; else all attempts are kept.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, bounded: bool = True) -> None:
         self.path = Path(path)
         if not os.path.isdir(self.path) or not (self._holder() or (self.path / journal.NAME).exists()):
-            survey(self.path)  # raises what is wrong with it
+            survey(self.path)  # raises an error if there is no run
         self._bounded = bounded
         self._alive = 0.0  # when its driver was last seen
         self._restart()
@@ -100,12 +100,12 @@ class RunReader:
         self._died, self._damaged = "", 0
 
     def _holder(self) -> State:
-        """Return the living holder of the lock, as `run_lock.read` says; empty: nobody."""
-        found = run_lock.read(self.path)
-        return found if found and found["alive"] else {}
+        """Return the live holder of the lock, as `run_lock.read` does; empty if there is none."""
+        holder = run_lock.read(self.path)
+        return holder if holder and holder["alive"] else {}
 
     def look(self) -> State:
-        """Return `Board.snapshot` of its jobs, with `run`: what the directory holds.
+        """Return `Board.snapshot` of its jobs, with the state of the directory under `run`.
 
         Keys of `run`: `path`, `name`, `state` (finished, running, interrupted, failed, unreadable), `command` (to go on
         with), `holder` (who works there), `died` (the driver that did), `journal` (there are jobs), `known` (by the
@@ -114,7 +114,7 @@ class RunReader:
         """
         before = self._holder()
         self._read()
-        # a driver takes the lock before its job begins, and gives it back after the job has ended
+        # a driver takes the lock before its job begins, and releases it after the job has ended
         after = self._holder()
         holders = [one for one in (before, after) if one]
         now = max(time.time(), self._latest)  # the clock may have been set back since
@@ -127,7 +127,7 @@ class RunReader:
                 self._died = f"process {job.pid} on {job.host}"
         if holders:
             self._died = ""
-        # nothing is known of what a lost job was at after the last message
+        # nothing is known about a lost job after its last message
         state = {**self._board.snapshot(now if holders else self._latest or now), "time": now}
         return {**state, "run": self._run_state(after or before, now)}
 
@@ -159,20 +159,20 @@ class RunReader:
     def _run_state(self, holder: State, now: float) -> State:
         jobs, gaps = list(self._board.jobs.values()), list[str]()
         busy = bool(holder) and any(_may_hold(holder, job) for job in self._running())
-        found: list[RunState] = []
+        states: list[RunState] = []
         if not (busy and self._bounded):  # its journal says enough, and receipts are many
             try:
-                found = survey(self.path)
+                states = survey(self.path)
             except DataError:
-                gaps.append("No sweep has begun.")
+                gaps.append("No sweep has started.")
         other = bool(holder) and not any(_may_hold(holder, job) for job in jobs)
         known = bool(jobs) and not other
         if not known:
             self._died = ""
-            gaps.append("The last attempt left no journal: what it did is known from its receipts only.")
+            gaps.append("The last attempt left no journal; its progress is known from receipts only.")
         if self._damaged:
-            gaps.append(f"{self._damaged:,} lines of the journal are damaged and left out.")
-        state, command = _state(jobs if known else [], holder, found), command_of(self.path)
+            gaps.append(f"{self._damaged:,} damaged lines of the journal are left out.")
+        state, command = _state(jobs if known else [], holder, states), command_of(self.path)
         if command and state in ("interrupted", "failed") and "--resume" not in command:
             command.append("--resume")
         return {
@@ -185,26 +185,26 @@ class RunReader:
             "journal": bool(jobs),
             "known": known,
             "silent_seconds": now - self._alive,
-            "segments": sum(one.segments for one in found),
-            "segments_done": sum(one.segments_done for one in found),
-            "sweeps": [self._kept(one, gaps) for one in found],
+            "segments": sum(one.segments for one in states),
+            "segments_done": sum(one.segments_done for one in states),
+            "sweeps": [self._kept(one, gaps) for one in states],
             "gaps": gaps,
             "version": bigkernel.__version__,
         }
 
-    def _kept(self, found: RunState, gaps: list[str]) -> State:
-        name, settings = os.path.relpath(found.path, self.path), dict[str, str]()
+    def _kept(self, run: RunState, gaps: list[str]) -> State:
+        name, settings = os.path.relpath(run.path, self.path), dict[str, str]()
         try:
-            job = read_sealed(Path(found.path) / "manifest.json").get("job")
+            job = read_sealed(Path(run.path) / "manifest.json").get("job")
             settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
         except (OSError, ValueError):
-            gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
+            gaps.append(f"{name}/manifest.json is damaged: the settings are unknown.")
         counts = ("state", "segments", "segments_done", "rows", "rows_done")
-        return {"name": name, **{key: getattr(found, key) for key in counts}, "settings": settings}
+        return {"name": name, **{key: getattr(run, key) for key in counts}, "settings": settings}
 
 
 def _may_hold(holder: Mapping[str, Any], job: Job) -> bool:
-    """Tell whether the holder of a lock may be the driver of a job; a damaged lock names nobody."""
+    """Return True if the holder of a lock may be the driver of a job; a damaged lock names nobody."""
     return not holder["pid"] or (holder["host"], holder["pid"]) == (job.host, job.pid)
 
 

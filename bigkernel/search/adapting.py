@@ -80,9 +80,9 @@ class SplitFits:
         split: int,
     ) -> SplitFits:
         """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
-        problem = replace(swept, statistics=splits.part(swept.statistics, split))
+        problem = replace(swept, statistics=splits.split_sums(swept.statistics, split))
         shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
-        tested = Moments.of(splits.tests(swept.statistics, split), shift=swept.centre)
+        tested = Moments.of(splits.test_sums(swept.statistics, split), shift=swept.centre)
         courses = [
             SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
             for one in methods
@@ -184,7 +184,7 @@ class AdaptingSweep(Sweep):
         asked = tuple(LabelQuery(partition.sides.sides(split), decision, 1.0, decision) for split in wanted)
         plans = [plan for _, plan in _batches(JointPseudoLabels(basis.centred(), asked), partition.attach(data.rows))]
         flops, largest = sum(plan.flops for plan in plans), max(plan.task_bytes for plan in plans)
-        text = f"  at most {rounds * len(plans)} sweeps for the pseudo-labels {whose}, {rounds * flops:.2g} flops"
+        text = f"  at most {rounds * len(plans)} sweeps for pseudo-labels {whose}, {rounds * flops:.2g} flops"
         return PlanLine(text, flops / len(plans), largest, rounds * len(plans))
 
     def solve_kernel(
@@ -202,10 +202,10 @@ class AdaptingSweep(Sweep):
         assert sides is not None
         assert whitening is not None
         for fold, split in enumerate(partition.splits):
-            tests, part = sides.tests(problem.statistics, fold), sides.part(problem.statistics, fold)
+            tests, part = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
             require_fold(split, float(tests["n"].sum()), float(part["n"][1]), part["t"][1])
             if not part["n"][0] > 0:
-                raise DataError(f"cv: split {split} has no row of the target with a weight above zero")
+                raise DataError(f"cv: split {split} expects a row of the target with a positive weight, found none")
         fits = pool.map(partial(SplitFits.of, methods, sides, problem, whitening), range(len(partition.splits)))
         return list(pool.map(_solved, list(fits)))
 
@@ -241,7 +241,7 @@ def _self_train(features: LandmarkMap | FourierMap, rows: Rows, found: list[Fold
             return found
         solved = list(pool.map(_solved, fits))
     if collapsed := sum(bool(course.fault) for _, course in courses):
-        emit(Note(f"{collapsed} of {len(courses)} fits on folds ended early: their pseudo-labels collapsed"))
+        emit(Note(f"pseudo-labels collapsed in {collapsed} of {len(courses)} fits on folds, which ended early"))
     return solved
 
 
@@ -259,11 +259,11 @@ def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudo
     """A round's sweep, or several of fewer decisions where one would not fit the memory of a worker."""
 
     def plan(one: JointPseudoLabels) -> Plan:
-        return checked_plan(rows, one) if len(one.asked) > 1 else plan_sweep(rows, one)
+        return checked_plan(rows, one) if len(one.queries) > 1 else plan_sweep(rows, one)
 
     def halves(one: JointPseudoLabels) -> list[JointPseudoLabels]:
-        middle = len(one.asked) // 2
-        return [replace(one, asked=half) for half in (one.asked[:middle], one.asked[middle:])]
+        middle = len(one.queries) // 2
+        return [replace(one, queries=half) for half in (one.queries[:middle], one.queries[middle:])]
 
     return split_to_fit(statistic, plan, halves)
 
@@ -292,7 +292,7 @@ def with_sides(parts: Sequence[Partition], rows: Rows, cells: Cells) -> list[Par
 def _refuse(split: int, *, target: bool) -> None:
     if target:
         raise DataError(
-            f"cv: split {split} leaves labels in every domain, and there is nothing to adapt to; expected the rows of "
-            "a target without labels (-1), or cv='domains', which hides the labels of one domain in turn"
+            f"cv: split {split} leaves labels in every domain; expected unlabelled target rows (-1), or "
+            "cv='domains', which hides the labels of one domain in turn"
         )
-    raise DataError(f"cv: split {split} leaves no label to train on")
+    raise DataError(f"cv: split {split} leaves no labelled row for training; use fewer folds")

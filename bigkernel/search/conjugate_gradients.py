@@ -63,7 +63,7 @@ class CGSweep(Sweep):
     @property
     def alphas(self) -> tuple[float, ...]:
         """Their penalties."""
-        return tuple(float(candidate.penalty.alpha) for candidate in self.candidates)
+        return tuple(float(candidate.solve_settings.alpha) for candidate in self.candidates)
 
     @property
     def factors(self) -> int:
@@ -93,7 +93,7 @@ class CGSweep(Sweep):
         """See `Sweep`; in this process too."""
         room = settings().memory_limit_bytes
         if any(self.state_bytes(data.targets, part) > room for part in parts):
-            raise PlanTooLargeError(f"a step of conjugate gradients does not fit {room / 1e6:,.0f} MB")
+            raise PlanTooLargeError(f"a step of conjugate gradients does not fit into {room / 1e6:,.0f} MB")
         super().require_room(data, parts, scoring)
 
     def halves(self) -> list[Sweep]:
@@ -111,7 +111,7 @@ class CGSweep(Sweep):
             one, part = pair
             assert isinstance(one, CGSweep)
             if heavy(one):
-                raise PlanTooLargeError("the preconditioners of the penalties do not fit")
+                raise PlanTooLargeError("the preconditioners of the penalties do not fit into memory")
             if part.folds.count > 1 or len(one.candidates) > 1:
                 one.require_room(data, [part], scoring)
 
@@ -130,7 +130,7 @@ class CGSweep(Sweep):
         targets, rows, choice = data.targets, partition.attach(data.rows), self.choice
         steps, number = plan_sweep(rows, self.products(targets, partition)), choice.sweeps
         held = driver_bytes(int(self.lead.basis.width), choice, self.factors) + self.state_bytes(targets, partition)
-        what += f"about {number} sweeps of conjugate gradients by the {describe_preconditioner(choice.rows)}, "
+        what += f"about {number} sweeps of conjugate gradients with the {describe_preconditioner(choice.rows)}, "
         what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
         sampled = [plan_sweep(rows, statistic).task_bytes for statistic in self.samples(targets)]
         yield PlanLine(what, steps.flops, max(steps.task_bytes, *sampled, 0), number, held)
@@ -140,8 +140,8 @@ class CGSweep(Sweep):
         solved, steps = self._solve_folds(data, partition)
         emit(
             Note(
-                f"conjugate gradients: {len(self.candidates)} penalties and {len(partition.splits)} folds of a kernel "
-                f"took {steps} steps, side by side"
+                f"conjugate gradients: {steps} steps for {len(self.candidates)} penalties and "
+                f"{len(partition.splits)} folds of a kernel"
             )
         )
         c, width = data.targets.width, int(self.lead.basis.width)
@@ -155,7 +155,7 @@ class CGSweep(Sweep):
 
     def _solve_folds(self, data: SearchData, partition: Partition) -> tuple[list[FoldSolutions], int]:
         """Solve for all candidates on all folds: by fold; and how many steps that took."""
-        method, intercept = by_ridge(self.lead)[0], self.lead.penalty.fit_intercept
+        method, intercept = by_ridge(self.lead)[0], self.lead.solve_settings.fit_intercept
         targets, inputs, basis = data.targets, data.inputs, of_kernel(self.lead.basis)
         if not intercept:  # as a fit of its own would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
@@ -171,7 +171,7 @@ class CGSweep(Sweep):
 
         with solving(method):
             result = solve_cg(problem, require_labels)
-        by_fold = result.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
+        by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
         solved = [
             FoldSolutions(tested, [None] * len(tested), weights, intercept)

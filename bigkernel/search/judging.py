@@ -19,14 +19,14 @@ from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.fitting import Trial, sweep_until_precise
-from bigkernel.estimators.ridge import fit_by_cg
+from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
-from bigkernel.solvers.residuals import PROMISE, Errors
+from bigkernel.solvers.residuals import Errors
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
 
@@ -75,7 +75,7 @@ class KernelTrial(Trial):
         if probed:
             known = [error for fold in solved for error in fold.errors if error is not None]
         self.errors: Errors | None = max(known, key=lambda error: error.total, default=None)
-        self.hidden = any(fold.hidden for fold in solved)
+        self.unresolved = any(fold.unresolved for fold in solved)
 
 
 @dataclass(eq=False)
@@ -154,22 +154,26 @@ class Work:
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         targets, inputs = self.data.targets, self.data.inputs
         problem = None if found is None else self.data.moments.get(id(found))
-        if not candidate.penalty.fit_intercept:  # as its own fit would have the targets
+        if not candidate.solve_settings.fit_intercept:  # as its own fit would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
             problem = None if problem is None else problem.of_targets()
         data = Training(self.data.rows, targets, inputs)
         if candidate.choice:
             ends, folds = self.data.ends.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            restore(candidate.last, inputs, fit_by_cg(*by_ridge(candidate), data, candidate.basis, start=start))
+            restore(
+                candidate.last,
+                inputs,
+                fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start),
+            )
         else:
             candidate.last.adopt(data, candidate.basis, problem)
 
 
 def _say_again(trials: list[KernelTrial], count: int) -> None:
-    what = trials[0].notes[-1].rpartition("swept again with ")[2]
-    off = f"some predictions would be off by more than {PROMISE:g}, or rounding hides directions"
-    emit(Note(f"{len(trials)} of {count} kernels are swept again with {what}: {off}"))
+    what = trials[0].notes[-1].rpartition(": ")[2]
+    off = "estimated error too large, or some directions lost in rounding error"
+    emit(Note(f"{len(trials)} of {count} kernels: {off}; {what}"))
 
 
 # -- scores that need predictions --------------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
             raise PlanTooLargeError(
-                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values, and {room / 1e6:,.0f} MB are allowed"
+                f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values exceed the limit of {room / 1e6:,.0f} MB"
             )
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
@@ -204,9 +208,9 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
         return split_to_fit(Sweep(one.members), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
-            f"scoring: {', '.join(scoring.scorers)} need the values of a candidate at all held-out rows at once, "
-            f"which memory does not hold ({error}); take a score that sums over rows (accuracy, r2, ...), or hold "
-            "fewer rows out (cv=0.1)"
+            f"scoring: {', '.join(scoring.scorers)} need the predictions for all held-out rows at once, which do not "
+            f"fit into memory ({error}); use a score that sums over rows (accuracy, r2, ...), or hold out fewer rows "
+            "(cv=0.1)"
         ) from error
 
 
@@ -248,7 +252,7 @@ def coefficients(
         here, there = slice(number * c, (number + 1) * c), slice(column * c, (column + 1) * c)
         for fold, out in enumerate(solved[kernel]):
             weights[place, fold, :, here], intercepts[place, fold, here] = out.weights[:, there], out.intercepts[there]
-            if shift is not None and candidate.penalty.fit_intercept:
+            if shift is not None and candidate.solve_settings.fit_intercept:
                 intercepts[place, fold, here] += shift
     return weights, intercepts
 

@@ -29,7 +29,7 @@ from bigkernel.estimators.self_training import AdaptingMethod
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.feature_maps import gather
+from bigkernel.kernels.feature_maps import group_by_argument
 from bigkernel.search.adapting import AdaptingSweep, with_sides
 from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
 from bigkernel.search.judging import Work, value_sweeps
@@ -82,21 +82,23 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         last = model[-1] if isinstance(model, Pipeline) else model
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
-                f"estimator: {type(last).__name__} predicts nothing that folds could be judged by; search a Pipeline "
-                "of it and a classifier, for which it is fitted once to all rows, or ARTLClassifier"
+                f"estimator: {type(last).__name__} has no predictions to score; search a Pipeline of it and a "
+                "classifier, for which it is fitted once to all rows, or ARTLClassifier"
             )
         if not isinstance(last, RowsEstimator):
-            raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
+            raise ConfigError(
+                f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
+            )
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:
             raise ConfigError(
-                "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
-                "scikit-learn's GridSearchCV"
+                "estimator: exact fits (n_landmarks=None) share no sweep; set n_landmarks, or use scikit-learn's "
+                "GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
-        penalty = replace(method.penalty(), weighting="" if weighting is None else repr(weighting))
-        found.append(Candidate(index, dict(params), model, last, method, columns, penalty))
+        solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
+        found.append(Candidate(index, dict(params), model, last, method, columns, solve_settings))
     return found
 
 
@@ -118,7 +120,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
         inner, learned = _through(steps, given)
         proto = clone(members[0].last)
-        if any(member.penalty.fit_intercept for member in members):
+        if any(member.solve_settings.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
         data = proto.read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
@@ -147,7 +149,7 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays whole, and every digit of them
             transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
-        key = type(candidate.last).__name__, candidate.penalty.weighting, transforms
+        key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
 
@@ -175,7 +177,7 @@ def _require_folds(parts: Sequence[Partition], scoring: Scoring) -> None:
     """Refuse scores of held-out rows where no row is held out."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
     if held and not parts[0].folds.count:
-        raise ConfigError(f"cv=0 holds no rows out, which {held[0]} needs; take scoring='neg_gcv', or folds")
+        raise ConfigError(f"cv=0: {held[0]} needs held-out rows; use scoring='neg_gcv', or folds")
 
 
 def _with_own_weights(rows: Rows) -> Rows:
@@ -189,25 +191,25 @@ def _with_own_weights(rows: Rows) -> Rows:
 
 def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
     """Whether candidates weigh classes in several ways; scores of sums, which hold these weights, are refused then."""
-    kinds = {candidate.penalty.weighting for candidate in everyone}
+    kinds = {candidate.solve_settings.weighting for candidate in everyone}
     if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
         raise ConfigError(
-            f"class_weight: {found[0]} is read from the sums of a fit, whose rows have the weights of its classes, and "
-            f"candidates have {len(kinds)} such weighings; take accuracy, balanced_accuracy or neg_log_loss"
+            f"class_weight: {found[0]} needs the same class weights for all candidates, found {len(kinds)} different "
+            "ones; use accuracy, balanced_accuracy or neg_log_loss"
         )
     return len(kinds) > 1
 
 
 def _require_gcv(members: list[Candidate]) -> None:
     """Refuse generalised cross-validation of what has several penalties, or no moments."""
-    if any(member.penalty.by_direction for member in members):
+    if any(member.solve_settings.by_direction for member in members):
         raise ConfigError(
-            f"scoring: neg_gcv is of one penalty for all directions, and {type(members[0].last).__name__} has one for "
-            "each; take another score"
+            f"scoring: neg_gcv needs one penalty for all directions, but {type(members[0].last).__name__} has one "
+            "for each; use another score"
         )
     if any(member.choice for member in members):
         raise ConfigError(
-            "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, or "
+            "scoring: neg_gcv needs moments, which conjugate gradients do not compute; use another score, or "
             "solver='direct'"
         )
 
@@ -250,7 +252,7 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
             if adapts:  # a kernel at a time: a graph is of one
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
-            for family in gather([of_kernel(one[0].basis).kernel for one in lists]):
+            for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
     return sweeps
 
@@ -273,7 +275,7 @@ def _choose_solvers(members: list[Candidate], data: SearchData, parts: list[Part
 
 def _alike(candidate: Candidate) -> object:
     """Equal for candidates of the same landmarks whose conjugate gradients may share sweeps."""
-    return _columns_of(candidate.columns), candidate.penalty.fit_intercept, by_ridge(candidate)[0].by_cg
+    return _columns_of(candidate.columns), candidate.solve_settings.fit_intercept, by_ridge(candidate)[0].by_cg
 
 
 def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
@@ -281,7 +283,7 @@ def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
         groups.setdefault((_alike(candidate), candidate.choice), []).append(candidate)
-    return [CGSweep([sorted(group, key=lambda one: float(one.penalty.alpha))]) for group in groups.values()]
+    return [CGSweep([sorted(group, key=lambda one: float(one.solve_settings.alpha))]) for group in groups.values()]
 
 
 def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
@@ -299,7 +301,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         groups.setdefault((draw, kernel), []).append(candidate)
     for group in groups.values():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
-        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
+        group.sort(key=lambda candidate: not candidate.solve_settings.fit_intercept)
         lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[object, Columns] = {}
         direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
@@ -393,7 +395,7 @@ def planned(
     `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
     """
     splits = sum(len(part.splits) for part in work[0][1].partitions)
-    lines = [PlanLine(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    lines = [PlanLine(f"transforms: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
     for _, one in work:
         for sweep in one.sweeps:
             for whole in one.partitions:
@@ -415,7 +417,9 @@ def planned(
 def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
     """The sweeps of the scores that need values of f."""
     for some, plan in value_sweeps(one, partition, data, scoring) if scoring.scorers else []:
-        yield PlanLine(f"  values of {len(some.candidates)} candidates at held-out rows", plan.flops, plan.task_bytes)
+        yield PlanLine(
+            f"  predictions of {len(some.candidates)} candidates for held-out rows", plan.flops, plan.task_bytes
+        )
 
 
 def _of_best(work: Work) -> Iterator[PlanLine]:
@@ -428,11 +432,11 @@ def _of_best(work: Work) -> Iterator[PlanLine]:
         rows = part.attach(data.rows)
         plans = [plan_sweep(rows, one.statistic(data.targets, part, len(rows))) for one in direct]
         largest = max(plans, key=lambda plan: plan.flops)
-        yield PlanLine("the best on all rows: moments", largest.flops, largest.task_bytes)
+        yield PlanLine("refit on all rows: moments", largest.flops, largest.task_bytes)
         if calibrated:
-            yield PlanLine("the best on all rows: values to calibrate on", largest.flops, largest.task_bytes)
+            yield PlanLine("refit on all rows: values for calibration", largest.flops, largest.task_bytes)
     adapting = [one for one in direct if isinstance(one, AdaptingSweep) and one.rounds]
     if adapting:
         part = work.partitions[0]
-        lines = [one.round_line("of the best on all rows", data, part, best=True) for one in adapting]
+        lines = [one.round_line("of the refit on all rows", data, part, best=True) for one in adapting]
         yield max(lines, key=lambda line: line.count * line.flops)

@@ -84,8 +84,8 @@ def _require_finite(values: Array, everyone: Sequence[Candidate], name: str) -> 
     if not finite.all():
         i, j = np.argwhere(~finite)[0]
         raise DataError(
-            f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
-            "too small for its kernel, or the targets too large"
+            f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; use a larger alpha, "
+            "or scale the targets"
         )
 
 
@@ -124,7 +124,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     width = params.get("sigma", params.get("length_scale", 0.0))
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
-    alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
+    alpha, components = candidate.solve_settings.alpha, float(candidate.solve_settings.n_components or 0)
     return 0.0 if isinstance(alpha, str) else float(np.mean(alpha)), -components, float(np.mean(width))
 
 
@@ -135,9 +135,9 @@ def warn_of_errors(
     errors, off = results["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
     if off:
         warnings.warn(
-            f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from "
+            f"scores of {len(off)} of {len(errors)} candidates are unreliable: their predictions may differ from "
             f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
-            f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
+            f"most {max(errors[i] for i in off):.1g}); use larger alphas, narrower kernels, or fewer landmarks or "
             "columns",
             AccuracyWarning,
             stacklevel=4,
@@ -145,9 +145,9 @@ def warn_of_errors(
     if open_ := int((~results.get("converged", np.ones(1, bool))).sum()):
         lasts = [candidate.last for candidate in everyone if candidate.choice]
         warnings.warn(
-            f"the conjugate gradients of {open_} of {len(errors)} candidates have not ended after "
-            f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
-            "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
+            f"conjugate gradients of {open_} of {len(errors)} candidates did not converge within "
+            f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g}; "
+            "cv_results_['converged']), and these cannot be selected: increase max_iter, or use larger alphas or "
             "solver='direct'",
             AccuracyWarning,
             stacklevel=4,
@@ -180,8 +180,8 @@ class Edge:
     def __str__(self) -> str:
         wanted = "smaller" if self.side == "smallest" else "larger"
         return (
-            f"{self.parameter}: the best value, {self.value:.4g}, is the {self.side} of {self.count}; add {wanted} "
-            f"ones, such as {self.further:.3g}"
+            f"{self.parameter}: the best value {self.value:.4g} is the {self.side} of {self.count}; add {wanted} "
+            f"values, such as {self.further:.3g}"
         )
 
 

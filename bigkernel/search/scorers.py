@@ -34,8 +34,8 @@ class _HeldOut(BaseEstimator):
         count = len(self.values) if X is None else X.shape[0]
         if count != len(self.values):
             raise ConfigError(
-                f"scoring: a score asks for predictions of {count} rows, and those of the {len(self.values)} rows of "
-                "the fold are known"
+                f"scoring: expected a score of the {len(self.values)} rows of the fold, found a request for "
+                f"predictions of {count} rows"
             )
         return self.values
 
@@ -103,7 +103,7 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
             of = f"{width} targets" if inputs.classes is None else f"{width} classes"
             instead = "neg_mean_squared_error or r2" if inputs.classes is None else "f1_macro or accuracy"
             raise ConfigError(
-                f"scoring: {scoring.names[label]} cannot be had of {of}: {error}; take {instead}"
+                f"scoring: {scoring.names[label]} cannot be computed for {of}: {error}; use {instead}"
             ) from error
 
 
@@ -158,6 +158,6 @@ class TestedRows:
         except Exception as error:
             name = scoring.names[label]
             raise DataError(
-                f"scoring: {name} cannot be had of a fold: {type(error).__name__}: {error}; expected a function "
-                "(estimator, X, y) that gives a number"
+                f"scoring: {name} failed on a fold: {type(error).__name__}: {error}; expected a function (estimator, "
+                "X, y) that returns a number"
             ) from error

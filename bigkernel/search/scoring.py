@@ -73,14 +73,14 @@ class FoldSolutions:
     tested : what their test says
     errors : of their predictions, or None where they are not known
     weights, intercepts : coefficients (p, k·c), and (k·c,)
-    hidden : whether rounding hides directions that float64 might show
+    unresolved : whether rounding leaves directions unresolved that float64 might resolve
     """
 
     tested: list[Tested]
     errors: list[Errors | None]
     weights: Array
     intercepts: Array
-    hidden: bool = False
+    unresolved: bool = False
 
     @classmethod
     def of(cls, count: int, width: int, c: int) -> FoldSolutions:
@@ -91,7 +91,7 @@ class FoldSolutions:
 
 def _r2(tested: Tested) -> float:
     if tested.rows < 2:
-        raise DataError("scoring: r2 needs at least two labelled rows in every fold; take neg_mean_squared_error")
+        raise DataError("scoring: r2 needs at least two labelled rows in every fold; use neg_mean_squared_error")
     # as scikit-learn: of a constant target 1 where it is met exactly, else 0
     flat = tested.spread == 0
     met = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
@@ -193,8 +193,8 @@ def chosen(scoring: object, *, classifier: bool) -> Scoring:
         wanted = {name: name for name in scoring}
     else:
         raise ConfigError(
-            "scoring: expected the name of a score, a function (estimator, X, y), a list of names or a dict of such, "
-            f"found {scoring!r}"
+            "scoring: expected the name of a score, a function (estimator, X, y), a list of names or a dict, found "
+            f"{scoring!r}"
         )
     if not wanted:
         raise ConfigError("scoring: expected at least one score, found none")
@@ -202,7 +202,7 @@ def chosen(scoring: object, *, classifier: bool) -> Scoring:
     for label, one in wanted.items():
         names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))
         if one in OF_CLASSES and not classifier:
-            raise ConfigError(f"scoring: {one!r} is a score of classes, and the estimator predicts numbers")
+            raise ConfigError(f"scoring: {one!r} expects a classifier, found a regressor; use another score")
         if not isinstance(one, str) or one not in SCORES:
             scorers[label] = _scorer(one, classifier=classifier)
     return Scoring(names, scorers)
@@ -218,15 +218,15 @@ def _scorer(given: object, *, classifier: bool) -> Scorer:
         scorer: Scorer = get_scorer(given) if isinstance(given, str) else given
     except ValueError as error:
         raise ConfigError(
-            f"scoring: {given!r} is none of {', '.join(SCORES)}, and none of scikit-learn's scorers"
+            f"scoring: {given!r} is not one of {', '.join(SCORES)}, nor a scorer of scikit-learn"
         ) from error
     methods = getattr(scorer, "_response_method", "predict")
     methods = {methods} if isinstance(methods, str) else set(methods)
     if methods == {"predict_proba"}:
         raise ConfigError(
-            f"scoring: {given!r} needs probabilities, and a search judges values of f; take neg_log_loss or accuracy "
-            "(of two classes roc_auc too), and probability=True for the best model"
+            f"scoring: {given!r} needs probabilities, but a search scores decision values; use neg_log_loss or "
+            "accuracy (for two classes also roc_auc), and probability=True for the best model"
         )
     if "predict" not in methods and not classifier:
-        raise ConfigError(f"scoring: {given!r} is a score of classes, and the estimator predicts numbers")
+        raise ConfigError(f"scoring: {given!r} expects a classifier, found a regressor; use another score")
     return scorer

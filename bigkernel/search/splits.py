@@ -106,7 +106,7 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
         if column.ndim == 1 and column.dtype.kind in "iu":
             return [_column(rows, column)]
     raise ConfigError(
-        "cv: expected a number of folds, a share below 1 of rows to hold out, 'domains', a splitter, an array of "
+        "cv: expected a number of folds, a share of rows to hold out (below 1), 'domains', a splitter, an array of "
         f"folds or pairs (train, test), found {cv!r}"
     )
 
@@ -119,10 +119,10 @@ def _several(count: int, what: str = "folds") -> int:
 
 def _named(cv: str, rows: Rows, labelled: Array | None) -> Partition:
     if cv != "domains":
-        raise ConfigError(f"cv: {cv!r} is unknown; names are 'domains'")
+        raise ConfigError(f"cv: expected 'domains' as the only name, found {cv!r}")
     domain = rows.column("domain")
     if domain is None:
-        raise DataError("domain: cv='domains' leaves one out in turn, and the input has no column of domains")
+        raise DataError("domain: cv='domains' needs a column of domains, and the input has none")
     domains = np.unique(domain if labelled is None else domain[labelled])
     _several(len(domains), "domains")
     return Partition(DomainFolds(domains), tuple(range(len(domains))))
@@ -140,7 +140,8 @@ def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool
         chosen = groups if labelled is None else groups[labelled]
         if len(np.unique(chosen)) < count:
             raise DataError(
-                f"cv: {count} folds of whole groups, but the labelled rows have {len(np.unique(chosen))} groups"
+                f"cv: {count} folds of whole groups need as many groups, found {len(np.unique(chosen))} among the "
+                "labelled rows"
             )
         splitter = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
         return _drawn(splitter, rows, labelled, classifier=classifier)
@@ -159,10 +160,10 @@ def require_fold(split: int, tested: float, trained: float, classes: Array | Non
     """Raise `DataError` unless a split has weight to test and to train on, and to train on of each class (c,)."""
     for weight, role in ((tested, "test"), (trained, "train on")):
         if not weight > 0:
-            raise DataError(f"cv: split {split} has no labelled row with a weight above zero to {role}")
+            raise DataError(f"cv: split {split} expects a labelled row with a positive weight to {role}, found none")
     if classes is not None and not (classes > 0).all():
         raise DataError(
-            f"cv: split {split} has no row of class number {int(np.argmin(classes))} to train on; take fewer or "
+            f"cv: split {split} has no training row of class number {int(np.argmin(classes))}; use fewer or "
             "stratified folds"
         )
 
@@ -170,13 +171,13 @@ def require_fold(split: int, tested: float, trained: float, classes: Array | Non
 def _required(rows: Rows, name: str) -> Array:
     values = rows.column(name)
     if values is None:
-        raise DataError(f"{name}: the folds need this column, and the input has none")
+        raise DataError(f"{name}: expected this column for the folds, found none")
     return values
 
 
 def _column(rows: Rows, fold: Array) -> Partition:
     if len(fold) != len(rows):
-        raise DataError(f"cv: expected a fold for each of the {len(rows)} rows, found {len(fold)}")
+        raise DataError(f"cv: expected a fold for each of the {len(rows)} rows, found {len(fold)} folds")
     names = np.unique(fold[fold >= 0])
     _several(len(names))
     codes = np.where(fold >= 0, np.searchsorted(names, fold), -1)
@@ -188,12 +189,12 @@ def _pair(number: int, pair: object, n: int) -> tuple[Array, Array]:
     try:
         train, test = (_ids(number, np.asarray(ids), n) for ids in cast(Iterable[object], pair))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"cv: split {number} is not a pair of row ids to train on and to test on") from error
+        raise ConfigError(f"cv: split {number}: expected a pair (train, test) of row ids") from error
     for ids in (train, test):
         if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n)):
             raise DataError(f"cv: split {number}: expected row ids from 0 to {n - 1}")
         if len(np.unique(ids)) < len(ids):
-            raise DataError(f"cv: split {number} names a row twice; weights count rows more than once")
+            raise DataError(f"cv: split {number} holds a row twice; use sample_weight to count rows more than once")
     return train, test
 
 
@@ -220,7 +221,7 @@ def _drawn(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
     else:
         pairs = [_pair(number, pair, n) for number, pair in enumerate(cast(Iterable[object], cv))]
     if not pairs:
-        raise DataError("cv: it makes no split")
+        raise DataError("cv: expected at least one split, found none")
     all_ids = np.zeros(n, bool)
     all_ids[ids] = True
     columns: list[Array] = []
@@ -228,11 +229,13 @@ def _drawn(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
     shared: list[int] = []
     for number, (train, test) in enumerate(pairs):
         if not len(test) or not len(train):
-            raise DataError(f"cv: split {number} has {len(train)} rows to train on and {len(test)} to test on")
+            raise DataError(
+                f"cv: split {number}: expected rows to train on and to test on, found {len(train)} and {len(test)}"
+            )
         trained, tested = np.zeros(n, bool), np.zeros(n, bool)
         trained[train], tested[test] = True, True
         if (trained & tested).any():
-            raise DataError(f"cv: split {number} trains on row {int(np.argmax(trained & tested))}, which it tests")
+            raise DataError(f"cv: split {number} has row {int(np.argmax(trained & tested))} in both train and test")
         whole = np.array_equal((trained | tested)[ids], all_ids[ids])
         home = next((i for i in shared if whole and (columns[i][test] == -1).all()), None)
         if home is None:

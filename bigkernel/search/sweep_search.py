@@ -214,12 +214,12 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         except (TypeError, ValueError) as error:
             raise ConfigError(f"param_grid: {error}") from error
         if not grid:
-            raise ConfigError("param_grid: it has no candidate")
+            raise ConfigError("param_grid: expected at least one candidate, found none")
         self._check_settings()
         everyone = candidates_of(self.estimator, grid)
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
-            raise ConfigError("param_grid: it holds classifiers and regressors, which no score compares")
+            raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
         self._scoring = chosen(self.scoring, classifier=classifier)
         self._check_refit()
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
@@ -310,8 +310,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         parts = [part.sides for one in prepared for part in one.work.partitions if part.sides is not None]
         if self.refit and not all(sides.has_both(sides.folds.count) for sides in parts):
             raise ConfigError(
-                "refit: every domain has labelled rows, and a fit to all of them has nothing to adapt to; take "
-                "refit=False, and fit best_params_ to rows whose target has no labels"
+                "refit: every domain has labelled rows, so that a refit has no target; set refit=False, and fit "
+                "best_params_ on rows with an unlabelled target"
             )
 
     def _describe(self, prepared: Prepared, X: RowsLike) -> None:
@@ -333,7 +333,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.edges_ = edges([candidate.params for candidate in everyone], first)
         if self.edges_:
             told = "; ".join(map(str, self.edges_))
-            warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdgeWarning, stacklevel=4)
+            warnings.warn(f"the best candidate lies at an edge of the grid: {told}", BestAtEdgeWarning, stacklevel=4)
 
     def _best(self, prepared: list[Prepared]) -> BaseEstimator:
         """Fit the best candidate to all rows."""

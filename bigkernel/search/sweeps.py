@@ -38,16 +38,16 @@ from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
-    Penalty,
+    SolveSettings,
+    add_moments,
     gcv_scores,
-    resolve_penalties,
+    resolve_gcv,
     squared_errors,
-    summed,
     total_spread,
 )
 from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, reduced
+from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
 from bigkernel.streaming.plan import Plan
@@ -66,7 +66,7 @@ class Candidate:
     index, params : its number and its parameters
     model, last : an estimator or Pipeline with these parameters, and its last step
     method, columns : of the last step
-    penalty : in which candidates that share all moments may differ
+    solve_settings : in which candidates that share all moments may differ
     basis : the columns, once they are chosen
     choice : of conjugate gradients; None of a direct solve
     """
@@ -77,7 +77,7 @@ class Candidate:
     last: RowsEstimator
     method: Method
     columns: BasisChoice | RowChoice
-    penalty: Penalty
+    solve_settings: SolveSettings
     basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 
@@ -110,7 +110,7 @@ class SearchData:
         if not partition.whole or held + total["G"][0].nbytes * (1 + unlabelled) > room:
             return
         if sides is not None:
-            joined = sides.part(total, sides.folds.count)
+            joined = sides.split_sums(total, sides.folds.count)
         else:
             joined = {name: values[unlabelled:].sum(axis=0, keepdims=True) for name, values in total.items()}
             if unlabelled:
@@ -358,7 +358,7 @@ def _about(statistic: MomentStatistic, place: int) -> Array | None:
     features = statistic.features
     if isinstance(features, IdentityMap):
         return None
-    return features.about(place)
+    return features.shift_of(place)
 
 
 def _require_folds(problem: Problem, partition: Partition, statistic: MomentStatistic) -> None:
@@ -417,7 +417,7 @@ class _Folds:
         """Of the sums of a kernel, whose labelled rows begin with the group `first`."""
         groups = range(len(problem.statistics["n"]))
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
-        most, everything = max(one.penalty.n_components or 0 for one in some), summed(raw)
+        most, everything = max(one.solve_settings.n_components or 0 for one in some), add_moments(raw)
         coordinates = some[0].method.coordinates(some[0].basis, everything, most, whitening)
         # mostly every row is in a fold, and what is in none need not be rotated
         folded = raw[first:] if raw[-1].rows else raw[first:-1]
@@ -425,7 +425,7 @@ class _Folds:
 
     def train(self, fold: int) -> Moments:
         """All labelled rows but those of a fold."""
-        return summed([part for number, part in enumerate(self.parts) if number != fold or not self.count])
+        return add_moments([part for number, part in enumerate(self.parts) if number != fold or not self.count])
 
     def test(self, fold: int, weights: Array, intercepts: Array) -> list[Tested]:
         """Candidates, weights (k, r, c) and intercepts (k, c), on the rows of a fold."""
@@ -464,22 +464,23 @@ def solve_folds(
     solved = [FoldSolutions.of(len(members), width, c) for _ in range(folds_or_one)]
     for places in _alike(members):
         some = [members[place] for place in places]
-        problem = swept if some[0].penalty.fit_intercept else swept.of_targets()
+        problem = swept if some[0].solve_settings.fit_intercept else swept.of_targets()
         folds = _Folds.of(some, problem, first, whitening, pool)
         known = None
         if estimate is not None and whitening is not None and not by_draw:
-            rotation = rounding_of_rotation(folds.everything, summed(folds.parts), whitening)
+            rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
-        penalties = [
-            _penalties(folds, some, fold) if by_draw else [one.penalty for one in some] for fold in range(len(solved))
+        grids = [
+            _resolved_grid(folds, some, fold) if by_draw else [one.solve_settings for one in some]
+            for fold in range(len(solved))
         ]
         fit = partial(_fit_fold, folds, known, scoring, expand)
-        found = list(pool.map(fit, range(len(solved)), penalties))
+        found = list(pool.map(fit, range(len(solved)), grids))
         if by_draw:
-            _estimate(some, problem, found, penalties, first, whitening, pool)
+            _estimate(some, problem, found, grids, first, whitening, pool)
         columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
         for out, of_fold in zip(solved, found, strict=True):
-            out.hidden |= of_fold.hidden
+            out.unresolved |= of_fold.unresolved
             for place, test, error in zip(places, of_fold.tested, of_fold.errors, strict=True):
                 out.tested[place], out.errors[place] = test, error
             if expand:
@@ -491,16 +492,16 @@ def _alike(members: list[Candidate]) -> list[list[int]]:
     """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[object, list[int]] = {}
     for place, candidate in enumerate(members):
-        groups.setdefault((candidate.method.whitens, candidate.penalty.fit_intercept), []).append(place)
+        groups.setdefault((candidate.method.whitens, candidate.solve_settings.fit_intercept), []).append(place)
     return list(groups.values())
 
 
-def _penalties(folds: _Folds, some: list[Candidate], fold: int) -> list[Penalty]:
+def _resolved_grid(folds: _Folds, some: list[Candidate], fold: int) -> list[SolveSettings]:
     """With the numbers that are chosen on a fold, so that moved sums are solved with the same."""
-    penalties = [one.penalty for one in some]
-    if not any(isinstance(penalty.alpha, str) for penalty in penalties):
-        return penalties
-    return resolve_penalties(folds.train(fold), penalties)
+    grid = [one.solve_settings for one in some]
+    if not any(isinstance(one.alpha, str) for one in grid):
+        return grid
+    return resolve_gcv(folds.train(fold), grid)
 
 
 def _fit_fold(
@@ -509,28 +510,28 @@ def _fit_fold(
     scoring: Scoring,
     expand: bool,
     fold: int,
-    penalties: Sequence[Penalty],
+    grid: Sequence[SolveSettings],
 ) -> FoldSolutions:
     """Candidates trained on all parts but one and tested on that one."""
     coordinates, train = folds.coordinates, folds.train(fold)
-    weights, intercepts, errors = coordinates.fit(train, penalties, known)
-    if coordinates.origin is not None and not penalties[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
-    scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
+    weights, intercepts, errors = coordinates.fit(train, grid, known)
+    if coordinates.origin is not None and not grid[0].fit_intercept:
+        train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
+    scores = gcv_scores(train, grid) if scoring.gcv else [None] * len(grid)
     totals = [float("nan") if error is None else error.total for error in errors]
     found = [
         replace(one, gcv=score, error=error, allowed=ENOUGH)
         for one, score, error in zip(folds.test(fold, weights, intercepts), scores, totals, strict=True)
     ]
     expanded = folds.expanded(weights, intercepts) if expand else (weights[0, :0], intercepts.ravel())
-    return FoldSolutions(found, errors, *expanded, hidden=coordinates.hidden)
+    return FoldSolutions(found, errors, *expanded, unresolved=coordinates.unresolved)
 
 
 def _estimate(
     some: list[Candidate],
     problem: Problem,
     found: list[FoldSolutions],
-    penalties: list[list[Penalty]],
+    grids: list[list[SolveSettings]],
     first: int,
     whitening: Whitening | None,
     pool: ThreadPoolExecutor,
@@ -544,7 +545,7 @@ def _estimate(
 
     def solve_fold(folds: _Folds, fold: int) -> Coefficients:
         try:
-            weights, intercepts, _ = folds.coordinates.fit(folds.train(fold), penalties[fold])
+            weights, intercepts, _ = folds.coordinates.fit(folds.train(fold), grids[fold])
         except DataError:
             return np.full_like(found[fold].weights, np.nan), np.full_like(found[fold].intercepts, np.nan)
         return folds.expanded(weights, intercepts)

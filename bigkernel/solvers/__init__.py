@@ -1,1 +1,1 @@
-"""From sums to coefficients: small m×m problems; no row is seen."""
+"""From sums to coefficients: small m×m problems, without access to rows."""

@@ -1,12 +1,12 @@
-"""How far predictions are from least squares in float64, by a second solve from perturbed sums.
+"""Estimate the error of predictions against least squares in float64, by a second solve from perturbed sums.
 
-Eigenfunctions, canonical directions and components are no linear functions of the sums and have no formula for their
-errors, as ridge has (`solvers.ridge`). For them one rounding E of the sizes that the probe of the sums tells is drawn
-for each group of rows, and noise of float32 blocks as a few points show it:
+Eigenfunctions, canonical directions and components are not linear in the sums, and have no error formula like that of
+ridge (`solvers.ridge`). For them a random rounding error E of the estimated size is added to the sums of each group of
+rows, and noise of float32 blocks as estimated at a few points:
     G + E,            Var E_ij = a_i a_j / Σa in whitened coordinates,
-    Σ φy, Σ φ         of variances a_i / tr TᵀT, as E has them in the columns of the map, by the sizes of those columns,
-    Σ δφᵀ, Σ δyᵀ, Σ δ  with Var δ_i = d_i: D^½ Ξ M^½ for M = Σ [φ, y, 1]ᵀ[φ, y, 1], alike for all three.
-A solve from these differs from the fit by about as much as the fit from that of exact sums.
+    Σ φy, Σ φ         of variances a_i / tr TᵀT, as E has in the columns of the map, relative to the size of a column,
+    Σ δφᵀ, Σ δyᵀ, Σ δ  with Var δ_i = d_i: D^½ Ξ M^½ for M = Σ [φ, y, 1]ᵀ[φ, y, 1], jointly.
+A solve from these differs from the fit by about as much as the fit differs from that of exact sums.
 
 Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the probe, g groups of rows.
 """
@@ -23,22 +23,22 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.plan import Accumulator
 
-_JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
-_CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
-_CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
+_JITTER = 1e-12  # pivots below it, relative to the largest moment, end the Cholesky factor of moments of few rows
+_CONSTANT = 1e-12  # share of ‖predictions‖² about their mean below which they count as constant
+_CAUTION = 10.0  # factor by which predictions may vary more on the rows than at the sample points
 
 
 def perturb_sums(
     total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
 ) -> Accumulator:
-    """The sums (about any point) with a rounding and any noise of blocks; without `sums` with the latter alone."""
+    """Perturb sums (about any point) by random rounding errors and block noise; without `sums` by the latter only."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
     d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
     rows, probed, pooled = total["rows"], total["probed_rows"], total["E"].sum(axis=0)
     for g in range(len(rows)):
-        # Ev (p, k) of a group from that of some rows; one without any is taken to be like the others
+        # Ev (p, k) of a group from its probed rows; a group without any is assumed to be like the others
         share = rows[g] / probed[g] if probed[g] else rows[g] / max(float(probed.sum()), 1.0)
         of_sums = total["E"][g] * np.sqrt(max(share, 1.0)) if probed[g] else pooled * np.sqrt(share)
         moments = Moments.of(total, g)
@@ -63,9 +63,9 @@ def perturb_sums(
 
 
 def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Σ δφᵀ (r, r), and Σ δ[y, 1]ᵀ (r, c + 1), of rows whose whitened features have these moments."""
+    """Sample Σ δφᵀ (r, r) and Σ δ[y, 1]ᵀ (r, c + 1) for rows whose whitened features have these moments."""
     G = whitening.rotate(moments.G)
-    # what rounding has made negative, and what is as small, is left out
+    # pivots that are negative by rounding, or as small, are left out
     least = _JITTER * max(float(np.diagonal(G).max(initial=0.0)), 1e-300)
     factor, pivots, rank, _ = linalg.lapack.dpstrf(G.T, tol=least, lower=1, overwrite_a=1)
     kept, L = pivots - 1, np.tril(factor)[:, :rank]
@@ -89,11 +89,11 @@ def changes(
     up_to_rotation: bool = False,
     points: Array | None = None,
 ) -> Array:
-    """How far the predictions of other solutions are from those of `count` fits, relative to their norm, (count,).
+    """Compute the changes of predictions between `count` fits and other solutions, relative to their norm, (count,).
 
-    Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of one fit, columns that one lacks
-    are zero. `up_to_rotation`: columns are components used together, so that a rotation of them makes no difference.
-    `points` is φ at some points like the rows of the fit, (k, p), which count where the moments are rounding.
+    Both are coefficients and intercepts side by side, (p, count·c) and (count·c,); of a single fit, missing columns
+    are zero. `up_to_rotation`: columns are components used together, so that rotations of them do not count.
+    `points` is φ at some points like the rows of the fit, (k, p), used where the moments are rounding.
     """
     # of [φ − a, 1], about the shift a of the moments
     a, n = moments.shift, max(float(moments.n), 1e-300)
@@ -106,19 +106,19 @@ def changes(
         V = V @ (left @ right).T
     U = W - V
 
-    def summed(columns: Array) -> Array:
+    def by_fit(columns: Array) -> Array:
         return np.asarray(columns.reshape(count, -1).sum(axis=1))
 
     of_W = G @ W
-    whole = summed((W * of_W).sum(axis=0))
-    # what an intercept stands for is no merit
+    whole = by_fit((W * of_W).sum(axis=0))
+    # the size excludes the intercept
     with_intercept = np.any(fits[1].reshape(count, -1), axis=1)
-    size = np.where(with_intercept, whole - summed(of_W[-1] ** 2) / n, whole)
-    far = np.abs(summed((U * (G @ U)).sum(axis=0)))
-    nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # what varies is nothing but rounding
+    size = np.where(with_intercept, whole - by_fit(of_W[-1] ** 2) / n, whole)
+    far = np.abs(by_fit((U * (G @ U)).sum(axis=0)))
+    nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # all variation is rounding
     nothing |= ~W.reshape(len(W), count, -1).any(axis=(0, 2))
     if points is not None:
         values = np.column_stack([points if a is None else points - a, np.ones(len(points))]) @ U
-        far = np.minimum(far, _CAUTION * float(moments.n) * summed((values**2).mean(axis=0)))
-    found = np.sqrt(np.divide(far, size, out=np.full(count, np.inf), where=size > 0))
-    return np.where(nothing, 0.0, found)
+        far = np.minimum(far, _CAUTION * float(moments.n) * by_fit((values**2).mean(axis=0)))
+    change = np.sqrt(np.divide(far, size, out=np.full(count, np.inf), where=size > 0))
+    return np.where(nothing, 0.0, change)

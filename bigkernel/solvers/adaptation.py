@@ -1,4 +1,4 @@
-"""Domain adaptation from moments: components or a classifier for which source and target rows are alike.
+"""Domain adaptation from moments: components or a classifier for which source and target rows are similar.
 
 With the features whitened, S = Σ (φ − φ̄)(φ − φ̄)ᵀ over the n rows of both sides, e_0 the difference of the sides' means
 and e_c that of the means of class c (the target's by pseudo-labels), the components are the leading solutions of
@@ -24,21 +24,21 @@ from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, centre, reduced, signs
+from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, signs
 from bigkernel.statistics.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """The moments of both sides in whitened coordinates: `target`, and `source` with C (r, c) and t (c,) by class."""
+    """Moments of both domains in whitened coordinates: `target`, and `source` with C (r, c) and t (c,) by class."""
 
     target: Moments
     source: Moments
 
     @classmethod
     def of(cls, total: Mapping[str, Array], whitening: Whitening, *, shift: Array | None = None) -> Aligned:
-        """From the moments of a `SourceTargetStatistic` about `shift` (p,); None: about 0."""
-        target, source = (reduced(Moments.of(dict(total), group, shift=shift), whitening) for group in (0, 1))
+        """Whiten the moments of a `SourceTargetStatistic` about `shift` (p,); None: 0."""
+        target, source = (reduce_moments(Moments.of(dict(total), group, shift=shift), whitening) for group in (0, 1))
         return cls(target, source)
 
     @property
@@ -68,7 +68,7 @@ class Aligned:
         return np.asarray(self.source.s / self.source.n - self.target.s / self.target.n)
 
     def classes_apart(self, labels: PseudoLabels) -> Array:
-        """e_c (r, ≤ c), of every class that both sides have a row of; `labels` in whitened coordinates."""
+        """Compute e_c (r, ≤ c) of the classes that occur in both domains; `labels` in whitened coordinates."""
         both = (self.source.t > 0) & (labels.counts > 0)
         return np.asarray(self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both])
 
@@ -81,12 +81,12 @@ def components(
     *,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """The eigenvalues γ (s,), descending, and the components W (r, s), wᵀ[n Σ e eᵀ + μI]w = 1; alpha is μ > 0.
+    """Compute eigenvalues γ (s,), descending, and components W (r, s) with wᵀ[n Σ e eᵀ + μI]w = 1; alpha is μ > 0.
 
-    Scaled so, a component counts by how much it varies for what it keeps the sides apart. (With unit variance instead,
+    This scale weights a component by its variance relative to the distance of the domains. (With unit variance instead,
     nearest neighbours in 100 components fall from 59 and 71 % to 30 and 44 % on the digit pair.)
     """
-    # n Σ_j e_j e_jᵀ + μI over e_0 and, where there are pseudo-labels, all e_c
+    # n Σ_j e_j e_jᵀ + μI over e_0 and, with pseudo-labels, all e_c
     E = aligned.apart[:, None]
     E = E if labels is None else np.hstack([E, aligned.classes_apart(labels)])
     penalty = aligned.n * (E @ E.T)
@@ -95,8 +95,8 @@ def components(
     return values, W * signs(W)
 
 
-def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
-    """Ridge with an intercept on the components W (r, s) of the labelled source rows: f over the whitened columns."""
+def fit_labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
+    """Fit ridge with an intercept on the components W (r, s) of labelled source rows; f is over whitened columns."""
     moments = aligned.source
     small = centre(
         Moments(moments.rows, moments.n, W.T @ moments.G @ W, W.T @ moments.C, W.T @ moments.s, moments.t, moments.q),
@@ -106,14 +106,14 @@ def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
     return Decision(W @ beta, small.target_mean - small.mean @ beta)
 
 
-def expanded(decision: Decision, whitening: Whitening) -> Decision:
-    """The decision over the columns of the map, from that over the whitened ones."""
+def expand_decision(decision: Decision, whitening: Whitening) -> Decision:
+    """Return the decision over the columns of the map, from that over the whitened ones."""
     return Decision(whitening.expand(decision.coef), decision.intercept)
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """λ (`mmd`), γ (`manifold`), σ (`alpha`) and μ (`balance`, from 0: domains alone, to 1: classes alone)."""
+    """λ (`mmd`), γ (`manifold`), σ (`alpha`) and μ (`balance`, from 0: domains only, to 1: classes only)."""
 
     mmd: float
     manifold: float
@@ -122,7 +122,7 @@ class Strengths:
 
 
 def discrepancy(aligned: Aligned, labels: PseudoLabels | None, balance: float) -> Array:
-    """M (r, r), with the pseudo-labels of a round after the first."""
+    """Compute M (r, r), with the pseudo-labels of a round after the first."""
     M: Array = (1 - balance) * np.outer(aligned.apart, aligned.apart)
     if labels is not None:
         e = aligned.classes_apart(labels)
@@ -130,7 +130,7 @@ def discrepancy(aligned: Aligned, labels: PseudoLabels | None, balance: float) -
     return M
 
 
-def adapted(
+def adaptation_ridge(
     aligned: Aligned,
     laplacian: Array | None,
     labels: PseudoLabels | None,
@@ -138,7 +138,7 @@ def adapted(
     *,
     diagnostics: SolveDiagnostics | None = None,
 ) -> Array:
-    """W (r, c), over the whitened columns; `labels` in whitened coordinates, None: those of the first round."""
+    """Solve for W (r, c) over the whitened columns; `labels` in whitened coordinates, None in the first round."""
     M = discrepancy(aligned, labels, strengths.balance)
     H = aligned.source.G + strengths.mmd * aligned.n / 2 * M
     if laplacian is not None:
@@ -148,7 +148,7 @@ def adapted(
 
 
 def slope(aligned: Aligned, W: Array, sharpness: float) -> float:
-    """β/τ, by which f is multiplied before the softmax: τ² = tr(WᵀS_tW)/n_t is its variance on the target, if any."""
+    """Return the factor β/τ of f in the softmax, τ² = tr(WᵀS_tW)/n_t its variance on the target; 0 without variance."""
     variance = float(np.einsum("rc,rc->", W, aligned.spread @ W)) / float(aligned.target.n)
     scale = float(np.abs(W).max(initial=0.0)) ** 2 * float(np.trace(aligned.target.G)) / float(aligned.target.n)
     return sharpness / variance**0.5 if variance > 1e-14 * scale else 0.0

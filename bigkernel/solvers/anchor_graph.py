@@ -1,10 +1,10 @@
-"""The anchor graph: how rows resemble one another, through their nearest landmarks.
+"""The anchor graph: similarity of rows through their nearest landmarks.
 
-Every row is written on its k nearest landmarks, with weights p (row sum 1). Two rows are as similar as the anchors that
-they share, W = P diag(δ)⁻¹ Pᵀ with δ = Pᵀ1, so that the graph Laplacian I − W of n rows needs no n×n matrix:
+Every row has weights p (of sum 1) on its k nearest landmarks, its anchors. The similarity of rows is by shared anchors,
+W = P diag(δ)⁻¹ Pᵀ with δ = Pᵀ1, so that the graph Laplacian I − W of n rows needs no n×n matrix:
     Φᵀ(I − W)Φ = G − Aᵀ diag(δ)⁻¹ A,   A = PᵀΦ (m×p),
 two more additive statistics of the sweep that gives G = ΦᵀΦ. Liu, He & Chang, "Large graph construction for scalable
-semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p columns of φ, k anchors a row.
+semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p columns of φ, k anchors per row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 def anchor_weights(
     values: Array, of_landmarks: Array, count: int, *, of_rows: Array | float = 1.0
 ) -> tuple[Array, Array]:
-    """Return the `count` nearest landmarks of every row (b, k), nearest first, and its weights on them, of sum 1.
+    """Return the `count` nearest landmarks of every row (b, k), nearest first, and the weights on them, of sum 1.
 
     From `values` k(x, Z) (b, m) in float64, k(z, z) `of_landmarks` (m,) and k(x, x) `of_rows`. Distances are those of
     the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z); the weights are e^{−2d²/d²_max}, d²_max that of the farthest of
@@ -56,7 +56,7 @@ def anchor_weights(
     nearness = np.take_along_axis(exact, places, axis=1) - largest
     squares = np.maximum(np.broadcast_to(of_rows, len(values))[:, None] - nearness, 0)
     farthest = squares.max(axis=1, keepdims=True)
-    # a row that coincides with all k of them is on each alike
+    # equal weights for a row that coincides with all k of them
     weights: Array = np.exp(-2 * np.divide(squares, farthest, out=np.zeros_like(squares), where=farthest > 0))
     weights /= weights.sum(axis=1, keepdims=True)
     return places, weights
@@ -64,17 +64,17 @@ def anchor_weights(
 
 @dataclass(frozen=True, eq=False)
 class SourceTargetStatistic(MomentStatistic):
-    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
+    """Moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
 
     With `neighbours` k > 0 also `anchors` A (m, p) = Σ w p φᵀ and `degrees` δ (m,) = Σ w p, of all rows. The landmarks
-    of its map are the anchors: p = m. Where the map is shifted, A is of φ − shift, as G is: the Laplacian does not see
-    a shift, for its rows sum to 0.
+    of the map are the anchors: p = m. A is of φ − shift, as G is; the Laplacian does not depend on a shift, because its
+    rows sum to 0.
     """
 
     unlabelled: str = "keep"
-    sides: SourceTarget | None = None  # which rows are which; None: labelled rows are the source, all others the target
+    sides: SourceTarget | None = None  # None: labelled rows are the source, all others the target
     neighbours: int = 0  # k
-    apart: ClassVar[bool] = False  # A and δ are kept by group of rows, with an axis of groups in front
+    apart: ClassVar[bool] = False  # whether A and δ are summed by group of rows, the first axis
 
     def zero(self) -> Accumulator:
         p, lead = self.features.width, (self.groups,) if self.apart else ()
@@ -85,9 +85,9 @@ class SourceTargetStatistic(MomentStatistic):
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
         if not k:
             return plain
-        # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
+        # a float64 copy of the block; per row: places, distances and weights; the product, before it is added
         work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
-        # the landmarks prepared in float64, and four strips of values as neighbours are chosen
+        # landmarks prepared in float64, and four strips of values to choose neighbours from
         strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
         work += self._exact.cost.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.cost.row_bytes)
         return replace(
@@ -101,19 +101,19 @@ class SourceTargetStatistic(MomentStatistic):
         if self.sides is None:
             return super()._split(chunk)
         target, source = self.sides.split(chunk)
-        parts = [target, source]
+        groups = [target, source]
         if self.folds is not None:
             fold = self.folds.of(chunk)[source]
-            parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
-        return [None if len(part) == len(chunk) else part for part in parts]
+            groups = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
+        return [None if len(group) == len(chunk) else group for group in groups]
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+    def _add_block(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
         if not self.neighbours:
             return
         places, weights = self._nearest(chunk, block)
         weights *= weights_of(chunk, block)[:, None]
         (b, k), m = places.shape, self.features.width
-        # in float64: what rounding moves A by is moved nowhere else, and the Laplacian is a difference
+        # in float64, because the Laplacian is a difference in which rounding of A does not cancel
         dense = chunk.work.buffer("anchored", phi.shape, np.float64)
         np.copyto(dense, phi)
         P = sparse.csr_array((weights.ravel(), places.ravel(), np.arange(0, b * k + 1, k)), shape=(b, m))
@@ -123,12 +123,12 @@ class SourceTargetStatistic(MomentStatistic):
 
     @cached_property
     def _exact(self) -> LandmarkMap:
-        """The map in float64: the graph is that of the rows, in whatever dtype their blocks are."""
+        """The map in float64, so that the graph does not depend on the dtype of blocks."""
         assert isinstance(self.features, LandmarkMap)
         return replace(self.features, dtype=np.dtype(np.float64), shift=None)
 
     def _nearest(self, chunk: Chunk, block: Index) -> tuple[Array, Array]:
-        """`anchor_weights` of the rows of a block."""
+        """Compute the `anchor_weights` of the rows of a block."""
         exact, at = self._exact, np.arange(len(chunk))[block]
         kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
         places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
@@ -143,28 +143,28 @@ class SourceTargetStatistic(MomentStatistic):
         return places, weights
 
 
-def anchored(statistic: MomentStatistic, neighbours: int) -> SourceTargetStatistic:
-    """The same moments, with the anchors of all rows."""
+def add_anchors(statistic: MomentStatistic, neighbours: int) -> SourceTargetStatistic:
+    """Return a statistic of the same moments and the anchors of all rows."""
     given = {one.name: getattr(statistic, one.name) for one in fields(statistic)}
     return SourceTargetStatistic(**given | {"neighbours": neighbours})
 
 
 @dataclass(frozen=True, eq=False)
 class SplitMomentStatistic(SourceTargetStatistic):
-    """The moments of each group of rows, and with `neighbours` > 0 its anchors: A (g, m, p) and δ (g, m)."""
+    """Moments of each group of rows, and with `neighbours` > 0 its anchors: A (g, m, p) and δ (g, m)."""
 
     splits: SourceTargetSplits = field(kw_only=True)
     apart: ClassVar[bool] = True
 
     @property
     def groups(self) -> int:
-        """g."""
+        """Number of groups, g."""
         return len(self.splits.targets)
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         group = self.splits.group[label_slots(self.splits.cells, self.splits.folds, chunk)]
-        parts = [np.flatnonzero(group == number) for number in range(self.groups)]
-        return [None if len(part) == len(chunk) else part for part in parts]
+        rows = [np.flatnonzero(group == number) for number in range(self.groups)]
+        return [None if len(own) == len(chunk) else own for own in rows]
 
     def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
         if self.splits.labelled[group]:
@@ -176,7 +176,7 @@ class SplitMomentStatistic(SourceTargetStatistic):
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:
-    """Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), of G (r, r) of all rows, A (m, r) and δ (m,)."""
+    """Compute Φᵀ(I − P diag(δ)⁻¹ Pᵀ)Φ = G − Aᵀ diag(δ)⁻¹ A, (r, r), from G (r, r) of all rows, A (m, r) and δ (m,)."""
     used = degrees > 0
     half = A[used] / np.sqrt(degrees[used])[:, None]
     L: Array = G - half.T @ half

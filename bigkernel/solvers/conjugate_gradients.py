@@ -1,17 +1,17 @@
-"""Preconditioned conjugate gradients on Aα = C, A = Σ w bbᵀ + αK (m×m): what they cost, preconditioners, and a step.
+"""Preconditioned conjugate gradients on Av = C, A = Σ w bbᵀ + αK (m×m): cost model, preconditioners and one step.
 
-Whoever calls has the products with A, each of which is a sweep. Costs are counted before a fit, in products of float32
-numbers, of which float64 ones take twice as long; k(x, z) takes about twenty beside its 2d.
+The caller computes the products with A, one sweep each; nothing here reads rows. Costs are estimated before a fit, in
+float32 operations; a float64 operation counts twice, and k(x, z) about twenty beside its 2d.
 
 Preconditioners are matrices near A that are quickly solved, each in one m×m array.
     SampleFactor   P = ω Σ_S w bbᵀ + αK of some rows S: κ(P⁻¹A) ≤ ((1 + a^−½)/(1 − a^−½))² for a·m rows of even
                    leverage, whatever the size of the problem
     FalkonFactor   P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
-Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Matrices are in column
-order, as LAPACK wants them, and are overwritten. Of both kinds
-    rows           that the normal matrix is of; 0: of the landmarks alone
-    least          about the smallest eigenvalue of P⁻¹A
-    jitter, floor  that was added to the diagonal, relative to its largest entry, and as it is: directions in which A is
+Only the number of steps depends on P, not the solution: rounding and jitter in P cost steps at most. Matrices are in
+column order, as LAPACK expects, and are overwritten. Both have the attributes
+    rows           rows of the normal matrix; 0: factors of the landmarks alone
+    least          estimate of the smallest eigenvalue of P⁻¹A
+    jitter, floor  what was added to the diagonal, relative to its largest entry and absolute: directions in which A is
                    smaller are not solved for
 
 The excess of the objective over its least value is rᵀA⁻¹r, at most ρ/λ with ρ = rᵀP⁻¹r and λ the smallest eigenvalue
@@ -19,8 +19,8 @@ of P⁻¹A. The steps themselves estimate λ: their lengths η and the β of the
 matrix T of P⁻¹A, whose least eigenvalue θ, the smallest Ritz value, comes near λ from above (Meurant & Tichý, Numerical
 Algorithms 2013).
     T_ii = 1/η_i + β_{i−1}/η_{i−1},   T_{i,i+1} = √β_i/η_i
-Before T has found λ, what is known of the preconditioner stands for it: θ is never above its `least`. β is that of
-Polak and Ribière, which tolerates a P that rounding makes a little different in each step.
+Until T resolves λ, the preconditioner provides an estimate: θ is never above its `least`. β is that of Polak and
+Ribière, which tolerates small changes of P by rounding from step to step.
 Shapes: n rows, d features, m landmarks, c targets, k steps.
 """
 
@@ -39,25 +39,25 @@ from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
 AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
-CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
-FACTOR_BYTES = 2**33  # of the factors of a whole grid of penalties, one for each decade
+CORE_BYTES = 2**32  # largest core that is kept; a larger one is recomputed for each product
+FACTOR_BYTES = 2**33  # limit of the factors of a grid of penalties, one per decade
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
-SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample a landmark
-PACE = 0.75  # a step divides the excess by about so much of that number, as measured
-MOST_OF_ROWS = 0.5  # of the rows in a sub-sample; beyond, it is a direct fit in disguise
-SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
-FALKON_PACE = 1.7  # with factors of the core
-_KERNEL = 20.0  # operations of a kernel value beside the product
-_WIDE = 2.0  # float64 against float32
-_SOLVE = 3.5  # m³ of whitening, solving and telling the errors, as measured
-_NARROW = 5000  # landmarks beyond which float32 sums seldom keep what is promised, so that they are float64
+SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample per landmark
+PACE = 0.75  # a step divides the excess by about this times that number, as measured
+MOST_OF_ROWS = 0.5  # largest share of the rows in a sub-sample; beyond, a direct fit costs no more
+SAMPLE_BYTES = 2**30  # limit of the rows of the sub-sample
+FALKON_PACE = 1.7  # the same with factors of the core
+_KERNEL = 20.0  # operations of a kernel value besides the product
+_WIDE = 2.0  # cost of a float64 operation against a float32 one
+_SOLVE = 3.5  # m³ of whitening, solving and estimating errors, as measured
+_NARROW = 5000  # landmarks beyond which float32 sums seldom reach the promised accuracy, so that they are float64
 _PROBES = 16  # vectors of random signs that estimate a trace
-_SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
+_SAFETY = 0.9  # factor of the smallest Ritz value, which is above the smallest eigenvalue
 
 
 @dataclass(frozen=True)
 class PreconditionerChoice:
-    """`rows` of a sub-sample, or 0: factors of the core; and the sweeps that are expected."""
+    """Rows of the sub-sample (0: factors of the core), the expected number of sweeps and their flops."""
 
     rows: int
     sweeps: int
@@ -65,12 +65,12 @@ class PreconditionerChoice:
 
 
 def preconditioner_itemsize(m: int) -> int:
-    """Give the bytes of a number of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well."""
+    """Return the itemsize of FALKON's factors: float32 beyond `WIDE` landmarks, which converges as fast."""
     return 4 if m >= WIDE else 8
 
 
 def decades(alphas: Array) -> tuple[list[float], Array]:
-    """Merge penalties within a decade of each other into one, rising; and say which is for each of alphas (columns,).
+    """Merge penalties within a decade; return them, rising, and the index of the one for each of alphas (columns,).
 
     Examples
     --------
@@ -88,11 +88,11 @@ def decades(alphas: Array) -> tuple[list[float], Array]:
 
 
 def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
-    """Bound the memory that m×m arrays take on the driver at once, about; `None`: of a direct fit."""
+    """Estimate the peak memory of m×m arrays on the driver; `None`: of a direct fit."""
     if choice is None:
-        # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
+        # sums while they are merged, a factor of the core, and moments rotated, centred and factored
         return 8 * 8 * m * m
-    # beside the factors the sums of a block, or a float64 factor of the core that tells what is lost to rounding
+    # besides the factors, the sums of a block or a float64 factor of the core that counts directions lost to rounding
     made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
@@ -103,7 +103,7 @@ def sweep_flops(n: float, d: int, m: int, c: int) -> float:
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
-    """Count the flops of a direct fit, with float64 sums where many landmarks call for it; `float64`: rows are in it.
+    """Count the flops of a direct fit; its sums are float64 where many landmarks require it or the rows are `float64`.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
@@ -120,18 +120,18 @@ def solve_flops(m: int) -> float:
 def choose_preconditioner(
     n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
 ) -> PreconditionerChoice:
-    """Choose the preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
+    """Choose the preconditioner with which a fit reaches an excess of `tol` in the fewest flops.
 
-    `trained` : rows of each of several training sets that it serves, which differ from it as draws of so many rows do.
+    `trained`: rows of each training set where one preconditioner serves several, which differ as random samples do.
     """
-    # pace of each sub-sample, or 0 rows: of factors of the core; sweeps beside the steps; and flops of its making
+    # rows of the sub-sample (0: factors of the core), pace, sweeps besides the steps, and flops to build it
     core = _WIDE * (float(m) ** 2 * (2 * d + _KERNEL) + float(m) ** 3)
     options = [(0, FALKON_PACE, 2, core)]
     for share in SHARES:
         if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
             pace = PACE / (1 / share + (0.0 if trained is None else m / trained))
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
-            # one sweep more draws the rows by leverage, which the factors of the core estimate
+            # one more sweep samples rows by leverage, which the factors of the core estimate
             options.append((share * m, pace, 3, core + gram))
     choices = []
     for rows, pace, others, flops in options:
@@ -151,7 +151,7 @@ class SampleFactor:
 
     @property
     def least(self) -> float:
-        """See above, where rows were drawn by leverage (Marchenko & Pastur)."""
+        """Estimate for rows sampled by leverage (Marchenko & Pastur)."""
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
 
     def solve(self, R: Array) -> Array:
@@ -191,16 +191,16 @@ class FalkonFactor:
         return np.asarray(self._solve_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
 
     def _solve_core(self, R: Array, *, transposed: bool) -> Array:
-        """Compute T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
+        """Compute T⁻ᵀR or T⁻¹R; meanwhile the diagonal of the array is that of T."""
         places = np.diag_indices(len(R))
-        lent = self.factors[places]
+        own = self.factors[places]
         self.factors[places] = self.diagonal
         try:
             return np.asarray(
                 linalg.solve_triangular(self.factors, R, lower=False, trans=int(transposed), check_finite=False)
             )
         finally:
-            self.factors[places] = lent
+            self.factors[places] = own
 
 
 Factor = SampleFactor | FalkonFactor
@@ -212,10 +212,10 @@ class Preconditioner:
 
     Attributes
     ----------
-    factors : one a decade
-    which : (columns,) the factor of each column
-    least : (columns,) about the smallest eigenvalue of P⁻¹A of each
-    lost : (columns,) about how many directions of each are lost to rounding
+    factors : one per decade
+    which : (columns,) index of the factor of each column
+    least : (columns,) estimates of the smallest eigenvalue of P⁻¹A
+    lost : (columns,) estimated number of directions lost to rounding
     """
 
     factors: Sequence[Factor]
@@ -233,17 +233,17 @@ class Preconditioner:
         return out
 
     def select(self, columns: Array) -> Preconditioner:
-        """Select some columns."""
+        """Return the state of some columns."""
         return replace(self, which=self.which[columns], least=self.least[columns], lost=self.lost[columns])
 
 
 def describe_preconditioner(rows: int) -> str:
-    """Describe the preconditioner of so many rows, or with 0 of the landmarks alone."""
-    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+    """Describe a preconditioner of `rows` rows; 0: of the landmarks alone."""
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the kernel matrix of landmarks"
 
 
 def factor_sample(A: Array, rows: int) -> SampleFactor:
-    """Factor a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
+    """Factor the normal matrix A (m, m) of `rows` rows, which is overwritten."""
     largest = float(A.diagonal().max())
     jitter = _factor_in_place(A, lower=True)
     return SampleFactor(A, rows, jitter, jitter * largest)
@@ -262,10 +262,12 @@ def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) ->
     if intercept:
         linalg.get_blas_funcs("syr", (K,))(-1 / len(K), along, lower=1, a=K, overwrite_a=1)
     K[np.diag_indices(len(K))] += alpha / ratio
-    # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
+    # T is above the diagonal, so that A cannot be restored for another try: a jitter beyond the rounding of TTᵀ
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
     if blas.cholesky(K, lower=True):
-        raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
+        raise DataError(
+            f"the kernel matrix of {len(K):,} landmarks cannot be factored in {K.dtype}: some landmarks repeat others"
+        )
     return FalkonFactor(K, diagonal, ratio, jitter)
 
 
@@ -276,9 +278,9 @@ def estimate_trace(P: Factor, width: int, times: Callable[[Array], Array]) -> fl
 
 
 def _factor_in_place(A: Array, *, lower: bool) -> float:
-    """Factor A + δI into one triangle of A; returns the jitter δ, in decades, relative to the largest diagonal entry.
+    """Factor A + δI into one triangle of A; return the jitter δ relative to the largest diagonal entry.
 
-    The other triangle stays as it is, so that A can be restored where the jitter was too small.
+    δ grows by decades until A + δI has a factor. The other triangle is kept, to restore A from.
     """
     diagonal, places = A.diagonal().copy(), np.diag_indices(len(A))
     scale, jitter = float(diagonal.max()), 10 * float(np.finfo(A.dtype).eps)
@@ -287,7 +289,7 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
         if not blas.cholesky(A, lower=lower):
             return jitter
         if jitter > 1 or not scale > 0:
-            raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
+            raise DataError(f"the kernel matrix of {len(A):,} landmarks is not positive definite, even with jitter")
         mirror(A if lower else A.T)
         jitter *= 10
 
@@ -298,17 +300,17 @@ class CGState:
 
     Attributes
     ----------
-    alpha : α, (m, c)
-    residual : r = C − Aα, (m, c)
+    coef : v, (m, c)
+    residual : r = C − Av, (m, c)
     direction : p, (m, c)
     rho : ρ = ⟨r, P⁻¹r⟩, (c,)
     ritz : θ, the smallest Ritz value so far, (c,)
-    stalled : (c,) columns that cannot come nearer, as rounding has made ⟨p, Ap⟩ useless
-    decrease : by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
+    stalled : (c,) columns in which rounding allows no further progress
+    decrease : of the objective by the last step, (c,) (Hestenes & Stiefel 1952)
     eta, beta : of the steps so far, (k, c)
     """
 
-    alpha: Array
+    coef: Array
     residual: Array
     direction: Array
     rho: Array
@@ -319,35 +321,35 @@ class CGState:
     beta: Array
 
     def select(self, columns: Array) -> CGState:
-        """Select some columns."""
+        """Return the state of some columns."""
         return CGState(**{name: values[..., columns] for name, values in vars(self).items()})
 
     @property
     def excess(self) -> Array:
-        """Bound of what the objective is above its least value, (c,): ρ/(0.9 θ)."""
+        """Bound on the objective minus its least value, (c,): ρ/(0.9 θ)."""
         return np.asarray(self.rho / (_SAFETY * self.ritz))
 
 
-def start_cg(alpha: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> CGState:
-    """Start from α: the state before the first step.
+def start_cg(coef: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> CGState:
+    """Return the state before the first step from v.
 
     Parameters
     ----------
-    alpha, residual : (m, c), C − Aα
+    coef, residual : v and C − Av, (m, c)
     solve : gives P⁻¹R of R (m, c)
-    ritz : (c,) that the smallest eigenvalue of P⁻¹A is not expected to exceed
+    ritz : estimates of the smallest eigenvalue of P⁻¹A, (c,)
     """
-    z, c = solve(residual), alpha.shape[1]
+    z, c = solve(residual), coef.shape[1]
     # ρ of an exact P⁻¹ is never below 0, but rounding can make it so
     rho, none = np.maximum(_inner(residual, z), 0), np.zeros((0, c))
-    return CGState(alpha, residual, z, rho, ritz, np.zeros(c, bool), np.zeros(c), eta=none, beta=none)
+    return CGState(coef, residual, z, rho, ritz, np.zeros(c, bool), np.zeros(c), eta=none, beta=none)
 
 
 def step_cg(state: CGState, product: Array, solve: Callable[[Array], Array]) -> CGState:
-    """Step along the direction p, of which `product` is Ap."""
+    """Take a step along the direction p; `product` is Ap."""
     curvature = _inner(state.direction, product)
     stalled = state.stalled | ~(curvature > 0) | ~(state.rho > 0)
-    # ⟨p, r⟩ is ρ, but where rounding has left nothing of p: then the step ends at the least value along it all the same
+    # ⟨p, r⟩ equals ρ except for rounding; with it the step ends at the minimum along p all the same
     along = _inner(state.direction, state.residual)
     eta = np.where(stalled, 0.0, along / np.where(stalled, 1.0, curvature))
     residual = state.residual - eta * product
@@ -356,7 +358,7 @@ def step_cg(state: CGState, product: Array, solve: Callable[[Array], Array]) -> 
     beta = np.maximum(beta, 0.0)
     etas = np.vstack([state.eta, eta])
     return CGState(
-        alpha=state.alpha + eta * state.direction,
+        coef=state.coef + eta * state.direction,
         residual=residual,
         direction=z + beta * state.direction,
         rho=np.maximum(_inner(residual, z), 0),
@@ -374,9 +376,9 @@ def _smallest_ritz(eta: Array, beta: Array, stalled: Array) -> Array:
     for column in np.flatnonzero(~stalled & (eta > 0).all(axis=0)):
         lengths, betas = eta[:, column], beta[:, column]
         diagonal = 1 / lengths + np.append(0.0, betas / lengths[:-1])
-        beside = np.sqrt(betas) / lengths[:-1]
-        smallest[column] = linalg.eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(0, 0))[0]
-    # rounding can take an eigenvalue that is small against the others below 0
+        off_diagonal = np.sqrt(betas) / lengths[:-1]
+        smallest[column] = linalg.eigvalsh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(0, 0))[0]
+    # rounding can make an eigenvalue that is small against the others negative
     return np.asarray(np.maximum(smallest, 1e-300))
 
 

@@ -1,4 +1,4 @@
-"""Domain-invariant components as small problems: UDICA and DICA in m×m form, and exactly.
+"""Domain-invariant components from moments and from kernel matrices: UDICA and DICA in m×m and in exact form.
 
 Muandet, Balduzzi & Schölkopf, "Domain generalization via invariant feature representation" (ICML 2013). Components are
 directions along which the means of the domains differ little while the rows (UDICA), or the means of the classes
@@ -7,10 +7,10 @@ directions along which the means of the domains differ little while the rows (UD
     UDICA   (1/n) S² w        = γ [S(R + I) + λI] w,
     DICA    (1/n_l) M S w     = γ [S(R + I) + λI] w,    M = (ΦᵀY)(YᵀY + n_l εI)⁻¹(YᵀΦ),
 which are the paper's (1/n) K² B = (KQK + K + λI) B Γ and (1/n) L(L + nεI)⁻¹K² B = (KQK + K + λI) B Γ for w = ΦᵀB.
-In M, rows and one-hot labels are centred over the n_l labelled rows alone, so that rows without a label count in S and
-R and add nothing to M. DICA's operator is a product of three positive ones and has complex eigenvalues at times: a
-conjugate pair gives the plane of its real and imaginary parts.
-R is small beside I where kernel values are at most 1; δR in its place, δ the `invariance`, holds domains closer.
+In M, rows and one-hot labels are centred over the n_l labelled rows only, so that unlabelled rows contribute to S and R
+but not to M. DICA's operator is a product of three positive ones and may have complex eigenvalues: a conjugate pair
+gives the plane of its real and imaginary parts. R is small against I where kernel values are at most 1; δR instead, δ
+the `invariance`, brings domains closer.
 Shapes: p columns of Φ, G domains, k classes, c components.
 """
 
@@ -24,7 +24,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
-from bigkernel.solvers.whitening import Whitening, reduced, signs
+from bigkernel.solvers.whitening import Whitening, reduce_moments, signs
 from bigkernel.statistics.domain_cells import Cells, CellSums, means
 from bigkernel.statistics.moments import Moments
 
@@ -38,9 +38,9 @@ class Components:
     coef: Array  # W (p, c), over the columns of the map (over the rows, where exact)
     intercept: Array  # b (c,)
     eigenvalues: Array  # γ (c,), falling; the variance of each component over the training rows
-    # distributional variance tr R in the features and in the components, and what share of the whole variance it is
+    # distributional variance tr R of the features and of the components, and its share of the total variance
     variance: dict[str, float]
-    rounding: float = 0.0  # of the moments; see `principal`
+    rounding: float = 0.0  # of the moments; see `principal_spread`
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Spread:
     n: float  # Σ w
     values: Array  # (p,) at least 0
     between: Array  # (p, G) with R = between·betweenᵀ
-    rounding: float = 0.0  # how far below 0 eigenvalues of S were found, which has none
+    rounding: float = 0.0  # size of the most negative eigenvalue of S
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Labels:
     C: Array
     YY: Array
 
-    def scaled(self, epsilon: float) -> Array:
-        """C A^{1/2} with A = (YᵀY + n_l εI)⁻¹ on its range: M = (C A^{1/2})(C A^{1/2})ᵀ."""
+    def root(self, epsilon: float) -> Array:
+        """Compute E = C A^{1/2} with A = (YᵀY + n_l εI)⁻¹ on its range, so that M = EEᵀ."""
         values, vectors = linalg.eigh(self.YY)
         total = values + self.n * epsilon
         kept = total > _NULL * max(float(total[-1]), 1e-300)
@@ -70,45 +70,45 @@ class Labels:
 
 
 def one_hot_labels(sums: Array, weights: Array) -> Labels:
-    """Labels from Σ w φ (p, k) and Σ w (k,) of the labelled rows of each class."""
+    """Centre the sums Σ w φ (p, k) and Σ w (k,) of the labelled rows of each class."""
     n = float(weights.sum())
     if not n > 0:
-        raise DataError("y: no labelled row with a weight above zero")
+        raise DataError("y: expected a labelled row with a positive weight, found none")
     C = sums - np.outer(sums.sum(axis=1) / n, weights)
     return Labels(n, C, np.diag(weights) - np.outer(weights, weights) / n)
 
 
 def between_domains(sums: Array, weights: Array) -> Array:
-    """(p, G) (μ_g − μ̄)/√G from Σ w φ (p, G) and Σ w (G,); domains without weight are left out."""
-    there = weights > 0
-    centres = means(sums[:, there], weights[there])
-    return np.asarray((centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum()))
+    """Compute (μ_g − μ̄)/√G (p, G) from Σ w φ (p, G) and Σ w (G,); domains without weight are left out."""
+    present = weights > 0
+    centres = means(sums[:, present], weights[present])
+    return np.asarray((centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(present.sum()))
 
 
-def principal(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
-    """The principal axes (p, p) of centred rows, and the rows in their coordinates.
+def principal_spread(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
+    """Compute the principal axes (p, p) of centred rows, and the spread of the rows in their coordinates.
 
-    Eigenvalues of S below the rounding ν of the moments, which the negative ones show, count as ν/4 at least, as those
-    of a ridge do (`ridge.factorize`).
+    The rounding ν of the moments is estimated by negative eigenvalues of S; eigenvalues count as at least ν/4, as in
+    `ridge.factorize`.
     """
     values, V = linalg.eigh(S, driver="evd")
     rounding = max(-float(values.min(initial=0.0)), 0.0)
     return Spread(n, np.maximum(values, rounding / 4), V.T @ between, rounding), V
 
 
-def unsupervised(spread: Spread, alpha: float, count: int) -> tuple[Array, Array]:
-    """UDICA: directions w (p, c) and eigenvalues (c,)."""
+def solve_udica(spread: Spread, alpha: float, count: int) -> tuple[Array, Array]:
+    """Solve UDICA for directions w (p, c) and eigenvalues (c,)."""
     # w = Λ^{1/2}u: (1/n) Λ²u = γ (Λ^{1/2}RΛ^{1/2} + Λ + λI) u
     half = np.sqrt(spread.values)
-    right = _penalised(np.diag(spread.values), half[:, None] * spread.between, alpha)
+    right = _penalty_matrix(np.diag(spread.values), half[:, None] * spread.between, alpha)
     eigenvalues, u = _largest(np.diag(spread.values**2 / spread.n), right, count)
     return half[:, None] * u, eigenvalues
 
 
-def supervised(spread: Spread, labels: Labels, alpha: float, epsilon: float, count: int) -> tuple[Array, Array]:
-    """DICA: directions w (p, c) and eigenvalues (c,); at most one less than there are classes."""
+def solve_dica(spread: Spread, labels: Labels, alpha: float, epsilon: float, count: int) -> tuple[Array, Array]:
+    """Solve DICA for directions w (p, c) and eigenvalues (c,), at most one less than there are classes."""
     # w = D⁻¹E h with M = EEᵀ, D = Λ(R + I) + λI: (1/n_l) EᵀΛD⁻¹E h = γ h
-    E, S = labels.scaled(epsilon), spread.values[:, None]
+    E, S = labels.root(epsilon), spread.values[:, None]
     solved = linalg.solve((S * spread.between) @ spread.between.T + np.diag(spread.values + alpha), E)
     eigenvalues, H = linalg.eig(E.T @ (S * solved) / labels.n)
     w = solved @ H
@@ -127,23 +127,23 @@ def landmark_components(
     invariance: float = 1.0,
     shift: Array | None = None,
 ) -> Components:
-    """At most `count` components from the moments of a `CellMomentStatistic`, about `shift` (p,) or 0.
+    """Compute at most `count` components from the moments of a `CellMomentStatistic`, about `shift` (p,) or 0.
 
-    `alpha` is λ > 0, `epsilon` ε ≥ 0 of DICA, or None: UDICA, and `invariance` δ ≥ 0. A component is positive at the
-    landmark where its magnitude is largest, which the core (m, m) shows.
+    `alpha` is λ > 0, `epsilon` ε ≥ 0 of DICA, or None: UDICA, and `invariance` δ ≥ 0. Signs are such that a component
+    is positive at the landmark where its magnitude is largest, by the core (m, m).
     """
-    # differences of means do not see what the sums are about
-    everything = reduced(Moments.of(dict(total), shift=shift), whitening)
+    # differences of means do not depend on the shift
+    everything = reduce_moments(Moments.of(dict(total), shift=shift), whitening)
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
     between = between_domains(whitening.reduce(by_domain), weights)
-    spread, V = principal(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
+    spread, V = principal_spread(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
     if epsilon is not None:
         of_class, class_weights = sums.by_class()
         labels = one_hot_labels(V.T @ whitening.reduce(of_class), class_weights)
-        w, eigenvalues = supervised(spread, labels, alpha, epsilon, count)
+        w, eigenvalues = solve_dica(spread, labels, alpha, epsilon, count)
     else:
-        w, eigenvalues = unsupervised(spread, alpha, count)
+        w, eigenvalues = solve_udica(spread, alpha, count)
     # the variance of a component is its eigenvalue
     w = w * np.sqrt(eigenvalues * n / (spread.values @ w**2))
     w = V @ w
@@ -164,7 +164,7 @@ def exact_components(
     invariance: float = 1.0,
     weight: Array | None = None,
 ) -> Components:
-    """Components from the n×n kernel matrix of all rows, the form of the paper (its Algorithm 1).
+    """Compute components from the n×n kernel matrix of all rows, as in the paper (Algorithm 1).
 
     `cell` (n,) is the cell of each row; with weights (n,) the rows of Φ are those of the centred features times √w.
     """
@@ -175,16 +175,16 @@ def exact_components(
     # over the rows: Φᵀ·between are the domain means less their mean, and Q = between·betweenᵀ
     member = root[:, None] * (domain[:, None] == np.arange(cells.n_domains))
     between = between_domains(member, root @ member)
-    right = _penalised(centred, np.sqrt(invariance) * (centred @ between), alpha)
+    right = _penalty_matrix(centred, np.sqrt(invariance) * (centred @ between), alpha)
     if epsilon is not None:
         hot = root[:, None] * (label[:, None] == np.arange(cells.n_classes))
         labels = one_hot_labels(hot, root @ hot)
         # L(L + n_l εI)⁻¹ = EEᵀ and B = D⁻¹E h with D = KQK + K + λI: (1/n_l) EᵀK²D⁻¹E h = γ h
-        E = labels.scaled(epsilon)
+        E = labels.root(epsilon)
         solved = linalg.solve(right, E, assume_a="pos")
-        found, H = linalg.eig(E.T @ (centred @ (centred @ solved)) / labels.n)
+        values, H = linalg.eig(E.T @ (centred @ (centred @ solved)) / labels.n)
         B = solved @ H
-        B, eigenvalues = _real(found, B, ((centred @ B) ** 2).sum(axis=0), count)
+        B, eigenvalues = _real(values, B, ((centred @ B) ** 2).sum(axis=0), count)
     else:
         # (1/n) K²B = (KQK + K + λI) B Γ
         eigenvalues, B = _largest(centred @ centred / n, right, count)
@@ -198,15 +198,15 @@ def exact_components(
     return Components(dual * sign, -(of_mean @ dual) * sign, eigenvalues, report)
 
 
-def _penalised(K: Array, half: Array, alpha: float) -> Array:
-    """half·halfᵀ + K + αI."""
+def _penalty_matrix(K: Array, half: Array, alpha: float) -> Array:
+    """Compute half·halfᵀ + K + αI."""
     right: Array = half @ half.T + K
     right[np.diag_indices(len(K))] += alpha
     return right
 
 
 def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
-    """The largest eigenvalues above rounding of left·u = γ right·u, falling, and their vectors."""
+    """Compute the largest eigenvalues above rounding of left·u = γ right·u, descending, and their vectors."""
     size = len(left)
     if not size:
         return np.zeros(0), np.zeros((0, 0))
@@ -217,9 +217,9 @@ def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
 
 
 def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Array, Array]:
-    """Real vectors of the leading eigenvalues with positive real parts, and those parts, falling.
+    """Return real vectors of the leading eigenvalues with positive real parts, and those parts, descending.
 
-    Of a conjugate pair: the real and imaginary parts of its vector w, turned to be uncorrelated, `squares` wᵀSw > 0.
+    A conjugate pair gives the real and imaginary parts of its vector w, rotated to be uncorrelated; `squares` is wᵀSw.
     """
     order = np.lexsort((-values.imag, -values.real))
     order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]
@@ -228,7 +228,7 @@ def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Ar
 
 
 def _variance(features: float | Array, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
-    """The report of `Components.variance`, from square roots of the variances between domains."""
+    """Build `Components.variance` from square roots of the variances between domains."""
     report = {"features": float(np.sum(np.square(features))), "components": float(np.sum(np.square(components)))}
     wholes = {"features": whole, "components": float(eigenvalues.sum())}
     shares = {f"{name}_share": report[name] / max(wholes[name], 1e-300) for name in wholes}

@@ -1,7 +1,7 @@
 """Leading eigenvectors: semi-supervised ridge on the eigenfunctions of a kernel, and principal axes of rows.
 
-Notation: m landmarks, p columns of the map, s components, c targets; all rows, labelled or not, shape the
-eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
+Only moments and cores are read. Notation: m landmarks, p columns of the map, s components, c targets; all rows
+determine the eigenfunctions, only the labelled ones (l) the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bigkernel.arrays import Array
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, positive_part, reduced, signs, top_eigen
+from bigkernel.solvers.whitening import Whitening, positive_part, reduce_moments, signs, top_eigen
 from bigkernel.statistics.moments import Moments
 
 # a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)
@@ -34,13 +34,13 @@ def sssl_all(
     penalty: Array | None = None,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
+    """Solve SSSL_m with eigenfunctions of all rows; return coefficients over the landmarks (p, c) and s eigenvalues.
 
-    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
+    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j correspond to VᵀK of the exact form, so that λ has the same
+    meaning in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
     """
-    values, W = leading(reduced(everything, whitening).G, n_components, diagnostics, penalty=penalty)
-    basis, of_labelled = W * np.sqrt(values), reduced(labelled, whitening)
+    values, W = leading(reduce_moments(everything, whitening).G, n_components, diagnostics, penalty=penalty)
+    basis, of_labelled = W * np.sqrt(values), reduce_moments(labelled, whitening)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
     G, C = basis.T @ of_labelled.G @ basis, basis.T @ of_labelled.C
     chosen = alpha(G, C) if callable(alpha) else alpha
@@ -57,7 +57,7 @@ def sssl_core(
     *,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """SSSL with eigenfunctions of the core: coefficients over its points (p, c), and the s eigenvalues.
+    """Solve SSSL with eigenfunctions of the core; return coefficients over its points (p, c) and s eigenvalues.
 
     Core of m landmarks: SSSL_m; core of all N rows: SSSL_N. With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py,
     f(x) = k(x, ·)Vβ.
@@ -68,10 +68,10 @@ def sssl_core(
     return V @ beta, values
 
 
-def rough(graph: Array, weight: float) -> Array:
-    """I + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates; positive definite.
+def graph_penalty(graph: Array, weight: float) -> Array:
+    """Compute I + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates.
 
-    What rounding has made negative in ΦᵀLΦ is left out, where it would matter.
+    If rounding makes it indefinite, the negative part of ΦᵀLΦ is dropped.
     """
     base = np.eye(len(graph))
     P: Array = base + weight * graph
@@ -84,10 +84,10 @@ def rough(graph: Array, weight: float) -> Array:
 def leading(
     S: Array, count: int, diagnostics: SolveDiagnostics | None = None, *, penalty: Array | None = None
 ) -> tuple[Array, Array]:
-    """The largest eigenvalues γ (s,) of S w = γ P w, descending, and their w as columns (r, s), with wᵀPw = 1.
+    """Compute the largest eigenvalues γ (s,) of S w = γ P w, descending, and their w as columns (r, s), with wᵀPw = 1.
 
-    Those that are rounding are left out, so that s may be less than `count`. `penalty` is P (r, r), positive definite;
-    None: I.
+    Eigenvalues below rounding are left out, so that s may be less than `count`. `penalty` is P (r, r), positive
+    definite; None: I.
     """
     if penalty is not None:
         # P = LLᵀ: L⁻¹SL⁻ᵀ (Lᵀw) = γ (Lᵀw)
@@ -106,25 +106,25 @@ def leading(
 
 @dataclass(frozen=True, eq=False)
 class PrincipalAxes:
-    """Axes of rows about their mean."""
+    """Principal axes of rows about their mean."""
 
     mean: Array  # (d,)
-    axes: Array  # (r, d), of unit length, at right angles
+    axes: Array  # (r, d), orthonormal
     variances: Array  # (r,), falling, above rounding
-    total: float  # the variances of all directions together
+    total: float  # sum of the variances of all directions
 
 
 def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
-    """The leading axes of rows, from their moments about a point near their mean; their largest coordinate is positive.
+    """Compute the leading axes of rows from moments about a point near their mean; largest coordinates are positive.
 
-    `count` is a whole number of axes, or a share below 1 of the variance that they hold together at least; None: all
-    that have a variance above rounding.
+    `count` is a number of axes, or a share below 1 of the variance that they explain at least; None: all with a
+    variance above rounding.
     """
     mean = moments.s / moments.n
     S = moments.G / moments.n - np.outer(mean, mean)
     total = float(np.trace(S))
-    wanted = len(S) if count is None or count < 1 else int(count)
-    values, vectors = positive_part(*top_eigen(S, wanted))
+    most = len(S) if count is None or count < 1 else int(count)
+    values, vectors = positive_part(*top_eigen(S, most))
     if count is not None and count < 1:
         kept = int(np.searchsorted(np.cumsum(values), count * total)) + 1
         values, vectors = values[:kept], vectors[:, :kept]

@@ -11,7 +11,7 @@ from scipy import linalg
 from bigkernel.arrays import Array
 from bigkernel.kernels import blas, positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.residuals import SolveDiagnostics, regularised
+from bigkernel.solvers.residuals import SolveDiagnostics, regularise
 from bigkernel.solvers.ridge import ridge
 
 
@@ -25,14 +25,14 @@ def exact_krr(
     indefinite: str = "",
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
+    """Solve (K + λI)a = Y by Cholesky; return dual coefficients (n, c) and intercept (c,).
 
-    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. `indefinite` is the
-    name of a kernel that need not be positive: where it has a negative part, that is dropped with a warning.
+    Row weights enter as in scikit-learn's KernelRidge: √w on rows and columns of K and on Y. `indefinite` is the name
+    of a kernel that need not be positive; a negative part is dropped with a warning.
     """
     n = len(K)
     if indefinite:
-        shifted = regularised(K, n * float(np.finfo(np.float64).eps) * float(np.abs(K).max(initial=0.0)))
+        shifted = regularise(K, n * float(np.finfo(np.float64).eps) * float(np.abs(K).max(initial=0.0)))
         if blas.cholesky(shifted, lower=True):
             values, vectors = linalg.eigh(K)
             if note := positive_definite.negative_note(values, indefinite):
@@ -56,7 +56,7 @@ def exact_krr(
     # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
     projected, target_, unit = without_constant(scaled, target, root)
     if np.abs(projected).max() <= 10 * np.finfo(np.float64).eps * np.abs(scaled).max():
-        projected[:] = 0  # rows that are one to the kernel: what is left of them is rounding
+        projected[:] = 0  # the kernel does not distinguish the rows: the rest is rounding
     u = ridge(projected, target_, alpha, n_rows=n, diagnostics=diagnostics)
     u -= np.outer(unit, unit @ u)
     intercept = (root @ (target - scaled @ u)) / (root @ root)
@@ -64,14 +64,14 @@ def exact_krr(
 
 
 def without_constant(scaled: Array, target: Array, root: Array) -> tuple[Array, Array, Array]:
-    """PSP and Py, P the projection along the direction of the constant, `root` (n,), and that of length 1."""
+    """Return PSP, Py and the unit vector along `root` (n,), with P the projection orthogonal to it."""
     unit = root / np.linalg.norm(root)
     half = scaled - np.outer(unit, unit @ scaled)
     return half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target), unit
 
 
 def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
-    """W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
+    """Return W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
     if weight is None:
         return K, np.ones(len(K))
     root: Array = np.sqrt(weight)

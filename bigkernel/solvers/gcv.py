@@ -1,4 +1,4 @@
-"""Generalised cross-validation from moments alone: what a ridge fit would score on rows that it has not seen.
+"""Generalised cross-validation from moments: an estimate of the error of a ridge fit on new rows.
 
 GCV(α) = (SSE(α)/n) / (1 − tr H(α)/n)², H the matrix that takes targets to fits (Golub, Heath & Wahba 1979). With
 G = VΛVᵀ of centred moments, tr H = Σ Λ/(Λ+α), one more for an intercept. Shapes: r coordinates, c targets.
@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from bigkernel.arrays import Array
 from bigkernel.solvers.exact import weigh, without_constant
 from bigkernel.solvers.ridge import RidgeSystem
-from bigkernel.solvers.whitening import Reduced, Whitening, centred
+from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
 _STEPS = 120  # of the coarse search over log α
@@ -23,26 +23,26 @@ _STEPS = 120  # of the coarse search over log α
 
 @dataclass(frozen=True, eq=False)
 class Spectral:
-    """A ridge problem in the coordinates of its eigenvectors, null directions left out."""
+    """A ridge problem in the coordinates of its eigenvectors, without null directions."""
 
     values: Array  # (r,) eigenvalues of G, above rounding
-    explained: Array  # (r,) Σ over the targets of their squared projection on each direction
-    rest: float  # what no direction explains: the squared error of least squares
+    explained: Array  # (r,) squared projection of the targets on each direction, summed over the targets
+    rest: float  # squared error of least squares
     n: float  # rows
     fixed: float  # degrees of freedom that α does not shrink: 1 with an intercept, else 0
-    # of the eigenvalues, relative to the largest: below it an α is no different from 0
+    # relative to the largest eigenvalue; a smaller α has no effect
     rounding: float = float(np.finfo(np.float64).eps)
 
     def gcv(self, alpha: float) -> float:
-        """GCV(α), summed over the targets; infinite where the fit has as many degrees of freedom as rows."""
-        # no difference of nearly equal numbers: SSE = rest + Σ u²(α/(Λ+α))², n − tr H = n − fixed − r + Σ α/(Λ+α)
+        """Compute GCV(α), summed over the targets; infinite if the fit has as many degrees of freedom as rows."""
+        # without differences of nearly equal numbers: SSE = rest + Σ u²(α/(Λ+α))², n − tr H = n − fixed − r + Σ α/(Λ+α)
         left_out = alpha / np.maximum(self.values + alpha, 1e-300)
         error = self.rest + float((self.explained * left_out**2).sum())
         left = (self.n - self.fixed - len(self.values) + float(left_out.sum())) / self.n
         return error / self.n / left**2 if left > 1e-12 else np.inf
 
     def best(self) -> float:
-        """The α of least GCV, between the rounding and 10 of the largest eigenvalue."""
+        """Return the α of least GCV, between the rounding and 10 times the largest eigenvalue."""
         largest = float(self.values.max(initial=0.0))
         if not largest > 0:
             return 1.0
@@ -51,12 +51,12 @@ class Spectral:
         scores = np.array([self.gcv(float(np.exp(step))) for step in grid])
         place = int(np.argmin(scores))
         around = (grid[max(place - 1, 0)], grid[min(place + 1, _STEPS - 1)])
-        found = minimize_scalar(lambda step: self.gcv(float(np.exp(step))), bounds=around, method="bounded")
-        return float(np.exp(found.x if found.fun <= scores[place] else grid[place]))
+        result = minimize_scalar(lambda step: self.gcv(float(np.exp(step))), bounds=around, method="bounded")
+        return float(np.exp(result.x if result.fun <= scores[place] else grid[place]))
 
 
 def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float) -> Spectral:
-    """Of eigenvalues (r,), ascending, and what they explain of q = Σ w y²; rounding and more than n − fixed are cut."""
+    """Build from eigenvalues (r,), ascending, and what they explain of q = Σ w y², at most n − fixed above rounding."""
     keep = values > max(len(values), n) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
     keep[: max(0, len(values) - int(n - fixed))] = False
     values, explained = values[keep], explained[keep]
@@ -65,7 +65,7 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
 
 
 def of_system(system: RidgeSystem, *, fit_intercept: bool) -> Spectral:
-    """The spectral form of a system of centred moments (whitened, for a landmark map)."""
+    """Return the spectral form of a system of centred moments (whitened, for a landmark map)."""
     (values, vectors), small, rows = system.spectrum, system.small, system.rows
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
     explained = (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
@@ -73,19 +73,19 @@ def of_system(system: RidgeSystem, *, fit_intercept: bool) -> Spectral:
 
 
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
-    """The α that GCV chooses for ridge without an intercept, from its moments: G (r, r), C (r, c), q (c,)."""
+    """Choose α for ridge without an intercept from its moments G (r, r), C (r, c), q (c,)."""
     small = Reduced(rows, G, C, q, np.zeros(len(G)), np.zeros(len(q)))
     return of_system(RidgeSystem(small, rows), fit_intercept=False).best()
 
 
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
     """Choose α for ridge on a whitened map."""
-    *_, small = centred(moments, whitening, fit_intercept=fit_intercept)
+    *_, small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)
     return of_system(RidgeSystem(small, float(moments.rows)), fit_intercept=fit_intercept).best()
 
 
 def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool) -> float:
-    """Choose α from centred rows F (k, r), Y (k, c) that stand for n, and no squares."""
+    """Choose α from centred rows F (k, r), Y (k, c) that represent n rows, without squaring the condition."""
     U, s, _ = linalg.svd(F, full_matrices=False, check_finite=False)
     rounding, fixed = max(len(s), n) * float(np.finfo(np.float64).eps), float(fit_intercept)
     kept = min(np.count_nonzero(s > rounding * s.max(initial=0.0)), max(0, int(n - fixed)))

@@ -1,17 +1,17 @@
 """Ridge regression on rows themselves, from their moments about a point near the mean, or from R of their QR.
 
-Columns are centred, and scaled to be of one length with their penalty, before anything is factored, and this is undone
-after it: neither an offset nor a unit costs digits. With G and C about the mean μ of the rows and H = G + αI, the
-solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + nμȳ moves it along one direction,
+Columns are centred, and scaled to length one together with their penalty, before factoring, so that neither an offset
+nor a unit costs digits. With G and C about the mean μ of the rows and H = G + αI, the
+solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + nμȳ changes it along one direction,
     w = v + u (ȳ − ⟨μ, v⟩) n/(1 + n⟨μ, u⟩),  u = H⁻¹μ;
-where H is singular and μ has a part in its null space, the mean of the targets is met there at no cost. A model is
-(x − a)ᵀw + b with its level b at a, the point that moments are about: about 0 it would lose the digits of an offset.
+if H is singular and μ has a component in its null space, the mean of the targets is fitted there at no cost. A model is
+(x − a)ᵀw + b with its level b at a, the point that moments are about: about 0 an offset would cost digits.
 
-The factor R of [1, X − a, Y] squares no condition. Without an intercept its first row is √n (μᵀ, ȳ), and may be far
-larger than all others. Multiples of the column that it is largest in are taken off the others, so that they are 0 in
-that row,
+The factor R of [1, X − a, Y] does not square the condition. Without an intercept its first row is √n (μᵀ, ȳ), and may
+be far larger than all others. Multiples of the column in which it is largest are subtracted from the others, which are
+then 0 in that row,
     w = Tu,   u ↦ (√n μᵀTu = u_j for that column j, and the rows about the mean of columns of ordinary length),
-and no direction of the rest counts as null beside the mean.
+and no other direction counts as null against the mean.
 Shapes: d columns, c targets, k rows of R.
 """
 
@@ -32,20 +32,20 @@ from bigkernel.solvers.whitening import Reduced, Whitening, centre
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.qr import FactoredRows
 
-FLAT = 100.0  # times the rounding of its sums, that the spread of a column must exceed
-_ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
-ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"
-_SAME = 1e-12  # of ‖predictions‖², by which they may differ
-_STANDS_OUT = 30.0  # times the rounding of a sum: at most 8 as measured, of columns that do depend on others
+FLAT = 100.0  # least ratio of the spread of a column to the rounding of its sums
+_ALONG = 1e-10  # share of Σ w x² of scaled columns along directions that are null about the mean
+ADVICE = "nearly collinear columns; remove some, or use Ridge with a larger alpha"
+_SAME = 1e-12  # relative difference of ‖predictions‖² that counts as equal
+_STANDS_OUT = 30.0  # ratio to the rounding of a sum; at most 8 as measured, for columns that depend on others
 _ROUNDING = 2.0 * EPS  # of an entry of the moments of scaled columns, as measured
 
 
 def linear_ridge(
     moments: Moments, shift: Array, alpha: float, *, fit_intercept: bool, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array]:
-    """Coefficients (d, c), level at `shift` (c,) and training squared errors (c,) of min ‖XW + 1b − Y‖² + α‖W‖².
+    """Solve min ‖XW + 1b − Y‖² + α‖W‖²; return coefficients (d, c), level at `shift` and squared errors (c,).
 
-    The solution of least norm where columns are dependent and α = 0. Moments are of the rows less `shift` (d,), a point
+    The solution has least norm if columns are dependent and α = 0. Moments are of the rows less `shift` (d,), a point
     near their mean.
     """
     small = centre(moments, fit_intercept=True)
@@ -79,13 +79,13 @@ def linear_ridge(
         met = small.target_mean
     else:
         u = least_norm(null, factor.solve((scale * mean)[:, None]), scale, squares_of)[:, 0]
-        size = max(float(np.abs(u).max(initial=0)), 1e-300)  # 1/α and more, whose products would leave the range
+        size = max(float(np.abs(u).max(initial=0)), 1e-300)  # 1/α and more, whose products could overflow
         u /= size
         pull = small.n * (mean @ u)  # ⟨μ, w⟩ = (⟨μ, v⟩ + n⟨μ, u⟩ȳ)/(1 + n⟨μ, u⟩)
         met = ((mean @ v) / size + pull * small.target_mean) / (1 / size + pull)
         v += np.outer(u, missed) * (small.n / (1 / size + pull))
         known = replace(known, of_mean=np.outer(scale * mean, small.n * small.target_mean))
-    # targets that have nothing in common with any column, but for rounding, where both are about 0
+    # targets uncorrelated with all columns, except for rounding, with both about 0
     of_mean = small.n * np.outer(mean, small.target_mean)
     sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
     none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
@@ -97,27 +97,27 @@ def linear_ridge(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What is known of the rounding of moments."""
+    """Sizes of the rounding of moments."""
 
-    moments: Moments  # about the point that they were summed about
-    lengths: Array  # (d,) of the scaled columns there: 1, or more where that is far from their mean
+    moments: Moments  # about the point of their sums
+    lengths: Array  # (d,) of the scaled columns about that point: 1, or more if it is far from their mean
     stored: Array  # (d,) of the scaled columns about 0, where their values are rounded
-    flat: Array  # (d,) whether a column may vary by less than rounding shows, so that it was left out
-    # (d, c) what C has more of about 0, where directions that count as null are to meet no mean; or None
+    flat: Array  # (d,) whether a column was dropped although it may vary by less than rounding
+    # (d, c) the difference of C about 0 and about the mean, if null directions must not fit a mean; or None
     of_mean: Array | None = None
 
 
-def scale_of(squares: Array, about_zero: Array, alpha: float) -> Array:
-    """What makes columns, of `squares` (d,) about their mean or else 0, and their penalty of length one together."""
+def scale_of(squares: Array, raw_lengths: Array, alpha: float) -> Array:
+    """Return the factors that scale columns, of `squares` (d,) about the mean, and their penalty to length one."""
     lengths = np.sqrt(squares + alpha)
-    lengths = np.where(lengths > 0, lengths, about_zero)
+    lengths = np.where(lengths > 0, lengths, raw_lengths)
     return 1 / np.where(lengths > 0, lengths, 1)
 
 
 def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], float]) -> Array:
-    """Coefficients of the columns, outside the null space and so of least norm, from those of scaled columns.
+    """Return coefficients of least norm, orthogonal to the null space, from those of scaled columns.
 
-    Where their units are so unlike that rounding would move predictions, whose ‖·‖² `squares` gives, of least norm for
+    If their units differ so much that this would change predictions, whose ‖·‖² is `squares`, the norm is that of
     scaled columns.
     """
     v = scale[:, None] * w
@@ -127,57 +127,56 @@ def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], f
 
 
 def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Array) -> Errors:
-    """How far rounding of the moments moves predictions, relative to their norm about the mean.
+    """Estimate the error of predictions by rounding of the moments, relative to their norm about the mean.
 
-    Entries of the moments of columns of lengths l are rounded by ε: E by ε lᵢlⱼ and δ by ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
+    Moments of columns of lengths l have rounding errors E of size ε lᵢlⱼ and δ of size ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
     is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training.
     """
     predicted, targets = float((w * (scaled.G @ w)).sum()), float(known.moments.q.sum())
     left, rows = float(error.sum()), max(float(known.moments.rows), 1.0)
     missed = [_missed(scaled, factor, known, stored) for stored in (known.stored, 0 * known.stored)]
-    # along a direction of noise least squares fits as much of the residual as chance has it
-    lost = left if missed[0] or known.flat.any() else left / rows * (factor.hidden + missed[1])
-    if not predicted > (FLAT * EPS) ** 2 * targets:  # targets are a constant, but for the rounding of their values
-        hides = lost > (FLAT * EPS) ** 2 * targets
-        return Errors(0.0, np.inf if hides else 0.0, 0.0, ADVICE)
+    # along a direction of noise least squares explains a chance share of the residual
+    lost = left if missed[0] or known.flat.any() else left / rows * (factor.unresolved + missed[1])
+    if not predicted > (FLAT * EPS) ** 2 * targets:  # targets are constant, except for rounding
+        return Errors(0.0, np.inf if lost > (FLAT * EPS) ** 2 * targets else 0.0, 0.0, ADVICE)
     moves = factor.solve(known.lengths[:, None] * probes(len(w), VECTORS))
     power = float(np.abs(quadratic(scaled.G, moves)).sum()) / VECTORS
     of_sums = power * _ROUNDING**2 * (targets + float(((known.lengths[:, None] * w) ** 2).sum()))
-    # of directions of singular values from ε·max(n, d) on, which float64 has, C does not show less than this
-    unseen = 0 if factor.dropped is None else factor.dropped.shape[1] - missed[1]
-    doubt = min(left, unseen * (_STANDS_OUT / max(rows, len(w))) ** 2 * targets)
-    sums, solve, doubt = (float(np.sqrt(part / predicted)) for part in (of_sums, lost, doubt))
+    # smaller components of C in directions with singular values above ε·max(n, d) are below its rounding
+    unresolved = 0 if factor.dropped is None else factor.dropped.shape[1] - missed[1]
+    doubt = min(left, unresolved * (_STANDS_OUT / max(rows, len(w))) ** 2 * targets)
+    sums, solve, doubt = (float(np.sqrt(one / predicted)) for one in (of_sums, lost, doubt))
     return Errors(sums, solve, 0.0, ADVICE, doubt=doubt)
 
 
 def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int:
-    """Along how many directions that were dropped as null targets vary: then they are none, and rounding hides them.
+    """Count the directions that were dropped as null although targets vary along them.
 
-    Of columns that depend on each other C is rounding along such directions: of the sums, and of the values, `stored`
-    (d,). A hidden direction may hold all that is left of the targets.
+    For dependent columns C is rounding along null directions: of the sums, and of the `stored` (d,) values. A direction
+    that is not resolved may explain the whole residual.
     """
     if factor.dropped is None:
         return 0
     lengths = np.linalg.norm(factor.dropped * known.lengths[:, None], axis=0) + np.abs(factor.dropped.T) @ stored
-    found = np.abs(factor.unseen(scaled.C)) > _STANDS_OUT * EPS * np.outer(lengths, np.sqrt(scaled.q))
+    varies = np.abs(factor.null_coordinates(scaled.C)) > _STANDS_OUT * EPS * np.outer(lengths, np.sqrt(scaled.q))
     if known.of_mean is not None:
         lengths = lengths + np.abs(factor.dropped.T) @ known.stored
         sizes = np.sqrt(scaled.n) * np.abs(scaled.target_mean)
-        found |= np.abs(factor.unseen(known.of_mean)) > _STANDS_OUT * EPS * np.outer(lengths, sizes)
-    return int(found.any(axis=1).sum())
+        varies |= np.abs(factor.null_coordinates(known.of_mean)) > _STANDS_OUT * EPS * np.outer(lengths, sizes)
+    return int(varies.any(axis=1).sum())
 
 
 def linear_fit(
     moments: Moments, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array, Penalties]:
-    """Coefficients, level at `shift` and squared errors as of `linear_ridge`, and α, which "gcv" has chosen."""
+    """Solve `linear_ridge` for one or more penalties; return also α, as chosen by "gcv"."""
     if isinstance(alpha, str):
-        about = moments if fit_intercept else replace(moments, shift=shift)
-        alpha = gcv.best_alpha(about, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
+        shifted = moments if fit_intercept else replace(moments, shift=shift)
+        alpha = gcv.best_alpha(shifted, Whitening(len(shift), len(shift)), fit_intercept=fit_intercept)
 
     def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
-        part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
-        return linear_ridge(part, shift, value, fit_intercept=fit_intercept, diagnostics=noted)
+        own = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
+        return linear_ridge(own, shift, value, fit_intercept=fit_intercept, diagnostics=noted)
 
     v, level, error = by_penalty(alpha, len(moments.t), diagnostics, solve)
     return v, level, error, alpha
@@ -185,13 +184,13 @@ def linear_fit(
 
 @dataclass(frozen=True, eq=False)
 class _Scaled:
-    """The coordinates u of coefficients v = DTu."""
+    """Coordinates u of coefficients v = DTu."""
 
     scale: Array  # (d,) the diagonal of D
-    top: Array | None  # (d,) what the row of the mean is in scaled columns, or None where it needs no care: T = I
+    top: Array | None  # (d,) the row of the mean in scaled columns; None: it is not large, T = I
 
     def reduce(self, X: Array) -> Array:
-        """TᵀDX, of X (d, ·)."""
+        """Compute TᵀDX, of X (d, ·)."""
         out: Array = self.scale[:, None] * X
         if self.top is not None:
             j = int(np.abs(self.top).argmax())
@@ -201,7 +200,7 @@ class _Scaled:
         return out
 
     def expand(self, u: Array) -> Array:
-        """DTu, of u (d, ·)."""
+        """Compute DTu, of u (d, ·)."""
         w: Array = u.copy()
         if self.top is not None:
             j = int(np.abs(self.top).argmax())
@@ -213,23 +212,23 @@ class _Scaled:
 def linear_ridge_of(
     R: Array, shift: Array, alpha: Penalties | str, *, fit_intercept: bool, rows: float, diagnostics: SolveDiagnostics
 ) -> tuple[Array, Array, Array, Penalties]:
-    """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
+    """Solve `linear_ridge` from R; return coefficients (d, c), level at `shift` and squared errors (c,), and α.
 
-    R (1 + d + c, 1 + d + c) is about `shift` (d,) in the columns and, without an intercept, about 0 in the targets, of
-    `rows` that weigh something; "gcv" chooses α from the same rows.
+    R (1 + d + c, 1 + d + c) is about `shift` (d,) in the columns and, without an intercept, about 0 in the targets;
+    `rows` is the number of rows of positive weight. "gcv" chooses α from the same rows.
     """
-    part, penalty = FactoredRows.of(R, None, len(shift), centred=True), alpha
+    small, penalty = FactoredRows.of(R, None, len(shift), centred=True), alpha
     if isinstance(penalty, str):
-        about = part if fit_intercept else FactoredRows.of(R, shift, len(shift), centred=False)
-        penalty = gcv.best_of_rows(about.columns, about.targets, rows, fit_intercept=fit_intercept)
+        shifted = small if fit_intercept else FactoredRows.of(R, shift, len(shift), centred=False)
+        penalty = gcv.best_of_rows(shifted.columns, shifted.targets, rows, fit_intercept=fit_intercept)
 
-    solve = partial(_solve_rows, part, shift, fit_intercept, rows)
-    v, level, error = by_penalty(penalty, part.targets.shape[1], diagnostics, solve)
+    solve = partial(_solve_rows, small, shift, fit_intercept, rows)
+    v, level, error = by_penalty(penalty, small.targets.shape[1], diagnostics, solve)
     return v, level, error, penalty
 
 
 def _solve_rows(
-    part: FactoredRows,
+    small: FactoredRows,
     shift: Array,
     fit_intercept: bool,
     rows: float,
@@ -237,11 +236,11 @@ def _solve_rows(
     chosen: Index,
     noted: SolveDiagnostics,
 ) -> tuple[Array, Array, Array]:
-    """Coefficients, level and squared errors of the targets that are chosen."""
-    root, mean = np.sqrt(part.n), part.mean + shift
-    lengths = np.linalg.norm(part.columns, axis=0)
-    flat = lengths <= FLAT * EPS * part.lengths  # rounding of the factorisation
-    columns, Y = np.where(flat, 0, part.columns), part.targets[:, chosen]
+    """Solve for coefficients, level and squared errors of the chosen targets."""
+    root, mean = np.sqrt(small.n), small.mean + shift
+    lengths = np.linalg.norm(small.columns, axis=0)
+    flat = lengths <= FLAT * EPS * small.lengths  # rounding of the factorisation
+    columns, Y = np.where(flat, 0, small.columns), small.targets[:, chosen]
     scale = scale_of(np.where(flat, 0, lengths**2), root * np.abs(mean), alpha)
     top = root * scale * mean
     taken = not fit_intercept and float(np.abs(top).max(initial=0)) > 1
@@ -251,19 +250,19 @@ def _solve_rows(
         first = top[None].copy()
         if taken:
             first[:], first[0, np.abs(top).argmax()] = 0, 1
-        F, Y = np.vstack([first, F]), np.vstack([root * part.target_mean[None, chosen], Y])
-    rounded = np.where(flat, 0, part.lengths)
-    system = RowSystem(F, Y, rounded, np.zeros(len(scale)), rows, part.n, to.reduce, to.expand, ADVICE)
+        F, Y = np.vstack([first, F]), np.vstack([root * small.target_mean[None, chosen], Y])
+    rounded = np.where(flat, 0, small.lengths)
+    system = RowSystem(F, Y, rounded, np.zeros(len(scale)), rows, small.n, to.reduce, to.expand, ADVICE)
     solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))
     u = solution.w
     w, whole = to.expand(u) / scale[:, None], np.vstack([top * (not fit_intercept), columns * scale])
     null = np.linalg.qr(to.expand(solution.null))[0]
-    v = least_norm(null, w, scale, lambda moved: float(((whole @ moved) ** 2).sum()))
-    level = part.target_mean[chosen] if fit_intercept else F[0] @ u / root
+    v = least_norm(null, w, scale, lambda x: float(((whole @ x) ** 2).sum()))
+    level = small.target_mean[chosen] if fit_intercept else F[0] @ u / root
     system.diagnose(solution, noted, v)
-    if not fit_intercept and (found := noted.errors) is not None:
-        # relative to the norm of predictions about their mean, which the first row is
+    if not fit_intercept and (errors := noted.errors) is not None:
+        # relative to the norm of predictions about their mean, which is the first row
         rest = float(np.linalg.norm((F @ u)[1:]))
         ratio = float(np.linalg.norm(F @ u)) / rest if rest else 0.0
-        noted.errors = replace(found, sums=ratio * found.sums, solve=ratio * found.solve)
-    return v, level - part.mean @ v, solution.squares
+        noted.errors = replace(errors, sums=ratio * errors.sums, solve=ratio * errors.solve)
+    return v, level - small.mean @ v, solution.squares

@@ -1,19 +1,19 @@
-"""Softmax regression by gradients that sweeps sum up, and the softmax that turns values of f into probabilities.
+"""Softmax regression from gradients summed by sweeps, and calibration of values of f to probabilities.
 
 Regression, with φ' whitened and about its mean and b without penalty, is
     min Σ w −log softmax(φ'ᵀW + 1b)_y + α/2 ‖W‖².
 Its Hessian is at most B = (½ Σ w φ'φ'ᵀ + α) ⊕ ½ Σ w, the same for every class (Böhning, Annals of the Institute of
-Statistical Mathematics 1992): moments of m×m give it, where the Hessian itself has (mc)² numbers. A step with B alone
-falls surely and slowly; so limited memory BFGS starts from B and learns from the gradients how much less the curvature
-is where probabilities are sure (Nocedal & Wright, algorithm 7.4). On 10,000 digits with m = 500 and α = 0.1 the
-objective is 1e-2, 1e-3 and 1e-4 of it above its least value after 19, 34 and 50 sweeps, and Newton steps by conjugate
-gradients, whose every product is a sweep, take 20, 30 and 45 to 60; with α = 0.01 these need more.
+Statistical Mathematics 1992), and is known from m×m moments, while the Hessian has (mc)² numbers. Steps with B alone
+converge slowly; limited memory BFGS starts from B and learns the smaller curvature where probabilities are near 0 or 1
+(Nocedal & Wright, algorithm 7.4). On 10,000 digits with m = 500 and α = 0.1 the objective is above its least value by a
+share of 1e-2, 1e-3 and 1e-4 after 19, 34 and 50 sweeps; Newton steps by conjugate gradients, with a sweep per product,
+take 20, 30 and 45 to 60, and more with α = 0.01.
 
 Calibration is by maximum a posteriori, a convex problem of 2c numbers,
     min −Σ w log p_y + ½ Σ (a_k − ā)² + ½ Σ b_k² + ½ 0.01 Σ a_k²,   p = softmax(a ∘ z + log π + b),
-with y a row's class, z = f less its mean over its spread, π the classes' shares of the rows and ā the mean of a. So few
-rows share one scale, and many have one a class; the scale stays finite where f tells all classes apart, and at least
-0.01 where few rows would turn f about. Weights w have the mean 1 of their effective number of rows (Σw)²/Σw².
+with y the class of a row, z the standardised f, π the class frequencies and ā the mean of a. With few rows all classes
+share nearly one scale, with many each has its own; scales stay finite where f separates all classes, and at least 0.01
+where few rows would reverse f. Weights w are normalised to sum to the effective number of rows (Σw)²/Σw².
 On digits (20,000 rows, m = 1,000) the log-loss of one scale for all is 0.1291, of this 0.1259, of isotonic regression
 of each class against the rest 0.1446 to 0.1620; of 600 rows 0.324, 0.313 and 0.371 to 0.487. Platt's smoothed targets
 were worse throughout (of 600 rows 0.335).
@@ -35,15 +35,15 @@ from bigkernel.solvers.ridge import Factor
 from bigkernel.statistics.predictor import Calibration, log_softmax
 
 MEMORY = 20  # pairs of steps and changes of the gradient
-_ARMIJO = 1e-4  # share of the fall that the slope promises
+_ARMIJO = 1e-4  # required share of the decrease predicted by the slope
 _HALVINGS = 12
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)  # of the objective
 _STEPS = 100
-_ENOUGH = 1e-12  # of a row: what a Newton step may still promise
-_FLAT = 1e-9  # spread, relative to the mean, that is rounding
-_SMALLEST = 1e-280  # spread whose inverse, times what Newton's method finds, is still a number
-_LEAST = 1e-2  # scale: f that tells nothing of rows held out keeps its order
-_COMMON = 1e-2  # curvature of a scale that all classes share
+_ENOUGH = 1e-12  # predicted decrease per row at which Newton's method ends
+_FLAT = 1e-9  # spread, relative to the mean, that counts as rounding
+_SMALLEST = 1e-280  # least spread, whose inverse does not overflow
+_LEAST = 1e-2  # least scale, so that uninformative f keeps its order
+_COMMON = 1e-2  # curvature of the prior of a common scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,26 +54,26 @@ class Bound:
     n: float
 
     def solve(self, gradient: Array) -> Array:
-        """B⁻¹ of a gradient (r + 1, c)."""
+        """Multiply B⁻¹ by a gradient (r + 1, c)."""
         return np.vstack([2 * self.factor.solve(gradient[:-1]), 2 * gradient[-1:] / self.n])
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Θ, the objective there and its gradient."""
+    """Θ, the objective at Θ and its gradient."""
 
     theta: Array
     objective: float
     gradient: Array
     pairs: tuple[tuple[Array, Array], ...] = ()  # the last steps and changes of the gradient
-    # Newton's decrement by the curvature that the steps have met: about what the objective is above its least
+    # Newton decrement by the estimated curvature, which estimates the objective minus its least value
     excess: float = np.inf
 
 
 def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float, Array]]) -> Iterator[Point]:
-    """The points of a descent; `evaluate` gives the objective and its gradient at Θ, a sweep each.
+    """Yield the points of a descent; `evaluate` returns the objective and its gradient at Θ, by a sweep.
 
-    It ends where no step along the descent falls, but for rounding.
+    It ends when no step decreases the objective beyond rounding.
     """
     here = start
     while True:
@@ -94,7 +94,7 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
         else:
             return
         pair = theta - here.theta, gradient - here.gradient
-        # of vectors, whose norms SciPy takes without their squares
+        # SciPy's norms of vectors do not overflow
         step_size, gradient_size = (float(linalg.norm(one.ravel())) for one in pair)
         curved = float((pair[0] * pair[1]).sum()) > 1e-14 * step_size * gradient_size
         pairs = (*here.pairs, pair)[-MEMORY:] if curved else here.pairs
@@ -102,54 +102,54 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
 
 
 def _product(here: Point, bound: Bound) -> Array:
-    """The inverse Hessian times the gradient, as the pairs tell it."""
+    """Multiply the gradient by the inverse Hessian estimated from the pairs."""
     q, shares = here.gradient.copy(), []
     for s, y in reversed(here.pairs):
         share = float((s * q).sum() / (s * y).sum())
         shares.append(share)
         q -= share * y
-    found = bound.solve(q)
+    out = bound.solve(q)
     if here.pairs:
         s, y = here.pairs[-1]
-        found *= float((s * y).sum() / (y * bound.solve(y)).sum())
+        out *= float((s * y).sum() / (y * bound.solve(y)).sum())
     for (s, y), share in zip(here.pairs, reversed(shares), strict=True):
-        found += (share - float((y * found).sum() / (s * y).sum())) * s
-    return found
+        out += (share - float((y * out).sum() / (s * y).sum())) * s
+    return out
 
 
 def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
-    """The calibration of held-out values (n, c), whose classes are at the positions `truth` (n,), by Newton's method.
+    """Calibrate held-out values (n, c) of rows of classes `truth` (n,) by Newton's method.
 
     Examples
     --------
     >>> from bigkernel.statistics.predictor import softmax
-    >>> found = fit_softmax(np.eye(3).repeat(50, axis=0), np.arange(3).repeat(50), np.ones(150))
-    >>> bool((softmax(found.logits(np.eye(3))).diagonal() > 0.95).all())
+    >>> calibration = fit_softmax(np.eye(3).repeat(50, axis=0), np.arange(3).repeat(50), np.ones(150))
+    >>> bool((softmax(calibration.logits(np.eye(3))).diagonal() > 0.95).all())
     True
     """
     n, c = values.shape
     if not n:
-        raise DataError("probability=True: no held-out row to calibrate on")
+        raise DataError("probability=True: expected held-out rows to calibrate on, found none")
     truth, weight = truth.astype(np.int64), weight / weight.max()
     w = weight * (weight.sum() / (weight @ weight))
-    largest = max(float(np.abs(values).max()), 1e-300)  # what has no square may still be calibrated
+    largest = max(float(np.abs(values).max()), 1e-300)  # against overflow of squares
     mean = largest * ((w @ (values / largest)) / w.sum())
     unit = largest * float(np.sqrt((w @ ((values - mean) / largest) ** 2).mean() / w.sum()))
     if unit <= _FLAT * float(np.abs(mean).max()):
-        unit = 1.0  # a constant but for rounding
+        unit = 1.0  # constant except for rounding
     unit = max(unit, _SMALLEST)
     shares = np.log((np.bincount(truth, w, c) + 1) / (w.sum() + c))
     scale, offset = _Problem((values - mean) / unit, np.eye(c)[truth], w, shares).minimise()
     scale = scale / unit
-    found = Calibration(scale, shares + offset - scale * mean)
-    loss = -float(weight @ log_softmax(found.logits(values))[np.arange(n), truth]) / float(weight.sum())
-    return Calibration(found.scale, found.offset, n, loss)
+    result = Calibration(scale, shares + offset - scale * mean)
+    loss = -float(weight @ log_softmax(result.logits(values))[np.arange(n), truth]) / float(weight.sum())
+    return Calibration(result.scale, result.offset, n, loss)
 
 
 class _Problem:
-    """The objective over θ = (a, b), (2c,), and its derivatives.
+    """The objective of calibration over θ = (a, b), (2c,), and its derivatives.
 
-    Of values z and one-hot classes t (n, c), weights w (n,) and log π (c,).
+    For values z and one-hot classes t (n, c), weights w (n,) and log π (c,).
     """
 
     def __init__(self, z: Array, t: Array, w: Array, shares: Array) -> None:
@@ -157,20 +157,20 @@ class _Problem:
         c = z.shape[1]
         spread = np.eye(c) - 1 / c if c > 2 else np.zeros((c, c))
         self.prior = linalg.block_diag(spread + _COMMON * np.eye(c), np.eye(c))
-        # with two classes both have one scale
+        # two classes share one scale
         self.basis = np.eye(2 * c) if c > 2 else np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
 
     def logarithms(self, theta: Array) -> Array:
-        """log p (n, c)."""
+        """Compute log p (n, c)."""
         c = self.z.shape[1]
         return log_softmax(theta[:c] * self.z + (self.shares + theta[c:]))
 
     def value(self, theta: Array) -> float:
-        """The objective."""
+        """Compute the objective."""
         return float(-(self.w @ (self.t * self.logarithms(theta)).sum(axis=1)) + theta @ self.prior @ theta / 2)
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
-        """Gradient (2c,) and Hessian (2c, 2c)."""
+        """Compute gradient (2c,) and Hessian (2c, 2c)."""
         z, w = self.z, self.w[:, None]
         p = np.exp(self.logarithms(theta))
         off = w * (p - self.t)
@@ -182,7 +182,7 @@ class _Problem:
         return gradient, np.block(within) - both.T @ (w * both) + self.prior
 
     def minimise(self) -> tuple[Array, Array]:
-        """a and b; scales that would fall below the least are taken to it, and the rest is solved again."""
+        """Solve for a and b; scales below the least are fixed there, and the rest is solved again."""
         c, free = self.z.shape[1], np.ones(self.basis.shape[1], bool)
         theta = np.zeros(2 * c)
         while True:
@@ -194,16 +194,16 @@ class _Problem:
             free &= ~self.basis[:c][low].any(axis=0)
 
     def _newton(self, theta: Array, B: Array) -> Array:
-        """The least over θ + Bφ, by Newton steps that are halved until the objective falls."""
+        """Minimise over θ + Bφ by Newton steps that are halved until the objective decreases."""
         now = self.value(theta)
         for _ in range(_STEPS):
             gradient, hessian = self.derivatives(theta)
             step = B @ linalg.solve(B.T @ hessian @ B, -(B.T @ gradient), assume_a="pos")
-            promised = -float(gradient @ step)
-            if promised <= _ENOUGH * len(self.w):
+            predicted = -float(gradient @ step)
+            if predicted <= _ENOUGH * len(self.w):
                 break
             length = 1.0
-            while (then := self.value(theta + length * step)) > now - 1e-4 * length * promised and length > 1e-6:
+            while (then := self.value(theta + length * step)) > now - 1e-4 * length * predicted and length > 1e-6:
                 length /= 2
             if then >= now:
                 break

@@ -1,9 +1,10 @@
-"""Every candidate of a grid from the fold-wise moments of one sweep: train on the total less a fold, test on the fold.
+"""Solve every candidate of a grid from the moments of one sweep: train on the total less a fold, test on the fold.
 
-Moments are first taken to the coordinates in which a method is plain ridge (`Coordinates`): whitened ones for KRR, the
-leading eigenfunctions for SSSL, the rows themselves for ridge regression. Moments add in any coordinates, so each
-fold is rotated once, and candidates (s, α) cost an s×s solve. Shapes: p columns of the map, r coordinates, c targets,
-k candidates.
+Moments are first transformed to coordinates in which a method is plain ridge (`Coordinates`): whitened ones for KRR,
+the leading eigenfunctions for SSSL, the rows themselves for ridge regression. Moments add in any coordinates, so each
+fold is rotated once, and a candidate (s, α) costs one s×s solve. Only moments are read, no rows.
+
+Shapes: p columns of the map, r coordinates, c targets, k candidates.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from bigkernel.solvers import gcv
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
-from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduced, top_eigen
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduce_moments, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
-Fits = tuple[Array, Array, list[Errors | None]]  # weights (k, r, c), intercepts (k, c), and errors where they are known
+Fits = tuple[
+    Array, Array, list[Errors | None]
+]  # weights (k, r, c), intercepts (k, c), and errors where they can be estimated
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The ridge of a method is in φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
+    """Coordinates φ' = Bᵀ(Tᵀφ) in which a method is ridge, of a whitening T (p×r) and a basis B (r×s), both optional.
 
-    A candidate may take the first s of them, where they are ranked. `origin` (p,): they are the rows themselves, and
-    their moments are about this point.
+    Where they are ranked, a candidate may use the first s alone. With `origin` (p,) they are the rows themselves, whose
+    moments are about this point.
     """
 
     whitening: Whitening | None = None
@@ -40,13 +43,13 @@ class Coordinates:
 
     @property
     def condition(self) -> float:
-        """Of the whitening, where it is all there is."""
+        """Condition of the whitening; 1 with a basis."""
         return 1.0 if self.whitening is None or self.basis is not None else self.whitening.condition
 
     def reduce(self, moments: Moments) -> Moments:
-        """The moments in these coordinates."""
+        """Transform moments to these coordinates."""
         if self.whitening is not None:
-            moments = reduced(moments, self.whitening)
+            moments = reduce_moments(moments, self.whitening)
         if self.basis is not None:
             B = self.basis
             G = B.T @ moments.G @ B
@@ -54,98 +57,98 @@ class Coordinates:
         return moments
 
     def expand(self, w: Array) -> Array:
-        """Coefficients over the columns of the map, (p, c), of weights w (r, c)."""
+        """Return the coefficients over the columns of the map, (p, c), of weights w (r, c)."""
         w = w if self.basis is None else self.basis @ w
         return w if self.whitening is None else self.whitening.expand(w)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        """Intercepts over the columns of the map, (c,), of weights w (r, c) and intercepts b (c,) in these."""
+        """Return the intercepts over the columns of the map, (c,), of weights w (r, c) and intercepts b (c,)."""
         return b
 
     @property
-    def hidden(self) -> bool:
-        """True where rounding hides directions that float64 might show."""
+    def unresolved(self) -> bool:
+        """Whether rounding leaves directions unresolved that float64 might resolve."""
         return False
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
-        """Every candidate on moments in these coordinates; see `candidates`."""
+    def fit(self, train: Moments, grid: Sequence[SolveSettings], known: RoundingEstimate | None = None) -> Fits:
+        """Solve for every candidate from moments in these coordinates; see `candidates`."""
         if self.origin is None:
-            return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
+            return candidates(train, grid, self.condition, known, shared=len(grid) >= SHARED)
         fits, errors = [], []
-        for penalty in penalties:
-            flag, noted = penalty.fit_intercept, SolveDiagnostics()
-            fits.append(linear_fit(train, self.origin, penalty.alpha, fit_intercept=flag, diagnostics=noted))
+        for settings in grid:
+            flag, noted = settings.fit_intercept, SolveDiagnostics()
+            fits.append(linear_fit(train, self.origin, settings.alpha, fit_intercept=flag, diagnostics=noted))
             errors.append(noted.errors)
         return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
 
 
 def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
-    """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks."""
+    """Return the leading eigenfunctions as coordinates: of all rows if there is a whitening, else of the landmarks."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
         return Coordinates(Whitening(len(core), len(core)), V)
-    values, W = positive_part(*top_eigen(reduced(everything, whitening).G, n_components))
+    values, W = positive_part(*top_eigen(reduce_moments(everything, whitening).G, n_components))
     return Coordinates(whitening, W * np.sqrt(values))
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """In what candidates that share all moments differ."""
+class SolveSettings:
+    """What may differ between candidates that share all moments."""
 
     alpha: Penalties | str  # "gcv" chooses one
     fit_intercept: bool = False
     n_components: int | None = None  # s; None: all
-    weighting: str = ""  # how classes are weighed, in which they may not differ
-    by_direction: bool = False  # directions have penalties of their own beside α, so that there is no GCV
+    weighting: str = ""  # of classes; all candidates must agree
+    by_direction: bool = False  # each direction has a penalty besides α, so that there is no GCV
 
 
-def resolve_penalties(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
-    """The same with a number, or one for each target, in the place of "gcv", on moments in their coordinates."""
-    return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in penalties]
+def resolve_gcv(train: Moments, grid: Sequence[SolveSettings]) -> list[SolveSettings]:
+    """Replace "gcv" by the penalties that it chooses on moments in their coordinates."""
+    return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in grid]
 
 
-def _spectral(train: Moments, penalty: Penalty) -> gcv.Spectral:
-    small = _leading(centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components)
-    return gcv.of_system(RidgeSystem(small, float(train.rows)), fit_intercept=penalty.fit_intercept)
+def _spectral(train: Moments, settings: SolveSettings) -> gcv.Spectral:
+    small = _leading(centre(train, fit_intercept=settings.fit_intercept), settings.n_components)
+    return gcv.of_system(RidgeSystem(small, float(train.rows)), fit_intercept=settings.fit_intercept)
 
 
 def _leading(small: Reduced, count: int | None) -> Reduced:
-    """Of the first coordinates, as many as there are or `count`."""
+    """Select the first `count` coordinates; None: all."""
     s = len(small.G) if count is None else min(len(small.G), count)
     return replace(small, G=small.G[:s, :s], C=small.C[:s])
 
 
 def candidates(
     train: Moments,
-    penalties: Sequence[Penalty],
+    grid: Sequence[SolveSettings],
     condition: float = 1.0,
     known: RoundingEstimate | None = None,
     *,
     shared: bool = False,
 ) -> Fits:
-    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
+    """Solve for weights (k, r, c) and intercepts (k, c) of every candidate from moments in their coordinates.
 
-    And, where something is known of the errors behind the moments, those of their predictions. The bits of a candidate
-    depend on `shared` (see `RidgeSystem`), and not on its neighbours.
+    Errors of predictions are estimated where the errors of the moments are known. The bits of a candidate depend on
+    `shared` (see `RidgeSystem`), not on the other candidates.
     """
-    if len({penalty.weighting for penalty in penalties}) > 1:
+    if len({settings.weighting for settings in grid}) > 1:
         raise ConfigError(
-            "class_weight: candidates of one search share the weights of their rows; search once for each"
+            "class_weight: expected the same weights in all candidates of a search; run one search for each"
         )
     r, c = train.C.shape
-    weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
-    errors: list[Errors | None] = [None] * len(penalties)
+    weights, intercepts = np.zeros((len(grid), r, c)), np.zeros((len(grid), c))
+    errors: list[Errors | None] = [None] * len(grid)
     systems: dict[tuple[bool, int], RidgeSystem] = {}
-    centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
-    for place, penalty in enumerate(penalties):
-        moments = centred[penalty.fit_intercept]
-        part = _leading(moments, penalty.n_components)
-        s = len(part.G)
-        if (key := (penalty.fit_intercept, s)) not in systems:
-            systems[key] = RidgeSystem(part, float(train.rows), condition, known, shared=shared)
-        system, alpha, noted = systems[key], penalty.alpha, SolveDiagnostics()
+    centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in grid}}
+    for place, settings in enumerate(grid):
+        moments = centred[settings.fit_intercept]
+        leading = _leading(moments, settings.n_components)
+        s = len(leading.G)
+        if (key := (settings.fit_intercept, s)) not in systems:
+            systems[key] = RidgeSystem(leading, float(train.rows), condition, known, shared=shared)
+        system, alpha, noted = systems[key], settings.alpha, SolveDiagnostics()
         if isinstance(alpha, str):
-            alpha = gcv.of_system(system, fit_intercept=penalty.fit_intercept).best()
+            alpha = gcv.of_system(system, fit_intercept=settings.fit_intercept).best()
         (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
@@ -158,22 +161,22 @@ def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: SolveDiagno
     return (solution.w,)
 
 
-def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
-    """GCV of every candidate on moments in their coordinates, a mean over the targets."""
+def gcv_scores(train: Moments, grid: Sequence[SolveSettings]) -> list[float]:
+    """Compute the GCV of every candidate from moments in their coordinates, a mean over the targets."""
     spectra: dict[tuple[bool, int | None], gcv.Spectral] = {}
     scores = []
-    for penalty in penalties:
-        key = (penalty.fit_intercept, penalty.n_components)
-        spectra[key] = spectra.get(key) or _spectral(train, penalty)
-        alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
+    for settings in grid:
+        key = (settings.fit_intercept, settings.n_components)
+        spectra[key] = spectra.get(key) or _spectral(train, settings)
+        alpha = spectra[key].best() if isinstance(settings.alpha, str) else settings.alpha
         if np.ndim(alpha):
-            raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
+            raise ConfigError("scoring: neg_gcv needs one penalty for all targets; use another score")
         scores.append(spectra[key].gcv(float(alpha)) / train.C.shape[1])
     return scores
 
 
 def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
-    """Σ w (y − f)² of the tested rows, (k, c), from their moments in the candidates' coordinates."""
+    """Compute Σ w (y − f)² of the test rows, (k, c), from their moments in the candidates' coordinates."""
     k, r, c = weights.shape
     flat = weights.transpose(1, 0, 2).reshape(r, k * c)
     products = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
@@ -184,11 +187,11 @@ def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
 
 
 def total_spread(tested: Moments) -> Array:
-    """Σ w (y − mean)² of the tested rows, (c,): what R² divides by; 0 where it is rounding."""
+    """Compute Σ w (y − mean)² of the test rows, (c,), the denominator of R²; 0 where it is below rounding."""
     spread: Array = tested.q - tested.t**2 / max(float(tested.n), 1e-300)
     return np.where(spread <= 1e-12 * tested.q, 0, spread)
 
 
-def summed(parts: Sequence[Moments]) -> Moments:
-    """The moments of several groups together, all about the same point."""
-    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in SUMS}, shift=parts[0].shift)
+def add_moments(groups: Sequence[Moments]) -> Moments:
+    """Add up the moments of several groups, all about the same point."""
+    return Moments(**{name: sum(getattr(group, name) for group in groups) for name in SUMS}, shift=groups[0].shift)

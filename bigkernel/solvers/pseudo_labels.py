@@ -1,14 +1,14 @@
 """Source and target of a fit or of the splits of a search, and pseudo-labels of the target as sums of features.
 
-The rows of a target domain are known and their labels are not. A round of joint distribution adaptation or of
-adaptation regularization needs no more of them than, with f(x) = φ(x)ᵀW + b and Q = softmax(f·slope) a row,
+The rows of a target domain have no labels. A round of joint distribution adaptation or adaptation regularization needs
+of them only, with f(x) = φ(x)ᵀW + b and Q = softmax(f·slope) for each row,
     T = Σ w φ Qᵀ (p×c),   q = Σ w Q (c),   the mean entropy of Q,
-which one sweep of the target gives; no label is stored.
+which one sweep of the target gives; labels are not stored.
 
-A split of a search hides the labels of the rows that it tests, and is a fit to the labels that are left: a domain
-without any of these is the target, all its rows; labelled rows of the others are the source, and those without a label
-are left out. So folds of source rows share a target, and where a split tests all of a domain, that domain is the
-target. Rows of which every split makes the same are one group, so that the sums of each split are sums of groups.
+A split of a search is a fit without the labels of its test rows: a domain without any remaining label is the target,
+with all its rows; labelled rows of other domains are the source, and their unlabelled rows are left out. Folds of
+source rows thus share a target, and a domain whose rows a split tests completely is its target. Rows with the same role
+in every split form a group, so that the sums of a split are sums of groups.
 Shapes: p columns of φ, c classes, b rows of a block, G domains, g groups, F splits.
 """
 
@@ -30,23 +30,23 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-_SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
+_SAME = 1e-3  # difference of log Q up to which two classes count as equally likely
 _OF_LABELS = ("C", "t", "q")
 _OF_GRAPH = ("anchors", "degrees")
-_HARD = 1e100  # a slope that is as good as infinite
+_HARD = 1e100  # stands for an infinite slope
 
 
 @dataclass(frozen=True, eq=False)
 class SourceTarget:
-    """Which rows are the source, which the target."""
+    """Assigns rows to source and target by domain."""
 
     cells: Cells  # of the rows
     source: Array  # (G,) bool, the domains with labels; the others are the target
 
     def split(self, chunk: Chunk) -> tuple[Array, Array]:
-        """Positions of the target's rows and of the labelled rows of the source, sorted.
+        """Return the positions of the target's rows and of the labelled rows of the source, sorted.
 
-        Rows without a label in a source domain are in neither.
+        Unlabelled rows of a source domain are in neither.
         """
         label = self.cells.label(chunk)
         in_source = self.source[self.cells.domain(chunk, label=label)]
@@ -54,7 +54,7 @@ class SourceTarget:
 
 
 def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
-    """domain·(F + 2) + slot of each row, (n,): slot 0 without a label that counts, 1 of no fold, 2 + f of fold f."""
+    """Return domain·(F + 2) + slot of each row, (n,): slot 0 without a usable label, 1 in no fold, 2 + f in fold f."""
     label, fold = cells.label(chunk), folds.of(chunk)
     slot = np.where((label < cells.n_classes) & (fold >= -1), fold + 2, 0)
     return cells.domain(chunk, label=label) * (folds.count + 2) + slot
@@ -62,57 +62,57 @@ def label_slots(cells: Cells, folds: Folds, chunk: Chunk) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SourceTargetSplits:
-    """What each split makes of the rows; the last, number F, is of all labels and tests nothing."""
+    """The roles of rows in each split; the last split, number F, uses all labels and tests nothing."""
 
     cells: Cells  # of the rows
     folds: Folds
     source: Array  # (F + 1, G) bool, the domains that are the source
-    group: Array  # (G·(F + 2),) the group of a slot (`label_slots`), −1: no split needs its rows
-    targets: Array  # (g, F + 1) bool, whether a split has the rows of a group in its target,
+    group: Array  # (G·(F + 2),) the group of a slot (`label_slots`); −1: unused
+    targets: Array  # (g, F + 1) bool, whether a group is in the target of a split,
     sources: Array  # in its source,
-    tested: Array  # or tests them
+    tested: Array  # or among its test rows
 
     @classmethod
     def of(cls, cells: Cells, folds: Folds, counts: Array) -> SourceTargetSplits:
-        """From the number of rows of each slot, (G, F + 2)."""
+        """Build the splits from the number of rows of each slot, (G, F + 2)."""
         F, slots = folds.count, np.arange(folds.count + 2)
         own = slots[:, None] == np.arange(F + 1) + 2  # (slot, split): tested there
         own[:, F] = False
         trained = (slots > 0)[:, None] & ~own
         source = ((counts > 0) @ trained > 0).T  # (F + 1, G)
-        found: dict[bytes, tuple[int, Array]] = {}
+        groups: dict[bytes, tuple[int, Array]] = {}
         group = np.full(counts.shape, -1)
         for domain, slot in zip(*np.nonzero(counts), strict=True):
             roles = np.stack([~source[:, domain], source[:, domain] & trained[slot], own[slot]])
             if roles.any():
-                group[domain, slot], _ = found.setdefault(roles.tobytes(), (len(found), roles))
-        targets, sources, tested = np.stack([roles for _, roles in found.values()], axis=1)
+                group[domain, slot], _ = groups.setdefault(roles.tobytes(), (len(groups), roles))
+        targets, sources, tested = np.stack([roles for _, roles in groups.values()], axis=1)
         return cls(cells, folds, source, group.ravel(), targets, sources, tested)
 
     def sides(self, split: int) -> SourceTarget:
-        """Source and target of a split."""
+        """Return source and target of a split."""
         return SourceTarget(self.cells, self.source[split])
 
     @property
     def labelled(self) -> Array:
-        """(g,) the groups whose labels some split reads; all their rows have one."""
+        """(g,) bool, the groups whose labels some split reads; all their rows have one."""
         return np.asarray((self.sources | self.tested).any(axis=1))
 
     def has_both(self, split: int) -> bool:
-        """Whether a split has rows of a source and of a target."""
+        """Return whether a split has rows of a source and of a target."""
         return bool(self.sources[:, split].any() and self.targets[:, split].any())
 
-    def part(self, total: Accumulator, split: int) -> Accumulator:
-        """The sums of a split as a fit of its own has them: target and source, and the graph of both."""
+    def split_sums(self, total: Accumulator, split: int) -> Accumulator:
+        """Return the sums of a split as in a fit to it: target and source, and the graph of both."""
         sides = np.stack([self.targets[:, split], self.sources[:, split]])
         plain = {name: values for name, values in total.items() if name not in _OF_GRAPH}
-        found = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
-        for name in _OF_LABELS:  # of the target none is read
-            found[name][0] = 0
-        return found | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
+        sums = {name: np.stack([values[side].sum(axis=0) for side in sides]) for name, values in plain.items()}
+        for name in _OF_LABELS:  # labels of the target are not read
+            sums[name][0] = 0
+        return sums | {name: total[name][sides.any(axis=0)].sum(axis=0) for name in _OF_GRAPH if name in total}
 
-    def tests(self, total: Accumulator, split: int) -> Accumulator:
-        """The sums of the rows that a split tests, one group."""
+    def test_sums(self, total: Accumulator, split: int) -> Accumulator:
+        """Return the sums of the test rows of a split, as one group."""
         here = self.tested[:, split]
         return {
             name: values[here].sum(axis=0, keepdims=True) for name, values in total.items() if name not in _OF_GRAPH
@@ -120,7 +120,7 @@ class SourceTargetSplits:
 
 
 def soft_labels(values: Array, slope: float) -> Array:
-    """Q = softmax(slope·f) of values f (b, c), rows of sum 1; an infinite slope: 1 for the largest.
+    """Compute Q = softmax(slope·f) of values f (b, c); for an infinite slope, 1 at the largest.
 
     Examples
     --------
@@ -145,16 +145,16 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class LabelQuery:
-    """Whose labels a sweep is to tell: a decision on a target of its own."""
+    """A request for pseudo-labels by a decision, on its target."""
 
     sides: SourceTarget
     decision: Decision
-    slope: float  # by which f is multiplied; ∞: hard labels
-    before: Decision | None = None  # f of the round before, or None: every label is new
+    slope: float  # factor of f; ∞: hard labels
+    before: Decision | None = None  # f of the round before; None: every label is new
 
     @property
     def n_classes(self) -> int:
-        """c."""
+        """The number of classes, c."""
         return int(self.decision.coef.shape[1])
 
     def add(self, total: Accumulator, phi: Array, weights: Array, weight: Array) -> None:
@@ -183,26 +183,26 @@ class LabelQuery:
 
 @dataclass(frozen=True, eq=False)
 class JointPseudoLabels(Sums):
-    """Sums of the target's features by predicted class, of some decisions over one map, from one sweep.
+    """Sums of the target's features by predicted class, for several decisions over one map, from one sweep.
 
-    Accumulates, with an axis of decisions in front, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
-    `entropy` (Σ −w Q log Q, in nats) and `changed` (the weight of rows whose largest value is of another class than
-    before, by more than rounding), all of the target alone.
+    Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
+    `entropy` (Σ −w Q log Q, in nats) and `changed` (the weight of rows whose predicted class differs from the round
+    before by more than rounding), over the target.
     """
 
     features: FeatureMap  # a single map of width p
-    asked: tuple[LabelQuery, ...]  # at least one
+    queries: tuple[LabelQuery, ...]  # at least one
 
     @cached_property
     def _weights(self) -> list[Array]:
-        both = [[one.decision.coef, *([] if one.before is None else [one.before.coef])] for one in self.asked]
+        both = [[one.decision.coef, *([] if one.before is None else [one.before.coef])] for one in self.queries]
         return [np.hstack(coef).astype(self.features.dtype) for coef in both]
 
     @cached_property
     def _same_target(self) -> list[list[int]]:
         """Positions of decisions on the same target."""
         groups: dict[bytes, list[int]] = {}
-        for place, one in enumerate(self.asked):
+        for place, one in enumerate(self.queries):
             groups.setdefault(one.sides.source.tobytes(), []).append(place)
         return list(groups.values())
 
@@ -210,15 +210,15 @@ class JointPseudoLabels(Sums):
         return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
-        k, p, c = len(self.asked), self.features.width, self.asked[0].n_classes
+        k, p, c = len(self.queries), self.features.width, self.queries[0].n_classes
         single: Accumulator = {name: np.zeros(k) for name in ("rows", "n", "entropy", "changed")}
         return {"T": np.zeros((k, p, c)), "q": np.zeros((k, c)), **single}
 
     def footprint(self, block_rows: int) -> Footprint:
         features = self.features
-        p, c, itemsize = features.width, self.asked[0].n_classes, features.dtype.itemsize
-        columns = [c if one.before is None else 2 * c for one in self.asked]
-        # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
+        p, c, itemsize = features.width, self.queries[0].n_classes, features.dtype.itemsize
+        columns = [c if one.before is None else 2 * c for one in self.queries]
+        # per row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
         cost = features.cost
         row_bytes = cost.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
         return Footprint(
@@ -229,7 +229,7 @@ class JointPseudoLabels(Sums):
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for places in self._same_target:
-            target, _ = self.asked[places[0]].sides.split(chunk)
+            target, _ = self.queries[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):
                 (phi,) = self.features.blocks(chunk, block)
@@ -237,43 +237,42 @@ class JointPseudoLabels(Sums):
                 with chunk.work.stage("predict"):
                     for place in places:
                         own = {name: values[place, ...] for name, values in total.items()}
-                        self.asked[place].add(own, phi, self._weights[place], weight)
+                        self.queries[place].add(own, phi, self._weights[place], weight)
 
     def labels(self, total: Mapping[str, Array], shift: Array | None = None) -> list[PseudoLabels]:
-        """Those of each decision, from the sums of φ − shift."""
+        """Return the pseudo-labels of each decision, from the sums of φ − shift."""
         return [
             PseudoLabels.of({name: values[place] for name, values in total.items()}, shift)
-            for place in range(len(self.asked))
+            for place in range(len(self.queries))
         ]
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are."""
+    """Sums over the target by predicted class: `sums` T (p, c), `counts` q (c,), and the certainty of labels."""
 
     sums: Array
     counts: Array
-    entropy: float = 0.0  # mean of −Σ Q log Q a row, in nats
-    changed: float = 1.0  # share of the rows whose predicted class is another than the round before
+    entropy: float = 0.0  # mean of −Σ Q log Q per row, in nats
+    changed: float = 1.0  # share of the rows whose predicted class differs from the round before
 
     @classmethod
     def of(cls, total: Mapping[str, Array], shift: Array | None = None) -> PseudoLabels:
-        """Those of φ, from the sums of φ − shift."""
+        """Build from the sums of φ − shift."""
         n, q = max(float(total["n"]), 1e-300), total["q"]
         sums = total["T"] if shift is None else total["T"] + np.outer(shift.astype(np.float64), q)
         return cls(sums, q, float(total["entropy"]) / n, float(total["changed"]) / n)
 
-    def reduced(self, whitening: Whitening) -> PseudoLabels:
-        """Those of the whitened features."""
+    def reduce(self, whitening: Whitening) -> PseudoLabels:
+        """Return the sums of whitened features."""
         return replace(self, sums=whitening.reduce(self.sums))
 
     @property
     def equivocation(self) -> float:
-        """The entropy of a label given its row as a share of that of labels at large, from 0 (sure) to 1 (no idea).
+        """Normalized conditional entropy H(class | row)/H(class) of labels, from 0 (certain) to 1 (Shannon 1948).
 
-        H(class | row)/H(class) (Shannon 1948). It is 1 both where labels are flat and where all rows are of one class,
-        the two ways in which pseudo-labels collapse.
+        It is 1 if labels are uniform and also if all rows are in one class, the two ways in which labels collapse.
         """
         share = self.counts[self.counts > 0] / max(float(self.counts.sum()), 1e-300)
-        at_large = float(-(share * np.log(share)).sum())
-        return min(1.0, self.entropy / at_large) if at_large > 1e-12 else 1.0
+        of_classes = float(-(share * np.log(share)).sum())
+        return min(1.0, self.entropy / of_classes) if of_classes > 1e-12 else 1.0

@@ -1,14 +1,14 @@
-"""Ridge from the R factor of a QR factorisation of the rows: no condition is squared.
+"""Ridge from the R factor of a QR factorisation of the rows, without squaring the condition.
 
-Least squares on the rows is least squares on R (`statistics.qr`), and the penalty is so many rows more:
+Least squares on the rows is least squares on R (`statistics.qr`), and the penalty adds rows:
     min ‖Fw − Y‖² + ‖Pw‖²,   [F; P] = QS,   w = S⁻¹Qᵀ[Y; 0],
 F = R T and P = √α I in whitened coordinates.
 
-Rounding of R, of relative size ε in every column, moves predictions as noise of the columns does. With H = SᵀS and Δ of
-independent entries beside F = RT,
+Rounding of R, of relative size ε in every column, changes predictions as noise of the columns does. With H = SᵀS and Δ
+of independent entries added to R in F = RT,
     δ(Fw) = F H⁻¹(TᵀΔᵀ(Y − Fw)) − F H⁻¹Fᵀ Δ Tw,
-of which the second is at most ‖ΔTw‖, and the first is seen by a few vectors ξ of ±1 in the place of the entries. So is
-what rounding does to F and S in the solve, and rounding of the blocks themselves, to values and to the core.
+where the second term is at most ‖ΔTw‖, and the first is estimated with a few vectors ξ of ±1 instead of the entries, as
+is the rounding of F and S in the solve, and that of the blocks, both in values and in the core.
 Shapes: p columns, r whitened coordinates, c targets, k rows of R.
 """
 
@@ -30,7 +30,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.qr import FactoredRows
 
 EPS = float(np.finfo(np.float64).eps)
-NULL = 8.0  # times ε√r of the largest singular value, below which one is null
+NULL = 8.0  # singular values below this times ε√r of the largest are null
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +44,15 @@ class Stacked:
     z: Array  # (r, c), the first rows of Qᵀ[Y; 0]
     # U, values, Vᵀ of the singular values above rounding, where S is singular
     spectrum: tuple[Array, Array, Array] | None
-    null: Array  # (r, ·) the directions of the others, orthonormal
-    condition: float  # of S, about, as far as it is solved
-    left: float  # squared errors that no w takes away
+    null: Array  # (r, ·) orthonormal basis of the null directions
+    condition: float  # estimate for S without null directions
+    left: float  # squared error of least squares
 
     @classmethod
     def of(cls, F: Array, Y: Array, alpha: float, penalty: Array | None = None, noise: float = 0.0) -> Stacked:
-        """Of F (k, r), Y (k, c) and α; `penalty` are rows P (·, r) in the place of √α I.
+        """Factor F (k, r) with Y (k, c) and α; `penalty`: rows P (·, r) instead of √α I.
 
-        `noise` is the length of the rounding of F in units of ε times its norm, where it is more than √r.
+        `noise` is the norm of the rounding of F in units of ε times its norm, if it exceeds √r.
         """
         r = F.shape[1]
         below = np.sqrt(alpha) * np.eye(r) if penalty is None else penalty
@@ -80,14 +80,14 @@ class Stacked:
         return np.asarray(((self.F @ self.w - self.Y) ** 2).sum(axis=0))
 
     def inverse(self, X: Array) -> Array:
-        """H⁻¹X = S⁻¹S⁻ᵀX."""
+        """Compute H⁻¹X = S⁻¹S⁻ᵀX."""
         if self.spectrum is None:
             return self.solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
         _, values, Vt = self.spectrum
         return np.asarray(Vt.T @ ((Vt @ X) / values[:, None] ** 2))
 
     def solve(self, X: Array) -> Array:
-        """S⁻¹X, of least norm."""
+        """Compute S⁻¹X, of least norm."""
         if self.spectrum is None:
             return np.asarray(linalg.solve_triangular(self.S, X, check_finite=False))
         U, values, Vt = self.spectrum
@@ -96,24 +96,24 @@ class Stacked:
 
 @dataclass(frozen=True, eq=False)
 class RowSystem:
-    """The system of `ridge.RidgeSystem`, by QR of the rows."""
+    """The ridge system by QR of the rows, with the interface of `ridge.RidgeSystem`."""
 
     F: Array  # (k, r)
     Y: Array  # (k, c)
-    factored: Array  # (p,) the rounding of the columns in R, of their coefficients, as a length over all rows
-    values: Array  # (p,) that of their values as the blocks have them
-    rows: float  # how many there are
+    factored: Array  # (p,) norms of the columns, which scale the rounding of R
+    values: Array  # (p,) norms of the rounding of the columns in the blocks
+    rows: float  # number of rows
     n: float  # Σw
     reduce: Callable[[Array], Array]  # TᵀX of X (p, ·)
     expand: Callable[[Array], Array]  # Tw
-    advice: str = Errors.advice  # for `Errors`
+    advice: str = Errors.advice
 
     def solve(self, alpha: float, columns: Index = ALL, *, penalty: Array | None = None, noise: float = 0.0) -> Stacked:
-        """Weights of some targets; see `Stacked.of`."""
+        """Solve for the weights of some targets; see `Stacked.of`."""
         return Stacked.of(self.F, self.Y[:, columns], alpha, penalty, noise)
 
     def effective_dof(self, solution: Stacked) -> float:
-        """tr FH⁻¹Fᵀ."""
+        """Compute tr FH⁻¹Fᵀ."""
         # ‖FS⁻¹V‖²
         S, V = solution, dof_vectors(self.F.shape[1])
         if S.spectrum is not None:
@@ -121,13 +121,13 @@ class RowSystem:
         return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
 
     def diagnose(self, solution: Stacked, diagnostics: SolveDiagnostics, coef: Array | None = None) -> None:
-        """Leave condition, effective degrees of freedom and errors; `coef`: Tw, where it was chosen otherwise."""
+        """Record condition, effective degrees of freedom and errors; `coef`: replaces Tw."""
         diagnostics.figures["effective_dof"] = self.effective_dof(solution)
         diagnostics.figures["solved_condition"] = solution.condition
         diagnostics.errors = self.error(solution, coef)
 
     def error(self, solution: Stacked, coef: Array | None = None) -> Errors:
-        """The errors of predictions, relative to their norm; see the module."""
+        """Estimate the errors of predictions, relative to their norm; see the module."""
         F, Y, w = self.F, solution.Y, solution.w
         coef = self.expand(w) if coef is None else coef
         predicted = float(((F @ w) ** 2).sum())
@@ -136,7 +136,7 @@ class RowSystem:
         k, r, left_squares = len(F), F.shape[1], float(solution.squares.sum())
 
         def power(X: Array) -> float:
-            """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
+            """Compute the mean square change of predictions by changes X (r, VECTORS) of Hw."""
             return float(((F @ solution.inverse(X)) ** 2).sum()) / VECTORS
 
         def along(lengths: Array) -> float:
@@ -150,10 +150,10 @@ class RowSystem:
         rest = solution.left + float(((solution.S @ w - solution.z) ** 2).sum())
         solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
         blocks = along(self.values)
-        if self.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
+        if self.values.any():  # noise of a row multiplies its residual, and noise of the core α times the coefficients
             penalty = solution.alpha**2 * float((coef**2).sum()) / max(self.n, 1e-300)
             blocks += of_columns(self.values) * (left_squares / max(self.rows, 1.0) + penalty)
-        sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
+        sums, solve, blocks = (float(np.sqrt(one / predicted)) for one in (EPS**2 * sums, EPS**2 * solve, blocks))
         return Errors(sums, solve, blocks, self.advice)
 
 
@@ -168,38 +168,38 @@ def nystrom_ridge_of(
     noise: float,
     diagnostics: SolveDiagnostics,
 ) -> tuple[Array, Array, Array, Penalties]:
-    """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
+    """Solve `ridge.nystrom_ridge` from R; return coefficients (p, c), intercept and squared errors (c,), and α.
 
-    R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets, of labelled `rows` that weigh something;
-    "gcv" chooses α from the same rows. `noise` is the standard deviation of a value of a block.
+    R (q, q) is about `shift` (p,) or 0 in the columns, and 0 in the targets; `rows` is the number of labelled rows of
+    positive weight. "gcv" chooses α from the same rows. `noise` is the standard deviation of block values.
     """
-    part = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
-    F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
-    values = np.full(whitening.width, noise * np.sqrt(part.n))
-    penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
-    system = RowSystem(F, part.targets, part.lengths, values, rows, part.n, whitening.reduce, whitening.expand)
+    small = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
+    F = np.ascontiguousarray(whitening.reduce(small.columns.T).T)
+    values = np.full(whitening.width, noise * np.sqrt(small.n))
+    penalty = best_of_rows(F, small.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha
+    system = RowSystem(F, small.targets, small.lengths, values, rows, small.n, whitening.reduce, whitening.expand)
 
     def solve(value: float, chosen: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
         solution = system.solve(value, chosen)
         system.diagnose(solution, noted)
         return solution.w, solution.squares
 
-    w, error = by_penalty(penalty, part.targets.shape[1], diagnostics, solve)
-    intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
+    w, error = by_penalty(penalty, small.targets.shape[1], diagnostics, solve)
+    intercept = small.target_mean - whitening.reduce(small.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
 
 
 def qr_posterior(
     R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
 ) -> NystromPosterior:
-    """`posterior.nystrom_posterior` from the R factor (q, q) of the rows about `shift` (p,), None: 0."""
-    part = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
-    F = whitening.reduce(part.columns.T).T
+    """Build a `NystromPosterior` from the R factor (q, q) of the rows about `shift` (p,); None: 0."""
+    small = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
+    F = whitening.reduce(small.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
     # ΦᵀWΦ + αI = SᵀS
     factor: DenseFactor = CholeskyFactor(np.asfortranarray(stacked.S.T))
     if stacked.spectrum is not None:
         _, values, Vt = stacked.spectrum
         factor = SpectralFactor(values**2, Vt.T, values**2, dropped=stacked.null)
-    mean = whitening.reduce(part.mean) if fit_intercept else np.zeros(whitening.rank)
-    return NystromPosterior(whitening, factor, mean, alpha, alpha / part.n if fit_intercept else 0.0)
+    mean = whitening.reduce(small.mean) if fit_intercept else np.zeros(whitening.rank)
+    return NystromPosterior(whitening, factor, mean, alpha, alpha / small.n if fit_intercept else 0.0)

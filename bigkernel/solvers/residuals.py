@@ -1,15 +1,15 @@
-"""Small dense matrices: worked on in place, and diagnostics of what is solved with them.
+"""Operations on dense m×m matrices in place, and diagnostics of the solves with them.
 
-A symmetric m×m is worked on in place, some columns at a time: an m×m of its own for each step is too many. Residuals
-are in units of rounding, in the manner of LAPACK's test programs.
+Symmetric m×m matrices are processed in place, some columns at a time, to save copies. Residuals are in units of
+rounding, as in LAPACK's test programs.
 
     whitening   ‖ΠKΠᵀ − LLᵀ‖ / (m·ulp·‖K‖)                      of a Cholesky factor
     solution    ‖Aw − C‖ / (m·ulp·(‖A‖‖w‖ + ‖C‖))               of a linear solve
     eigen       ‖AZ − ZΛ‖ / (m·ulp·‖A‖),  ‖ZᵀZ − I‖ / (m·ulp)    of eigenpairs
 
-A backward stable method leaves ratios of about 1 or less; LAPACK's programs pass what is below 30 (Anderson et al.,
-*LAPACK Users' Guide*, ch. 4; Higham 2002, §3.4). Norms are Frobenius norms. A residual matrix R is not formed but seen
-by a few fixed vectors v of ±1, for which the mean of ‖Rv‖² is ‖R‖²: O(m²) work; `exact=True` takes all unit vectors.
+A backward stable method has ratios of about 1 or less; LAPACK's programs accept ratios below 30 (Anderson et al.,
+*LAPACK Users' Guide*, ch. 4; Higham 2002, §3.4). Norms are Frobenius norms. A residual matrix R is not formed: ‖R‖² is
+estimated by the mean of ‖Rv‖² over a few fixed vectors v of ±1, in O(m²); `exact=True` takes all unit vectors.
 Shapes: A (m, m) symmetric, L (r, r) lower triangular, Z (m, k), w and C (m, c).
 """
 
@@ -28,48 +28,48 @@ from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
 from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
-PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
+PROMISE = 1e-3  # largest error of predictions, relative to their norm, without a warning
 ENOUGH = PROMISE / 3  # errors are estimated to about a factor of three
-LIMIT = 30.0  # a ratio above it is not rounding any more
+LIMIT = 30.0  # a larger ratio is not due to rounding
 # Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up
 # to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
-BLIND = 100.0
+PENALTY_LOST = 100.0
 PROBES = 2
-VECTORS = 8  # of the probe of the sums
+VECTORS = 8  # number of vectors that probe the sums
 DOF_PROBES = 8
 EXACT_DOF = 512  # rank up to which the effective degrees of freedom are exact
 _TINY = 1e-300
-_STRIP = 256  # columns that are worked on at a time
+_STRIP = 256  # columns at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Upper:
-    """A symmetric matrix K (m, m) above the diagonal of `array`, in column order, whose lower triangle is another's."""
+    """A symmetric matrix K (m, m) stored above the diagonal of `array`, in column order; the rest is used otherwise."""
 
     array: Array  # (m, m)
-    diagonal: Array  # (m,) that of K
+    diagonal: Array  # (m,) of K
 
     def __len__(self) -> int:
         return len(self.diagonal)
 
     def __matmul__(self, C: Array) -> Array:
-        """KC, (m, c)."""
-        # the columns from the second on hold what is strictly above the diagonal, as a triangle of order m − 1
+        """Compute KC, (m, c)."""
+        # the strict upper triangle, as a triangle of order m − 1 in the columns from the second on
         above, out = self.array[:, 1:], np.asarray(self.diagonal[:, None] * C)
         if len(self) > 1:
             out[:-1] += times_triangle(above, C[1:], lower=False)
             out[1:] += times_triangle(above, C[:-1], lower=False, transposed=True)
         return out
 
-    def part(self, some: Array) -> Array:
-        """K of some rows and the same columns, (k, k)."""
+    def select(self, some: Array) -> Array:
+        """Return K of some rows and the same columns, (k, k)."""
         half = self.array[np.ix_(some, some)]
         out: Array = np.where(some[:, None] < some, half, half.T)
         out[np.diag_indices(len(some))] = self.diagonal[some]
         return out
 
     def whole(self) -> Array:
-        """K in the place of `array`: what was in its lower triangle is lost."""
+        """Write K to `array` and return it; the lower triangle is overwritten."""
         mirror(self.array)
         self.array[np.diag_indices(len(self))] = self.diagonal
         return self.array
@@ -85,7 +85,7 @@ def clear_upper(A: Array) -> Array:
 
 
 def add_outer(A: Array, left: Array, right: Array) -> None:
-    """A ← A + Σ left·rightᵀ, over the columns of left and right (m, k)."""
+    """Add left·rightᵀ, (m, k) each, to A in place."""
     if A.flags.f_contiguous:
         A, left, right = A.T, right, left
     for i in range(0, len(A), _STRIP):
@@ -93,24 +93,24 @@ def add_outer(A: Array, left: Array, right: Array) -> None:
 
 
 def congruence(lower: Array, G: Array, kept: Array) -> Array:
-    """L⁻¹G'L⁻ᵀ (r, r) of L (r, r) in column order and the rows and columns `kept` (r,) of a symmetric G; m³ flops."""
-    rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK wants it
+    """Compute L⁻¹G'L⁻ᵀ (r, r), G' the rows and columns `kept` (r,) of a symmetric G, L in column order; m³ flops."""
+    rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK expects
     out = blas.congruent(rows, lower)
-    mirror(out.T)  # its lower triangle is whole
+    mirror(out.T)  # its lower triangle is complete
     return np.asarray(out)
 
 
-def regularised(G: Array, alpha: float) -> Array:
-    """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
+def regularise(G: Array, alpha: float) -> Array:
+    """Return a copy G + αI of a symmetric G in column order, as LAPACK expects."""
     regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
     regular[np.diag_indices(len(G))] += alpha
     return regular
 
 
 def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False) -> Array:
-    """AC or AᵀC of one triangle of A (r, r) in column order, with the diagonal; the other one is not read. (r, c).
+    """Compute AC or AᵀC, (r, c), from one triangle of A (r, r) in column order; the other one is not read.
 
-    Of an A (r + 1, r) the last row is not read.
+    The last row of an A (r + 1, r) is not read.
     """
     if C.shape[1] == 1 and len(A) == len(C):
         (trmv,) = linalg.get_blas_funcs(("trmv",), (A, C))
@@ -120,29 +120,29 @@ def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False)
 
 
 def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
-    """A⁻¹C (r, c), of the Cholesky factor L of A = LLᵀ, or R of A = RᵀR, in one triangle of `factor`."""
+    """Compute A⁻¹C (r, c) from the Cholesky factor of A = LLᵀ, or A = RᵀR, in one triangle of `factor`."""
     if C.shape[1] != 1:
         return np.asarray(linalg.cho_solve((factor, lower), C, check_finite=False))
-    # LAPACK's routine takes a single column as one of many, which is a third as fast
+    # LAPACK's routine for many columns has a third of the speed for a single one
     for trans in "NT" if lower else "TN":
         C = linalg.solve_triangular(factor, C, lower=lower, trans=trans, check_finite=False)
     return np.asarray(C)
 
 
 def solve_lower(factor: Array | None, right: Array) -> Array:
-    """L⁻¹C of a lower triangular L (r, r), (r, c)."""
+    """Compute L⁻¹C (r, c) of a lower triangular L (r, r)."""
     return np.asarray(linalg.solve_triangular(factor, right, lower=True, check_finite=False))
 
 
 def probes(size: int, count: int = PROBES) -> Array:
-    """`count` columns of ±1, at most 8, (size, count): the signs of quadratic chirps, as unrelated as random signs."""
+    """Return `count` ≤ 8 fixed vectors of ±1, (size, count): signs of quadratic chirps, much like random signs."""
     j = np.arange(1.0, size + 1)[:, None]
     # j²√p modulo 1, p the first primes
     return np.where(np.modf(j * j * np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0][:count]))[0] < 0.5, 1.0, -1.0)
 
 
 def frobenius(array: Array) -> float:
-    """The Frobenius norm, of which squares may leave the range."""
+    """Compute the Frobenius norm without overflow or underflow of squares."""
     with np.errstate(over="ignore", under="ignore"):
         size = float(np.linalg.norm(array))
         largest = float(np.abs(array).max(initial=0.0)) if not 1e-15 < size < 1e15 else 0.0
@@ -152,7 +152,7 @@ def frobenius(array: Array) -> float:
 def factorization(
     A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
 ) -> float:
-    """The ratio of L, of which the lower triangle is read, as the Cholesky factor of A or of its part `kept` (r,)."""
+    """Return the residual ratio of L (lower triangle) as the Cholesky factor of A, or of its rows `kept` (r,)."""
     V = np.eye(len(lower)) if exact else probes(len(lower))
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
@@ -164,7 +164,7 @@ def factorization(
 
 
 def solution(A: Array, shift: float, w: Array, C: Array) -> float:
-    """The ratio of w as the solution of (A + shift·I)w = C; A may be the diagonal (m,) of a matrix that has no more."""
+    """Return the residual ratio of w as the solution of (A + shift·I)w = C; A (m,) is a diagonal matrix."""
     if w.shape[1] > PROBES:  # a few combinations of many right-hand sides
         V = probes(w.shape[1])
         w, C = w @ V, C @ V
@@ -175,12 +175,12 @@ def solution(A: Array, shift: float, w: Array, C: Array) -> float:
 
 
 def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
-    """The ratio of w (m, c) as the solution of Aw = C, of left = Aw − C and the norm of A."""
+    """Return the residual ratio of w (m, c) as the solution of Aw = C, from left = Aw − C and the norm of A."""
     return _ratio(frobenius(left), len(w) * float(np.finfo(w.dtype).eps) * (size * frobenius(w) + frobenius(C)))
 
 
 def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
-    """The ratios of k eigenpairs, values (k,) and vectors (m, k): of their residual, and of their orthogonality."""
+    """Return the ratios of residual and orthogonality of k eigenpairs, values (k,) and vectors (m, k)."""
     V = np.eye(len(values)) if exact else probes(len(values))
     of_Z, ulp = vectors @ V, float(np.finfo(vectors.dtype).eps)
     residual, skew = _norm(A @ of_Z - vectors @ (values[:, None] * V), V), _norm(vectors.T @ of_Z - V, V)
@@ -188,7 +188,7 @@ def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tu
 
 
 def smallest_eigenvalue(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
-    """Estimate the least eigenvalue of A, never below it, by `solve(v)` = A⁻¹v (size, 1): inverse iteration."""
+    """Estimate the least eigenvalue of A from above by inverse iteration; `solve(v)` = A⁻¹v (size, 1)."""
     v, quotient = probes(size, 1), 0.0
     for _ in range(steps):
         v = v / max(float(np.abs(v).max()), _TINY)
@@ -200,80 +200,78 @@ def smallest_eigenvalue(solve: Callable[[Array], Array], size: int, *, steps: in
 
 
 def dof_vectors(size: int) -> Array:
-    """V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to r = 512; beyond, 8 of ±1.
+    """Return V (r, k) with tr A ≈ r ‖V‖⁻² tr VᵀAV: unit vectors up to r = 512; beyond, 8 vectors of ±1.
 
-    Their relative error of degrees of freedom is about 1/√(4·dof).
+    The relative error of degrees of freedom is about 1/√(4·dof).
     """
     return np.eye(size) if size <= EXACT_DOF else probes(size, DOF_PROBES)
 
 
 def duplicates(Z: Array) -> int:
-    """Count the rows of Z (m, d) that repeat another one."""
+    """Count the rows of Z (m, d) that repeat another row."""
     different = {hashlib.sha256((row + 0.0).tobytes()).digest() for row in Z}  # −0 is 0
     return len(Z) - len(different)
 
 
 def constant_features(Z: Array) -> int:
-    """Count the columns of Z (m, d) that do not vary."""
+    """Count the constant columns of Z (m, d)."""
     return int((Z[:1] == Z).all(axis=0).sum())
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
+    """Estimated errors of predictions on the rows of the fit, relative to their norm, by cause.
 
-    `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
-    `doubt`: what directions that count as null may hold, where a QR factorisation can tell; none is warned of.
+    `advice` names the reason of large errors and the remedy; `widest`: the blocks are float64, the finest dtype.
+    `doubt`: possible error by directions that count as null, which a QR factorisation resolves; it causes no warning.
     """
 
     sums: float
     solve: float
     blocks: float
-    advice: str = (
-        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
-    )
+    advice: str = "similar landmarks with a small penalty; use a larger alpha, a narrower kernel or fewer landmarks"
     widest: bool = False
     doubt: float = 0.0
 
     def figures(self) -> dict[str, float]:
-        """As figures of a fit report."""
+        """Return the errors as figures of a fit report."""
         causes = {"error_of_sums": self.sums, "error_of_solve": self.solve, "error_of_blocks": self.blocks}
         return {"prediction_error": self.total, **causes}
 
     @property
     def total(self) -> float:
-        """The root of the sum of squares; infinite where G is all rounding."""
+        """Root of the sum of squares; infinite if G is all rounding."""
         return float(np.sqrt(self.sums**2 + self.solve**2 + self.blocks**2))
 
     @property
     def note(self) -> str:
-        """What is to be warned of, if anything is."""
+        """The text of the warning; "" if errors are small."""
         if self.total <= ENOUGH:
             return ""
         causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
         worst = max(causes, key=lambda name: causes[name])
-        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
-        further = ", or values nearer to zero" if self.widest else ", or dtype='float64'"
+        far = f"{self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        further = ", or scale the values towards zero" if self.widest else ", or dtype='float64'"
         return (
-            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}{further if worst == 'kernel values' else ''}"
+            f"predictions may differ from least squares in float64 by {far} (expected at most {PROMISE:g}): rounding "
+            f"error of {worst}, from {self.advice}{further if worst == 'kernel values' else ''}"
         )
 
 
 @dataclass
 class SolveDiagnostics:
-    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it."""
+    """Residuals, conditions and notes of the solves of a fit, collected by solvers for the fit report."""
 
     ratios: dict[str, float] = field(default_factory=dict)  # residual ratios by name
     # condition numbers, effective degrees of freedom, counts
     figures: dict[str, float | int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # what the fit has to be warned of
-    rounding: float = 0.0  # of moments, the largest that was met: how far below 0 eigenvalues of G reach
-    penalty_lost: bool = False  # that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
-    errors: Errors | None = None  # of the predictions, where vectors have probed the sums
+    notes: list[str] = field(default_factory=list)  # texts of warnings
+    rounding: float = 0.0  # of moments: size of the most negative eigenvalue of G
+    penalty_lost: bool = False  # rounding exceeds the penalty a hundredfold, so that alpha has no effect
+    errors: Errors | None = None  # of predictions, if the sums were probed
 
     def take_worst(self, other: SolveDiagnostics) -> None:
-        """Take what another solve of the same fit has met, where it is worse."""
+        """Merge the diagnostics of another solve of the same fit, keeping the worse of each."""
         for mine, theirs in ((self.ratios, other.ratios), (self.figures, other.figures)):
             mine.update({name: max(value, mine.get(name, value)) for name, value in theirs.items()})
         self.notes += [note for note in other.notes if note not in self.notes]
@@ -286,8 +284,9 @@ class SolveDiagnostics:
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
             self.notes.append(
-                f"the residuals of the solve exceed rounding ({', '.join(high)}; expected at most {LIMIT:.0f}): do not "
-                "trust this fit; take a larger alpha, fewer landmarks or dtype='float64', and check the BLAS library"
+                f"the residuals of the solve exceed rounding error ({', '.join(high)}; expected at most "
+                f"{LIMIT:.0f}): the fit is unreliable; use a larger alpha, fewer landmarks or dtype='float64', and "
+                "check the BLAS library"
             )
         for note in self.notes:
             warnings.warn(note, RankDeficiencyWarning, 4)
@@ -295,22 +294,22 @@ class SolveDiagnostics:
             warnings.warn(self.errors.note, AccuracyWarning, 4)
 
     def report(self) -> dict[str, float | int]:
-        """All figures as plain data."""
+        """Return all figures as plain data."""
         errors = {} if self.errors is None else self.errors.figures()
         return {**self.ratios, **self.figures, **errors, "rounding": self.rounding}
 
 
 def warn_or_note(note: str, warn: bool, diagnostics: SolveDiagnostics | None) -> None:
-    """Leave a note with the diagnostics, or without them warn of it, if it says anything and that is wanted."""
+    """Add a note, unless empty, to the diagnostics, or without diagnostics issue it as a warning if `warn`."""
     if diagnostics is not None:
         diagnostics.notes += [note] if note else []
     elif warn and note:
         warnings.warn(note, RankDeficiencyWarning, 4)
 
 
-def _norm(seen: Array, V: Array) -> float:
+def _norm(RV: Array, V: Array) -> float:
     # ‖R‖² from RV: the mean of ‖Rv‖²/‖v‖² over the columns, times their length
-    return frobenius(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
+    return frobenius(RV) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
 
 
 def _times(A: Array, V: Array) -> Array:

@@ -1,30 +1,31 @@
 """The linear system of ridge regression, (G + αI)w = C in whitened coordinates, for one penalty or many.
 
-`RidgeSystem` solves it, estimates the error of its predictions and counts its degrees of freedom. How G + αI is
-factored depends on what is asked:
-    Cholesky      α stands out from the rounding of G
-    eigenvectors  it does not, or G + αI is singular
-    tridiagonal   many penalties: with G = QTQᵀ a penalty more costs a product with Q, w = Q(T + αI)⁻¹QᵀC
-    unrotated     one penalty of a core K = ΠᵀLLᵀΠ kept whole: T = ΠᵀL⁻ᵀ is square, so that of columns of the map
+`RidgeSystem` solves it, estimates the error of its predictions and counts its degrees of freedom, from moments only.
+G + αI is factored by
+    Cholesky      if α exceeds the rounding of G
+    eigenvectors  otherwise, or if G + αI is singular
+    tridiagonal   for many penalties: with G = QTQᵀ another penalty costs a product with Q, w = Q(T + αI)⁻¹QᵀC
+    unrotated     for one penalty and a core K = ΠᵀLLᵀΠ of full rank: T = ΠᵀL⁻ᵀ is square, and for G in the columns of
+                  the map
                       H = TᵀGT + αI = TᵀMT,   M = G + αK,   H⁻¹ = LᵀΠ M⁻¹ ΠᵀL,
-                  and no m³ goes into TᵀGT. M is factored about the mean μ of the columns, where its entries are
+                  which saves m³ for TᵀGT. M is factored about the mean μ of the columns, where its entries are
                   smallest; about 0 it is Mₒ = M + n μμᵀ, and with g = M⁻¹μ, Mₒ⁻¹B = M⁻¹B − g gᵀB / (1/n + μᵀg)
-`qr_ridge.RowSystem` is the same of rows whose moments float64 cannot carry, by QR.
+`qr_ridge.RowSystem` is the counterpart by QR, for rows whose moments float64 cannot represent.
 
-Errors of predictions follow by a formula. In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E
-in the place of G move it by −H⁻¹Ew. `statistics.moments` has Ez for k random vectors z, of which entry i estimates the
-size of row i of E,
+Errors of predictions have a formula. In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E
+instead of G change it by −H⁻¹Ew. `statistics.moments` gives Ez for k random vectors z, whose entry i estimates the size
+of row i of E,
     a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
-Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
+Blocks b + δ instead of b, Var (Tᵀδ)_i = d_i, change it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
     Cov ≈ diag(d) SSE + G Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
-and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
-whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
-(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work beside the
-factor. All is relative to wᵀGw. Measured on generated and public tables, cores of condition 1 to 1e10, float32 and
-float64: estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 it errs to the side
-of a warning, up to a thousandfold.
+and predictions use such blocks too, which adds n Σ_j d_j w_j². A change x of Hw changes predictions by H⁻¹x, whose
+square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
+(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work besides the
+factor. Errors are relative to wᵀGw. On generated and public tables, cores of condition 1 to 1e10, float32 and float64,
+estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 the estimate is too large,
+up to a thousandfold.
 
-Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the probe.
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k probe vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
-    BLIND,
+    PENALTY_LOST,
     VECTORS,
     Errors,
     SolveDiagnostics,
@@ -50,23 +51,23 @@ from bigkernel.solvers.residuals import (
     dof_vectors,
     frobenius,
     probes,
-    regularised,
+    regularise,
     solve_factored,
     solve_lower,
     times_triangle,
 )
-from bigkernel.solvers.whitening import Reduced, Whitening, centred
+from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
 Penalties = float | Array  # α, or one for each target
 ALL = slice(None)
-SHARED = 8  # penalties from which on a tridiagonal form costs less than their Cholesky factors
-_COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
-_SOLVED = 1e-8  # of predictions, that rounding may move before moments are rotated, if the other errors allow it
-_CLEAR = 10.0  # times its rounding, that an eigenvalue must be to be known
-_STRIP = 128  # rows of M that are made at a time
-_POWERS = 4  # steps towards the largest eigenvalue
-_MARGIN = 2.0  # by which they may stay below it
+SHARED = 8  # least number of penalties for which a tridiagonal form costs less than Cholesky factors
+_COARSE = 1e-4  # rounding of moments beyond this share of the largest eigenvalue is no threshold for eigenvalues
+_SOLVED = 1e-8  # largest error of predictions by the unrotated factor; beyond, moments are rotated
+_CLEAR = 10.0  # ratio of an eigenvalue to its rounding from which it is resolved
+_STRIP = 128  # rows of M at a time
+_POWERS = 4  # steps of the power iteration for the largest eigenvalue
+_MARGIN = 2.0  # factor by which it may be underestimated
 
 
 def require_alpha(alpha: object) -> None:
@@ -89,65 +90,65 @@ def by_penalty(
 ) -> tuple[Array, ...]:
     """Solve for the targets of each penalty together, and keep the worst of each figure.
 
-    `alpha` is a number, or one for each of the `count` targets, else `DataError`. `solve` goes from a penalty and the
-    places of its targets to arrays whose last axis these are.
+    `alpha` is a number, or one for each of the `count` targets, else `DataError`. `solve` maps a penalty and the
+    indices of its targets to arrays whose last axis are these targets.
     """
     if np.ndim(alpha) == 0:
         return solve(float(alpha), ALL, diagnostics)
     alphas = np.asarray(alpha, np.float64)
     if alphas.shape != (count,):
-        raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} of them")
+        raise DataError(f"alpha: expected a number, or one for each of {count} targets, found {len(alphas)} numbers")
     joined: list[Array] = []
     for value in np.unique(alphas):
         columns, own = np.flatnonzero(alphas == value), SolveDiagnostics()
-        parts = solve(float(value), columns, own)
-        joined = joined or [np.zeros((*part.shape[:-1], count)) for part in parts]
-        for whole, part in zip(joined, parts, strict=True):
-            whole[..., columns] = part
+        results = solve(float(value), columns, own)
+        joined = joined or [np.zeros((*values.shape[:-1], count)) for values in results]
+        for out, values in zip(joined, results, strict=True):
+            out[..., columns] = values
         diagnostics.take_worst(own)
     return tuple(joined)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Factor(ABC):
-    """H = G + αI factored."""
+    """A factorisation of H = G + αI."""
 
-    condition: float = 1.0  # about that of H, of what is kept
-    rounding: float = 0.0  # how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
-    hidden: int = 0  # in how many directions rounding hides the eigenvalue, so that another was taken or none
-    dropped: Array | None = None  # (r, r − k) the directions left out as null
-    basis: Array | None = None  # Q (r, r) of which these are the coordinates
+    condition: float = 1.0  # estimate for H without dropped directions
+    rounding: float = 0.0  # size of the most negative eigenvalue of G; 0 if it is insignificant
+    unresolved: int = 0  # number of directions whose eigenvalue is below rounding
+    dropped: Array | None = None  # (r, r − k) directions dropped as null
+    basis: Array | None = None  # Q (r, r), the basis of the coordinates
 
     @abstractmethod
     def solve(self, C: Array) -> Array:
-        """H⁻¹C, (r, c): of least norm where H is singular."""
+        """Compute H⁻¹C, (r, c), of least norm if H is singular."""
 
     def quadratic(self, G: Gram, C: Array) -> Array:
-        """xᵀGx of every column x of H⁻¹C, (c,)."""
+        """Compute xᵀGx of every column x of H⁻¹C, (c,)."""
         return quadratic(G, self.solve(C))
 
     def image(self, G: Gram, C: Array) -> Array:
-        """GH⁻¹C, (r, c)."""
+        """Compute GH⁻¹C, (r, c)."""
         return np.asarray(G @ self.solve(C))
 
     def effective_dof(self, G: Gram, alpha: float) -> float:
-        """tr GH⁻¹ = r − α·tr H⁻¹: how many parameters the data determine; see `dof_vectors`."""
+        """Estimate tr GH⁻¹ = r − α·tr H⁻¹, the effective degrees of freedom; see `dof_vectors`."""
         V, r = dof_vectors(len(G)), len(G)
         squares = float((V * V).sum())
         return max(float(r * (squares - alpha * (V * self.solve(V)).sum()) / max(squares, 1.0)), 0.0)
 
-    def unseen(self, C: Array) -> Array:
-        """C along the directions that were dropped as null, (r − k, c)."""
+    def null_coordinates(self, C: Array) -> Array:
+        """Return the coordinates of C in the dropped directions, (r − k, c)."""
         return np.zeros((0, C.shape[1])) if self.dropped is None else np.asarray(self.dropped.T @ C)
 
     def diagnose(self, G: Gram, ratios: dict[str, float], alpha: float, diagnostics: SolveDiagnostics) -> None:
-        """Leave the ratios of a solution, the condition and the effective degrees of freedom."""
+        """Record the ratios of a solution, the condition and the effective degrees of freedom."""
         if len(G):
             diagnostics.ratios.update(ratios)
             diagnostics.figures["effective_dof"] = self.effective_dof(G, alpha)
         diagnostics.figures["solved_condition"] = self.condition
         diagnostics.rounding = max(diagnostics.rounding, self.rounding)
-        diagnostics.penalty_lost |= self.rounding > BLIND * alpha
+        diagnostics.penalty_lost |= self.rounding > PENALTY_LOST * alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,17 +161,17 @@ class CholeskyFactor(Factor):
         return solve_factored(self.lower, C, lower=True)
 
     def half(self, C: Array) -> Array:
-        """H^−½C, up to a rotation, (r, c)."""
+        """Compute H^−½C, up to a rotation, (r, c)."""
         return solve_lower(self.lower, C)
 
     def ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
-        """How well w solves (G + αI)w = C."""
+        """Return the residual ratio of w for (G + αI)w = C."""
         return {"solution": residuals.solution(G, alpha, w, C)}
 
 
 @dataclass(frozen=True, eq=False)
 class SpectralFactor(Factor):
-    """H by eigenvectors: its eigenpairs that are kept, (k,) and (r, k), and those values of G alone, (k,)."""
+    """H by eigenvectors: its kept eigenpairs, (k,) and (r, k), and the eigenvalues of G, (k,)."""
 
     values: Array
     vectors: Array
@@ -180,7 +181,7 @@ class SpectralFactor(Factor):
         return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
 
     def half(self, C: Array) -> Array:
-        """H^−½C, up to a rotation, (k, c)."""
+        """Compute H^−½C, up to a rotation, (k, c)."""
         return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
 
     def quadratic(self, G: Gram, C: Array) -> Array:
@@ -190,7 +191,7 @@ class SpectralFactor(Factor):
         return float((np.maximum(self.plain, 0) / self.values).sum())
 
     def ratios(self, G: Array, C: Array, alpha: float, w: Array) -> dict[str, float]:
-        """How well w solves (G + αI)w = C, and the eigenpairs."""
+        """Return the residual ratios of w for (G + αI)w = C and of the eigenpairs."""
         if not len(G):
             return {}
         solution = residuals.solution(self.values, 0.0, self.vectors.T @ w, self.vectors.T @ C)
@@ -209,24 +210,24 @@ def factorize(
     condition: float = 1.0,
     spectrum: Callable[[], tuple[Array, Array]] | None = None,
 ) -> DenseFactor:
-    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` returns eigh(G).
 
-    A G with eigenvalues below −α/2, down to −ν, is one whose rounding exceeds the penalty: little is known of what its
-    eigenvalues below ν are, and none is taken to be less than ν/4 (without a penalty: they are null). Errors on digits,
-    m = 4,000, σ = 1.4, α = 0.01, float32: 2.4 % with ν/4, as in float64; 2.7 % with ν, 2.9 % with nothing.
+    If G has eigenvalues below −α/2, down to −ν, rounding exceeds the penalty: eigenvalues below ν are unreliable and
+    are raised to at least ν/4 (without a penalty: they are null). Errors on digits, m = 4,000, σ = 1.4, α = 0.01,
+    float32: 2.4 % with ν/4, as in float64; 2.7 % with ν, 2.9 % unchanged.
     """
     require_alpha(alpha)
     if not len(G):
         return SpectralFactor(np.zeros(0), np.zeros((0, 0)), np.zeros(0), dropped=np.zeros((0, 0)))
-    regular = regularised(G, alpha)
+    regular = regularise(G, alpha)
     scale, norm = float(np.abs(np.diagonal(regular)).max()), float(linalg.lapack.dlange("1", regular))
     relative = _relative_rounding(len(G), n_rows)
     penalised = alpha > relative * scale
-    if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
+    if not penalised:  # directions of rounding of the moments, amplified by whitening, are null
         relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
         lower, info = clear_upper(regular), blas.cholesky(regular, lower=True)
-        # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
+        # Cholesky of a singular matrix may succeed: check its condition, or that its least eigenvalue is about α
         if info == 0 and penalised:
             least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower))
             if least > alpha / 2:
@@ -234,9 +235,9 @@ def factorize(
         elif info == 0:
             reciprocal = float(linalg.lapack.dpocon(lower, norm, uplo="L")[0])
             if reciprocal <= relative and alpha > 0:
-                # of G + αI scaled to a diagonal of ones: Cholesky loses no more, however its directions differ in size
+                # the condition of G + αI scaled to unit diagonal, which bounds the error of Cholesky too
                 unit = 1 / np.sqrt(np.diagonal(G) + alpha)
-                norm_ = float(linalg.lapack.dlange("1", regularised(G, alpha) * np.outer(unit, unit)))
+                norm_ = float(linalg.lapack.dlange("1", regularise(G, alpha) * np.outer(unit, unit)))
                 reciprocal = float(linalg.lapack.dpocon(lower * unit[:, None], norm_, uplo="L")[0])
             if reciprocal > relative:
                 return CholeskyFactor(lower, condition=1 / reciprocal)
@@ -255,7 +256,7 @@ def factorize(
         dropped=vectors[:, ~keep],
         condition=float(values[-1] / values[keep][0]) if keep.any() else 1.0,
         rounding=rounding,
-        hidden=int((plain < rounding).sum()) if rounding > alpha else 0,
+        unresolved=int((plain < rounding).sum()) if rounding > alpha else 0,
     )
 
 
@@ -271,10 +272,10 @@ def ridge(
     n_rows: float = 0.0,
     diagnostics: SolveDiagnostics | None = None,
 ) -> Array:
-    """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
+    """Solve (G + αI)w = C by Cholesky; the minimum-norm solution if that matrix is singular.
 
-    `n_rows` are behind G, for what counts as null; the diagnostics take the residual, the condition, the effective
-    degrees of freedom and the rounding of G.
+    `n_rows`, the number of rows summed in G, sets the threshold of null directions; diagnostics take the residual, the
+    condition, the effective degrees of freedom and the rounding of G.
     """
     factor = factorize(G, alpha, n_rows=n_rows)
     w = factor.solve(C)
@@ -284,21 +285,21 @@ def ridge(
 
 
 def quadratic(G: Gram, w: Array) -> Array:
-    """wᵀGw of every column of w (r, c), (c,)."""
+    """Compute wᵀGw of every column of w (r, c), (c,)."""
     return np.asarray((w * (G @ w)).sum(axis=0))
 
 
 def squared_error(q: Array, C: Array, w: Array, predicted: Array) -> Array:
-    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩, of which the last is `predicted`."""
+    """Compute the training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩, the last given as `predicted`."""
     return np.asarray(np.maximum(q - 2 * (w * C).sum(axis=0) + predicted, 0))
 
 
 @dataclass(frozen=True, eq=False)
 class Tridiagonal:
-    """T = QᵀGQ: its diagonal (r,), what is beside it (r − 1,), and Q (r, r)."""
+    """T = QᵀGQ: its diagonal (r,) and off-diagonal (r − 1,), and Q (r, r)."""
 
     diagonal: Array
-    beside: Array
+    off_diagonal: Array
     basis: Array
 
     def __len__(self) -> int:
@@ -306,13 +307,13 @@ class Tridiagonal:
 
     def __matmul__(self, x: Array) -> Array:
         out = self.diagonal[:, None] * x
-        out[:-1] += self.beside[:, None] * x[1:]
-        out[1:] += self.beside[:, None] * x[:-1]
+        out[:-1] += self.off_diagonal[:, None] * x[1:]
+        out[1:] += self.off_diagonal[:, None] * x[:-1]
         return out
 
     def factorize(self, alpha: float) -> Factor | None:
-        """T + αI = LDLᵀ; None where it is not positive definite."""
-        d, e = self.diagonal + alpha, self.beside
+        """Factor T + αI = LDLᵀ; None if it is not positive definite."""
+        d, e = self.diagonal + alpha, self.off_diagonal
         pivots, below, info = linalg.lapack.dpttrf(d, e) if e.size else (d, e, not d[0] > 0)
         return None if info else _TridiagonalFactor(pivots, below, basis=self.basis)
 
@@ -329,12 +330,12 @@ class _TridiagonalFactor(Factor):
 
 @dataclass(frozen=True, eq=False)
 class RoundingEstimate:
-    """How large the rounding of sums, blocks and solve is, in whitened coordinates."""
+    """Estimated size of the rounding of sums, blocks and solve, in whitened coordinates."""
 
     sums: Array  # (r,) the a_i of the sums
-    blocks: Array | None  # (r,) the d_i, or None where the blocks are as good as their rows
-    widest: bool = False  # the blocks are float64, as `Errors` has it
-    # (r,) of TᵀGT, or of the factor of G + αK where moments are not rotated, and the rows behind these moments
+    blocks: Array | None  # (r,) the d_i; None if blocks are as accurate as the rows
+    widest: bool = False  # the blocks are float64, see `Errors`
+    # (r,) of TᵀGT, or of the factor of G + αK if moments are not rotated, and the number of rows of the moments
     solve: Array = field(default_factory=lambda: np.zeros(0))
     rows: float = 0.0
 
@@ -342,33 +343,33 @@ class RoundingEstimate:
     def of_probe(
         cls, total: Mapping[str, Array], noise: Array | None, whitening: Whitening, *, widest: bool = False
     ) -> RoundingEstimate:
-        """What a probe saw of some of the rows, and `noise` δ (·, p), by which blocks differ from those in float64."""
-        seen, rows = float(total["probed_rows"].sum()), float(total["rows"].sum())
+        """Estimate from the sums of a probe and the `noise` δ (·, p), the error of blocks against float64."""
+        probed, rows = float(total["probed_rows"].sum()), float(total["rows"].sum())
         # rounding grows as the root of the number of rows
-        of_sums = whitening.reduce(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
+        of_sums = whitening.reduce(total["E"].sum(axis=0) * np.sqrt(max(rows / probed, 1.0)))
         blocks = None if noise is None else (whitening.reduce(noise.T) ** 2).mean(axis=1)
         return cls((of_sums**2).mean(axis=1), blocks, widest)
 
     def with_solve(self, of_solve: Array, rows: float) -> RoundingEstimate:
-        """With what vectors saw of the rounding of the solve, (r, k), of moments of so many rows."""
+        """Return the estimate with probed rounding of the solve, (r, k), of moments of `rows` rows."""
         return replace(self, solve=(of_solve**2).mean(axis=1), rows=float(rows))
 
     @cached_property
     def changes(self) -> Array:
-        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, and signs, side by side."""
+        """Changes of Hw of variances `sums`, `solve` and, if any, `blocks`, and signs, side by side."""
         signs = probes(len(self.sums), VECTORS)
         changes = [np.sqrt(one)[:, None] * signs for one in (self.sums, self.solve, self.blocks) if one is not None]
         return np.hstack(changes if self.blocks is None else [*changes, signs])
 
 
 def rounding_of_rotation(raw: Moments, rotated: Moments, whitening: Whitening) -> Array:
-    """What rounding does to TᵀGT (`rotated`), seen by the vectors z of a probe: (r, k); `raw`: of the columns."""
+    """Compute the rounding of TᵀGT (`rotated`) times the vectors z of a probe, (r, k); `raw`: before the rotation."""
     reduce, z = whitening.reduce, probes(whitening.rank, VECTORS)
-    seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
+    error: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
     if raw.shift is not None:
         a, s = reduce(raw.shift), reduce(raw.s)
-        seen -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
-    return seen
+        error -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
+    return error
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,69 +381,69 @@ class Solution:
     predicted: Array  # wᵀGw (c,)
     alpha: float
     n: float  # Σ w of the rows
-    # G and C as they were solved, in the coordinates of the factor
+    # G and C in the coordinates of the factor
     G: Gram
     C: Array
     factor: Factor
 
 
 def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Array) -> Errors:
-    """The errors of predictions of a fit; see the module. `changes` are in the coordinates of its factor."""
+    """Estimate the errors of predictions of a fit, see the module; `changes` are in the coordinates of its factor."""
     w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
     if not w.any() or predicted == 0:
-        # columns that do not vary although they are rounded may hide all that there is to fit
-        hidden = d is not None and bool(d.any()) and squares > 0
-        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
+        # columns that are constant after rounding may have lost all that the targets depend on
+        unresolved = d is not None and bool(d.any()) and squares > 0
+        return Errors(0.0, 0.0, np.inf if unresolved else 0.0, widest=known.widest)
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
-    # all at once: a solve and a product with G are dear
-    moved, signs = changes[:, : 2 * VECTORS], changes[:, :0]
+    # all at once: a solve and a product with G are expensive
+    shifts, signs = changes[:, : 2 * VECTORS], changes[:, :0]
     if d is not None:
         own = n * d[:, None] * w
         own = own if solver.basis is None else solver.basis.T @ own
-        moved, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
-    # ‖predictions‖² of the changes H⁻¹x; where rounding has made G negative, its size
-    power = np.abs(solver.quadratic(G, moved))
+        shifts, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
+    # ‖predictions‖² of the changes H⁻¹x; its magnitude if rounding makes G negative
+    power = np.abs(solver.quadratic(G, shifts))
     of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
 
     def of_matrix(a: Array, changed: float) -> float:
         total = float(a.sum())
-        # a may be near the end of the range
+        # a may be near overflow
         return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
 
     blocks = 0.0
     if d is not None:
-        seen, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
-        blocks = (of_values * squares + seen * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * seen
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
+        noise, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
+        blocks = (of_values * squares + noise * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * noise
+    # in an unresolved direction least squares would explain a chance share of the residual
     chance = squares / max(known.rows, 1.0)
-    lost, doubt = solver.hidden * chance, 0.0
+    lost, doubt = solver.unresolved * chance, 0.0
     if (V := solver.dropped) is not None:
-        # and along those that were dropped although sums resolve them, what it would have
+        # and in dropped directions that the sums resolve, what it explains there
         values = (V * (G @ V)).sum(axis=0)
         clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
         lost += float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
-        # the whitening kept the others too: a QR factorisation tells whether they are null
+        # the whitening kept the others too: a QR factorisation decides whether they are null
         doubt = float(np.sqrt((~clear).sum() * chance / predicted))
-    parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
-    sums, solve, of_blocks = (float(np.sqrt(part / predicted)) for part in parts)
+    squared = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
+    sums, solve, of_blocks = (float(np.sqrt(value / predicted)) for value in squared)
     return Errors(sums, solve, of_blocks, widest=known.widest, doubt=doubt)
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """(G + αI)w = C for any α and some of the targets, from moments in the coordinates of the ridge."""
+    """The system (G + αI)w = C for any α and some of the targets, from moments in the coordinates of the ridge."""
 
     small: Reduced
-    rows: float  # behind the moments
+    rows: float  # number of rows of the moments
     condition: float = 1.0  # of the whitening, see `factorize`
-    known: RoundingEstimate | None = None  # of the errors behind the moments; None: those of predictions are not known
-    # by the tridiagonal form wherever rounding leaves α alone, which pays from `SHARED` penalties on
+    known: RoundingEstimate | None = None  # of the moments; None: no error estimates of predictions
+    # use the tridiagonal form wherever α exceeds rounding, which pays from `SHARED` penalties on
     shared: bool = field(default=False, kw_only=True)
 
     def solve(self, alpha: float, columns: Index = ALL) -> Solution:
-        """Weights of some targets."""
+        """Solve for the weights of some targets."""
         small, q = self.small, self.small.q[columns]
         if self.shared and (factor := self._tridiagonal_factor(alpha)):
             T, C = self._tridiagonal, self._rotated[0][:, columns]
@@ -450,7 +451,7 @@ class RidgeSystem:
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(q - (x * (C + alpha * x)).sum(axis=0), 0)
             return Solution(T.basis @ x, squares, quadratic(T, x), alpha, small.n, T, small.C[:, columns], factor)
-        # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
+        # if Cholesky fails for one penalty it fails for others: they share one eigendecomposition
         dense = factorize(small.G, alpha, n_rows=self.rows, condition=self.condition, spectrum=lambda: self.spectrum)
         C = small.C[:, columns]
         w = dense.solve(C)
@@ -458,18 +459,18 @@ class RidgeSystem:
         return Solution(w, squared_error(q, C, w, predicted), predicted, alpha, small.n, small.G, C, dense)
 
     def error(self, solution: Solution) -> Errors | None:
-        """The error of predictions, where something is known of what is behind the moments."""
+        """Estimate the error of predictions, if the errors of the moments are known."""
         if self.known is None:
             return None
         changes = self.known.changes if solution.factor.basis is None else self._rotated[1]
         return prediction_errors(self.known, solution, changes)
 
     def effective_dof(self, solution: Solution) -> float:
-        """tr G(G + αI)⁻¹."""
+        """Compute tr G(G + αI)⁻¹."""
         return solution.factor.effective_dof(solution.G, solution.alpha)
 
     def diagnose(self, solution: Solution, diagnostics: SolveDiagnostics) -> None:
-        """Leave residual, condition, effective degrees of freedom and errors of predictions."""
+        """Record residual, condition, effective degrees of freedom and errors of predictions."""
         G, factor, alpha, ratios = solution.G, solution.factor, solution.alpha, {}
         if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
             ratios = factor.ratios(G, solution.C, alpha, solution.w)
@@ -480,7 +481,7 @@ class RidgeSystem:
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Eigenvalues (r,), rising, and eigenvectors (r, r) of G."""
-        # NumPy's, unlike SciPy's, lets other threads work meanwhile
+        # NumPy's routine releases the interpreter lock, SciPy's does not
         values, vectors = np.linalg.eigh(self.small.G)
         return values, vectors
 
@@ -490,13 +491,13 @@ class RidgeSystem:
 
     @cached_property
     def _rotated(self) -> tuple[Array, Array]:
-        """QᵀC (r, c), and Qᵀ of the changes of Hw that are known."""
+        """QᵀC (r, c), and Qᵀ times the known changes of Hw."""
         c = self.small.C.shape[1]
         rotated = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self.known.changes] if self.known else [])])
         return rotated[:, :c], rotated[:, c:]
 
     def _tridiagonal_factor(self, alpha: float) -> Factor | None:
-        """T + αI factored where α stands out from rounding, so that `factorize` would take a Cholesky factor."""
+        """Factor T + αI if α exceeds rounding, so that `factorize` would use a Cholesky factor; else None."""
         G = self.small.G
         if not len(G):
             return None
@@ -508,9 +509,9 @@ class RidgeSystem:
 
 @dataclass(frozen=True, eq=False)
 class WhitenedGram:
-    """TᵀGT (p, p) of centred moments, or with their mean μ (p,) of those about 0, as far as products tell of it.
+    """Products with TᵀGT (p, p) of centred moments, or of those about 0 if their mean μ (p,) is given.
 
-    `moments` are about any point; `whitening` is of a core that is known and kept whole.
+    `moments` are about any point; `whitening` is of a core of full rank.
     """
 
     moments: Moments
@@ -524,20 +525,20 @@ class WhitenedGram:
         return np.asarray(self.whitening.reduce(self.of_landmarks(self.whitening.expand(w))))
 
     def of_landmarks(self, B: Array) -> Array:
-        """GB of coefficients over the landmarks, (p, c)."""
+        """Compute GB of coefficients B over the landmarks, (p, c)."""
         G, s, n = self.moments.G, self.moments.s, self.moments.n
-        out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; so, BLAS is twice as fast
+        out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; BLAS is twice as fast this way
         return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
 
     def penalised_times(self, alpha: float, B: Array) -> Array:
-        """MB, about the mean."""
+        """Compute MB, about the mean."""
         assert self.whitening.core is not None
         return np.asarray(replace(self, mean=None).of_landmarks(B) + alpha * (self.whitening.core @ B))
 
 
 @dataclass(frozen=True, eq=False)
 class UnrotatedFactor(Factor):
-    """H by M = RᵀR, R in the triangle `upper` (p, p) in column order."""
+    """H by M = RᵀR, R in the upper triangle of `upper` (p, p), in column order."""
 
     gram: WhitenedGram
     upper: Array
@@ -555,7 +556,7 @@ class UnrotatedFactor(Factor):
         return np.asarray(self.gram.whitening.reduce(self.gram.of_landmarks(self._landmarks(C))))
 
     def _landmarks(self, C: Array) -> Array:
-        """H⁻¹C as coefficients over the landmarks."""
+        """Compute H⁻¹C as coefficients over the landmarks."""
         right = self.gram.whitening.restore(C)
         out = solve_factored(self.upper, right, lower=False)
         if self.along is not None:
@@ -567,19 +568,19 @@ Gram = Array | Tridiagonal | WhitenedGram  # G (r, r), or what gives products wi
 
 
 def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | None:
-    """Factor gram + αI; None where `factorize` would not rely on a Cholesky factor, or might not.
+    """Factor gram + αI; None if `factorize` might not use a Cholesky factor.
 
-    That is where the penalty does not stand out from the rounding of moments, or these have eigenvalues below −α/2.
+    That is if the penalty does not exceed the rounding of moments, or these have eigenvalues below −α/2.
     """
     G, s, n, core = gram.moments.G, gram.moments.s, gram.moments.n, gram.whitening.core
     assert core is not None
     v, largest = probes(len(G), 1), 0.0
-    for _ in range(_POWERS):  # about the largest eigenvalue, never above it
+    for _ in range(_POWERS):  # estimates the largest eigenvalue from below
         v = gram @ (v / max(frobenius(v), 1e-300))
         largest = frobenius(v)
     if not alpha > _relative_rounding(len(G), gram.moments.rows) * (_MARGIN * largest + alpha) > 0:
         return None
-    # the lower triangle of M, in row order; above it may stand anything
+    # the lower triangle of M, in row order; the upper one is undefined
     K, M, means = core.array.T, np.empty(G.shape), s / n
     for i in range(0, len(G), _STRIP):
         j = min(i + _STRIP, len(G))
@@ -609,18 +610,18 @@ def nystrom_ridge(
     diagnostics: SolveDiagnostics | None = None,
     estimate: RoundingEstimate | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
+    """Solve ridge on the map; return coefficients over landmarks (p, c), intercept (c,), training squared error (c,).
 
-    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From estimate of
-    the errors behind the moments, the diagnostics take those of predictions. Penalties (c,) share the whitening.
-    One penalty asks for no whitened moments where it and the core stand out from rounding.
+    For a landmark map this is Nyström KRR, min ‖Ba + 1b − Y‖² + α aᵀK_mma (Williams & Seeger 2000). With an `estimate`
+    of the errors of the moments, the diagnostics take those of predictions. Penalties (c,) share the whitening. A
+    single penalty needs no whitened moments if it and the core exceed rounding.
     """
     diagnostics = diagnostics or SolveDiagnostics()
     if np.ndim(alpha) == 0 and whitening.core is not None and moments.n > 0:
-        found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, diagnostics, estimate)
-        if found is not None:
-            return found
-    raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
+        result = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, diagnostics, estimate)
+        if result is not None:
+            return result
+    raw, rotated, small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)
     known = None
     if estimate is not None:
         known = estimate.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
@@ -644,7 +645,7 @@ def _unrotated_ridge(
     diagnostics: SolveDiagnostics,
     estimate: RoundingEstimate | None,
 ) -> tuple[Array, Array, Array] | None:
-    """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
+    """Solve `nystrom_ridge` by one Cholesky factor of G + αK; None if its rounding is too large."""
     core, n, target_mean = whitening.core, moments.n, moments.t / moments.n
     assert core is not None
     mean = moments.s / n if moments.shift is None else moments.s / n + moments.shift
@@ -663,11 +664,11 @@ def _unrotated_ridge(
         C, q = C + np.outer(n * of_mean, target_mean), moments.q
     w, predicted = whitening.weights(coef), (coef * gram.of_landmarks(coef)).sum(axis=0)
     error = squared_error(q, C, w, predicted)
-    # rounding of the factor is seen as that of a rotation is: by (RᵀR − M)v for the vectors v = Tz of a probe
+    # rounding of the factor is probed like that of a rotation, by (RᵀR − M)v for the vectors v = Tz of a probe
     v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
-    seen = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = (estimate or RoundingEstimate(np.zeros(len(seen)), None)).with_solve(seen, moments.rows)
+    error_z = whitening.reduce(product - gram.penalised_times(alpha, v))
+    known = (estimate or RoundingEstimate(np.zeros(len(error_z)), None)).with_solve(error_z, moments.rows)
     errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None

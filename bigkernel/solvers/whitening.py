@@ -1,8 +1,8 @@
-"""Moments in the coordinates in which every method below is plain ridge: the core whitened, the means taken out.
+"""Moments in the coordinates in which methods are plain ridge: the core is whitened, means are subtracted.
 
 φ = L⁻¹ Π k(Z, x) with ΠK_mmΠᵀ = LLᵀ (pivoted Cholesky, stopped at the numerical rank). Any whitening with the same
-span gives the same model; this one needs no eigendecomposition. A core that is not positive (sigmoid kernels) goes
-through its eigenvectors, its negative part is dropped, and a warning says so.
+span gives the same model; this one needs no eigendecomposition. A core that is not positive (sigmoid kernels) is
+whitened by eigenvectors, and its negative part is dropped with a warning.
 Shapes: p columns of the map, r the rank kept, c targets.
 """
 
@@ -31,29 +31,29 @@ from bigkernel.statistics.moments import Moments
 
 @dataclass(frozen=True)
 class Whitening:
-    """T (p×r) with TᵀK_mmT = I, applied without being formed where it is triangular.
+    """T (p×r) with TᵀK_mmT = I, applied without forming it if it is triangular.
 
-    Maps that are features already need none: `Whitening(p, p)`.
+    Feature maps that need no whitening have the identity, `Whitening(p, p)`.
     """
 
     width: int  # p
     rank: int  # r
-    pivots: Array | None = None  # (r,) the landmarks kept, or None: all, through `basis`
-    # (r, r) in column order, L in its lower triangle, or None; what is above the diagonal is no part of L
+    pivots: Array | None = None  # (r,) the landmarks kept; None: all, through `basis`
+    # (r, r) in column order, L in its lower triangle, or None; entries above the diagonal do not belong to L
     factor: Array | None = None
     # (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
     basis: Array | None = None
-    # K_mm, above the diagonal of `factor`; None where landmarks were left out, or there is no factor
+    # K_mm, stored above the diagonal of `factor`; None if landmarks were left out, or there is no factor
     core: Upper | None = None
 
     @property
     def condition(self) -> float:
-        """About that of the core as kept: how much whitening adds to the rounding of moments."""
+        """Estimated condition of the kept core, by which whitening amplifies the rounding of moments."""
         pivots = np.diagonal(np.eye(1) if self.factor is None else self.factor)
         return float((pivots.max() / pivots.min()) ** 2)
 
     def reduce(self, C: Array) -> Array:
-        """TᵀC, for C (p,) or (p, c)."""
+        """Compute TᵀC, for C (p,) or (p, c)."""
         if self.basis is not None:
             return np.asarray(self.basis.T @ C)
         if self.factor is None:
@@ -62,7 +62,7 @@ class Whitening:
         return solve_lower(self.factor, C[self.pivots])
 
     def rotate(self, G: Array) -> Array:
-        """TᵀGT (r×r), for G (p×p) symmetric."""
+        """Compute TᵀGT (r×r), for G (p×p) symmetric."""
         if self.basis is not None:
             rotated: Array = self.basis.T @ G @ self.basis
         elif self.factor is None:
@@ -73,7 +73,7 @@ class Whitening:
         return (rotated + rotated.T) / 2
 
     def expand(self, w: Array) -> Array:
-        """Tw: coefficients over the landmarks, (p,) or (p, c), of weights w (r,) or (r, c)."""
+        """Compute Tw, coefficients over the landmarks, (p,) or (p, c), of weights w (r,) or (r, c)."""
         if self.basis is not None:
             return np.asarray(self.basis @ w)
         if self.factor is None:
@@ -83,12 +83,12 @@ class Whitening:
         return out
 
     def weights(self, B: Array) -> Array:
-        """w (r, c) with Tw = B (p, c), coefficients over landmarks none of which is left out."""
+        """Compute w (r, c) with Tw = B (p, c), coefficients over the landmarks, none of them left out."""
         assert self.factor is not None
         return times_triangle(self.factor, B[self.pivots], lower=True, transposed=True)
 
     def restore(self, C: Array) -> Array:
-        """X (p, c) with TᵀX = C (r, c): what moments are moved by that are moved by C in whitened coordinates."""
+        """Compute X (p, c) with TᵀX = C (r, c): a change of moments whose whitened form is C."""
         if self.basis is not None:  # its columns are orthogonal
             return np.asarray(self.basis @ (C / (self.basis**2).sum(axis=0)[:, None]))
         if self.factor is None:
@@ -107,20 +107,22 @@ def whiten(
     diagnostics: SolveDiagnostics | None = None,
     overwrite: bool = False,
 ) -> Whitening:
-    """Whiten the m×m core, keeping what exceeds m·eps of its largest part, and warn of what is dropped.
+    """Whiten the m×m core up to its numerical rank, by pivots above m·eps, and warn of what is dropped.
 
-    `eps` is the relative precision of the blocks that the moments were made from, `kernel` its name for the warnings
-    (`RankDeficiencyWarning`), in place of which diagnostics take notes, with the residual and the condition.
-    `overwrite`: the core may be lost, and its memory becomes that of the factor.
+    `eps` is the relative precision of the blocks of the moments, `kernel` the name for warnings
+    (`RankDeficiencyWarning`), which become notes if there are diagnostics; these take also residual and condition.
+    `overwrite`: the memory of the core is reused for the factor.
     """
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:
         residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, diagnostics
+            f"{kernel} kernel: the kernel matrix of {m} landmarks is zero, and so are the predictions",
+            warn,
+            diagnostics,
         )
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     tolerance, norm = m * eps * scale, residuals.frobenius(core)
-    # in column order, as LAPACK wants it: the transpose of a symmetric matrix costs nothing
+    # in column order, as LAPACK expects: the transpose of a symmetric matrix costs nothing
     factor = core if core.flags.f_contiguous else core.T
     factor = factor if overwrite and factor.flags.f_contiguous else np.array(factor, order="F")
     above = Upper(factor, np.diagonal(core).copy())
@@ -129,20 +131,20 @@ def whiten(
     kept = pivots[:rank]
     if rank < m:
         lost = pivots[rank:]
-        # what is left of a positive core, K − LLᵀ, is below the tolerance; of an indefinite one it is not
-        rest = above.part(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
+        # the rest of a positive core, K − LLᵀ, is below the tolerance; that of an indefinite one is not
+        rest = above.select(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
             return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
         residuals.warn_or_note(
-            f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
-            f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
+            f"{kernel} kernel: the kernel matrix of {m} landmarks has numerical rank {rank}; dropping {m - rank} "
+            f"landmarks that repeat others (the first is {int(lost.min())})",
             warn,
             diagnostics,
         )
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
     if diagnostics is not None:
         diagnostics.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
-        # to a factor of about 3, and rather below it
+        # accurate to a factor of about 3, and rather too small
         least = residuals.smallest_eigenvalue(partial(solve_factored, lower, lower=True), len(lower), steps=2)
         diagnostics.figures["core_condition"] = norm / least
     return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
@@ -166,10 +168,10 @@ def _whiten_indefinite(
 
 @dataclass(frozen=True)
 class Reduced:
-    """Moments in whitened coordinates, centred when an intercept is wanted.
+    """Moments in whitened coordinates, centred if an intercept is fitted.
 
-    G (r×r), C (r, c), and the means of the features (r,) and targets (c,) that
-    were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
+    G (r×r), C (r, c), and the subtracted means of the features (r,) and targets (c,), zeros without an intercept;
+    q (c,) = Σ w (y − mean)².
     """
 
     n: float
@@ -180,10 +182,10 @@ class Reduced:
     target_mean: Array
 
 
-def reduced(moments: Moments, whitening: Whitening) -> Moments:
-    """Moments of the whitened features, about 0.
+def reduce_moments(moments: Moments, whitening: Whitening) -> Moments:
+    """Compute the moments of whitened features about 0.
 
-    Those about a shift are whitened as they are: with smaller entries rounding is smaller, which whitening amplifies.
+    Moments about a shift are whitened first and shifted then: smaller entries have less rounding to amplify.
     """
     G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
     if moments.shift is not None:
@@ -195,7 +197,7 @@ def reduced(moments: Moments, whitening: Whitening) -> Moments:
 
 
 def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
-    """For an intercept, take the means out: G − ssᵀ/n, C − stᵀ/n; exact, without the data."""
+    """Centre moments if an intercept is fitted: G − ssᵀ/n, C − stᵀ/n."""
     G, C, s = moments.G, moments.C, moments.s
     if not fit_intercept or moments.n == 0:
         return Reduced(float(moments.n), G, C, moments.q, np.zeros_like(s), np.zeros_like(moments.t))
@@ -206,13 +208,15 @@ def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
     return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)
 
 
-def centred(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Moments, Reduced]:
-    """Return the moments that are whitened, the whitened ones, and these centred.
+def reduce_and_centre(
+    moments: Moments, whitening: Whitening, *, fit_intercept: bool
+) -> tuple[Moments, Moments, Reduced]:
+    """Return the moments before whitening, the whitened ones, and these centred.
 
-    For an intercept they stay about the shift until their means are taken out: about 0 they may be too large.
+    With an intercept they stay about the shift until they are centred: about 0 they may be too large.
     """
     raw = replace(moments, shift=None) if fit_intercept else moments
-    rotated = reduced(raw, whitening)
+    rotated = reduce_moments(raw, whitening)
     small = centre(rotated, fit_intercept=fit_intercept)
     if fit_intercept and moments.shift is not None and moments.n > 0:
         small = replace(small, mean=small.mean + whitening.reduce(moments.shift))
@@ -220,12 +224,12 @@ def centred(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> t
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
-    """The `count` largest eigenvalues (descending) and their vectors (columns) of a symmetric matrix."""
+    """Compute the `count` largest eigenvalues (descending) and eigenvectors (columns) of a symmetric matrix."""
     size = len(S)
     count = min(count, size)
     if not count:
         return np.zeros(0), np.zeros((size, 0))
-    if size <= 600 or 3 * count > size:  # all of them by divide and conquer: sooner than bisection for some
+    if size <= 600 or 3 * count > size:  # all of them by divide and conquer, faster than some by bisection
         values, vectors = linalg.eigh(S, driver="evd", check_finite=False)
     else:
         values, vectors = linalg.eigh(S, subset_by_index=(size - count, size - 1), check_finite=False)
@@ -233,12 +237,12 @@ def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
 
 
 def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
-    """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
+    """Drop eigenvalues below rounding (size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]
 
 
 def signs(columns: Array) -> Array:
-    """±1 (c,), the sign of the largest entry of each column (m, c): that of an eigenvector is arbitrary."""
+    """Return the sign ±1 (c,) of the largest entry of each column (m, c), to fix signs of eigenvectors."""
     largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
     return np.where(largest < 0, -1.0, 1.0)

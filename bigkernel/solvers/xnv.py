@@ -1,13 +1,13 @@
-"""Correlated Nyström views as small problems: canonical correlations of two views, and ridge in their coordinates.
+"""Correlated Nyström views from moments: canonical correlations of two views, and ridge in their coordinates.
 
 McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-supervised learning" (NIPS 2013, arXiv
-1306.5554). Two sets of landmarks give two views of every row, labelled or not; what both views agree on is worth
-fitting. Notation: p₁, p₂ columns of the views, r canonical directions with correlations ρ, c targets, N rows in all,
-n_l labelled ones. Nothing here sees a row: the moments of [φ¹, φ²] are all that is needed.
+1306.5554). Two sets of landmarks give two views of every row, labelled or not; directions are penalised by how little
+the views agree. Notation: p₁, p₂ columns of the views, r canonical directions with correlations ρ, c targets, N rows in
+total, n_l labelled ones. Only the moments of [φ¹, φ²] are read, no rows.
 
-The paper's features are φ = K_mm^{-1/2}k(Z, x). Canonical correlations, and with them the canonical norm, are the same
-for any invertible map of a view, so that φ = k(Z, x) does as well: it needs no core, and what rounding leaves of it is
-the same in all directions.
+The paper's features are φ = K_mm^{-1/2}k(Z, x). Canonical correlations, and so the canonical norm, are invariant under
+invertible maps of a view, so that φ = k(Z, x) serves as well: it needs no core, and its rounding is the same in all
+directions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, Fits, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
 from bigkernel.statistics.moments import Moments
 
-_UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/ρ leaves nothing of their directions
+_UNCORRELATED = 1e-10  # correlations up to this count as 0; the penalty (1 − ρ)/ρ suppresses their directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class CanonicalCoordinates(Coordinates):
     offset: Array  # o (r,)
     correlations: Array  # ρ (r,) with the coordinates of the second view, falling, in (0, 1]
     ranks: tuple[int, int]  # directions kept of either view
-    about: Array | None = None  # (p₁,): see `Moments.shift`
+    shift: Array | None = None  # (p₁,) of the moments, see `Moments.shift`
 
     @property
     def penalty(self) -> Array:
-        """(1 − ρ)/ρ (r,): what the canonical norm of the paper charges for each direction."""
+        """(1 − ρ)/ρ (r,), the penalties of the directions in the canonical norm of the paper."""
         return np.asarray((1 - self.correlations) / self.correlations)
 
     def reduce(self, moments: Moments) -> Moments:
@@ -54,22 +54,22 @@ class CanonicalCoordinates(Coordinates):
         return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o, shift=None)
 
     def intercepts(self, w: Array, b: Array) -> Array:
-        offset = self.offset if self.about is None else self.offset + self.basis.T @ self.about
+        offset = self.offset if self.shift is None else self.offset + self.basis.T @ self.shift
         return np.asarray(b - offset @ w)
 
     @property
-    def hidden(self) -> bool:
+    def unresolved(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, penalties: Sequence[Penalty], known: RoundingEstimate | None = None) -> Fits:
-        found = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
-        return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)
+    def fit(self, train: Moments, grid: Sequence[SolveSettings], known: RoundingEstimate | None = None) -> Fits:
+        fits = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
+        return np.stack([w for w, _ in fits]), np.stack([b for _, b in fits]), [None] * len(fits)
 
 
 def canonical_views(everything: Moments, width: int) -> CanonicalCoordinates:
-    """Canonical correlations from the moments of [φ¹, φ²] over all rows; φ¹ has `width` columns.
+    """Compute canonical coordinates from the moments of [φ¹, φ²] over all rows; φ¹ has `width` columns.
 
-    Directions of a view whose variance is rounding are left out, and so are those without correlation.
+    Directions whose variance is below rounding, or that are uncorrelated, are left out.
     """
     mean = everything.s / everything.n
     C = everything.G / everything.n - np.outer(mean, mean)
@@ -77,20 +77,20 @@ def canonical_views(everything: Moments, width: int) -> CanonicalCoordinates:
     # C11^{-1/2} C12 C22^{-1/2} = U diag(ρ) Vᵀ
     U, correlations, _ = linalg.svd(W1.T @ C[:width, width:] @ W2, full_matrices=False, check_finite=False)
     kept = correlations > _UNCORRELATED
-    basis, about = W1 @ U[:, kept], None if everything.shift is None else everything.shift[:width]
+    basis, shift = W1 @ U[:, kept], None if everything.shift is None else everything.shift[:width]
     return CanonicalCoordinates(
         basis=basis,
         offset=basis.T @ mean[:width],
         correlations=np.minimum(correlations[kept], 1.0),
         ranks=(W1.shape[1], W2.shape[1]),
-        about=about,
+        shift=shift,
     )
 
 
 def _inverse_root(C: Array) -> Array:
-    """W (p, k) with WᵀCW = I on the k eigenvectors of a covariance that stand above rounding."""
+    """Compute W (p, k) with WᵀCW = I on the k eigenvectors of a covariance above rounding."""
     values, vectors = linalg.eigh(C, driver="evd", check_finite=False)
-    # a covariance has no negative eigenvalues: those found tell the rounding of the moments
+    # a covariance has no negative eigenvalues: these show the rounding of the moments
     rounding = max(-float(values[0]), len(C) * float(np.finfo(np.float64).eps) * float(values[-1]), 1e-300)
     kept = values > 10 * rounding
     return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
@@ -104,7 +104,7 @@ def canonical_ridge(
     fit_intercept: bool = True,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """Coefficients over the first view (p₁, c) and intercept (c,) of ridge with the canonical norm.
+    """Solve ridge with the canonical norm; return coefficients over the first view (p₁, c) and intercept (c,).
 
     min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows, whose moments of φ¹ are
     given (Algorithm 1 of the paper, whose γ is α; it has no b).
@@ -122,7 +122,7 @@ def _ridge(
     fit_intercept: bool,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array]:
-    """β (r, c) and b (c,), from the moments of z over the labelled rows."""
+    """Solve for β (r, c) and b (c,) from the moments of z over the labelled rows."""
     small = centre(z, fit_intercept=fit_intercept)
     # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
     G = small.G + np.diag(small.n * views.penalty)
@@ -131,6 +131,6 @@ def _ridge(
 
 
 def first_view(both: Moments, width: int) -> Moments:
-    """The moments of the first `width` columns."""
+    """Return the moments of the first `width` columns."""
     shift = None if both.shift is None else both.shift[:width]
     return replace(both, G=both.G[:width, :width], C=both.C[:width], s=both.s[:width], shift=shift)

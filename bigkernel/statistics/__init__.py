@@ -1,4 +1,4 @@
-"""Sums over rows: additive moments, cells of domains, predictions, scores of a grid."""
+"""Sums over rows: additive moments, cells of domains, predictions, scores."""
 
 import lazy_loader
 

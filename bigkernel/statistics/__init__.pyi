@@ -7,6 +7,6 @@ from .moments import Statistic as Statistic
 from .moments import Targets as Targets
 from .moments import add as add
 from .moments import require_weights as require_weights
-from .moments import selected as selected
-from .moments import uncentred as uncentred
-from .moments import unshifted as unshifted
+from .moments import select_columns as select_columns
+from .moments import uncentre as uncentre
+from .moments import unshift_targets as unshift_targets

@@ -1,8 +1,8 @@
-"""Sums of features by domain and class, as more targets of the one sweep.
+"""Sums of features by domain and class, as additional targets of a sweep.
 
-A cell is a domain together with a class, or with no label. With one-hot cells as targets the moments of a map φ hold,
-in C (p × cells) and t (cells), the sums Σ w φ and the weights Σ w of every cell: all that DICA, joint distribution
-adaptation and adaptation regularization need of domains and classes, whatever the number of rows. Shapes: n rows of a
+A cell is a domain together with a class, or with no label. With one-hot cells as targets, the moments of a map φ
+contain, in C (p × cells) and t (cells), the sums Σ w φ and the weights Σ w of every cell, which is all that DICA, joint
+distribution adaptation and adaptation regularization need of domains and classes. Shapes: n rows of a
 chunk, p columns of φ, G domains, k classes, G(k + 1) cells.
 """
 
@@ -24,7 +24,7 @@ MOST_CELLS = 4096  # each is a column of C
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Which cell a row is in: g·(k + 1) + c for class c of domain g, with c = k where it has no label.
+    """Cells of rows: g·(k + 1) + c for class c of domain g, with c = k for rows without a label.
 
     Examples
     --------
@@ -34,19 +34,17 @@ class Cells:
     array([2, 3, 4])
     """
 
-    # (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column: labelled
-    # rows are then domain 0, the others domain 1
+    # (G,) sorted values of the column `domain`; None without such a column: labelled rows are domain 0, others domain 1
     domains: Array | None
-    # (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark rows
-    # without a label.
+    # (k,) sorted labels of the column `y`; empty: labels are not read, k = 0. −1 and NaN mark rows without a label.
     classes: Array
-    position: Array | None = None  # which of the k classes each of `classes` is; None: its own place
+    position: Array | None = None  # index of each of `classes` among the k classes; None: its own index
 
     def __post_init__(self) -> None:
         if self.width > MOST_CELLS:
             raise DataError(
-                f"domain: {self.n_domains:,} domains of {self.n_classes:,} classes and rows without a label make "
-                f"{self.width:,} cells, more than {MOST_CELLS:,}; join domains"
+                f"domain: {self.n_domains:,} domains of {self.n_classes:,} classes and unlabelled rows give "
+                f"{self.width:,} cells, more than {MOST_CELLS:,}; merge domains"
             )
 
     @property
@@ -59,16 +57,16 @@ class Cells:
 
     @property
     def width(self) -> int:
-        """The number of cells: G(k + 1)."""
+        """The number of cells, G(k + 1)."""
         return self.n_domains * (self.n_classes + 1)
 
     def of(self, chunk: Chunk, block: Index = slice(None)) -> Array:
-        """The cell of each row of a block, (b,) int64; `DataError` for what is missing or not among those known."""
+        """Return the cell of each row of a block, (b,) int64; `DataError` for missing columns and unknown values."""
         label = self.label(chunk, block)
         return self.domain(chunk, block, label) * (self.n_classes + 1) + label
 
     def label(self, chunk: Chunk, block: Index = slice(None)) -> Array:
-        """The place of each row's class, (b,) int64, k where it has no label. Raises as `of` does."""
+        """Return the class index of each row, (b,) int64, k for rows without a label; raise as `of` does."""
         if not self.n_classes:
             return np.zeros(len(np.arange(len(chunk))[block]), np.int64)
         y = require_labels(chunk)[block]
@@ -81,15 +79,15 @@ class Cells:
         return np.where(missing, self.n_classes, place if self.position is None else self.position[place])
 
     def domain(self, chunk: Chunk, block: Index = slice(None), label: Array | None = None) -> Array:
-        """The place of each row's domain, (b,) int64; `label` is what `label` gives, where it is at hand."""
+        """Return the domain index of each row, (b,) int64; `label`: the result of `label` if known."""
         if self.domains is None:
             label = self.label(chunk, block) if label is None else label
             return np.asarray(label == self.n_classes, np.int64)
         if chunk.domain is None:
-            raise DataError("domain: the domains of the rows are needed and the input has no such column")
-        found = chunk.domain[block]
-        place = np.minimum(np.searchsorted(self.domains, found), self.n_domains - 1)
-        self._require(self.domains[place] == found, chunk, block, "domain", "domain", found, "domains")
+            raise DataError("domain: expected a column of domains, found none")
+        values = chunk.domain[block]
+        place = np.minimum(np.searchsorted(self.domains, values), self.n_domains - 1)
+        self._require(self.domains[place] == values, chunk, block, "domain", "domain", values, "domains")
         return place.astype(np.int64)
 
     def _require(
@@ -98,12 +96,12 @@ class Cells:
         if not known.all():
             first = int(np.argmin(known))
             row = chunk.start + int(np.arange(len(chunk))[block][first])
-            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is none of the {of}")
+            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is not one of the {of}")
 
 
 @dataclass(frozen=True, eq=False)
 class CellMomentStatistic(MomentStatistic):
-    """The moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ of each, t (cells) Σ w."""
+    """Moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ, t (cells) Σ w."""
 
     targets: Targets | None = field(init=False, default=None)
     unlabelled: str = field(init=False, default="drop")
@@ -125,25 +123,25 @@ class CellMomentStatistic(MomentStatistic):
 class CellSums:
     """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`."""
 
-    sums: Array  # (p, G, k + 1) Σ w φ; the last class: rows without a label
+    sums: Array  # (p, G, k + 1) Σ w φ; the last class holds rows without a label
     weights: Array  # (G, k + 1) Σ w
 
     @classmethod
     def of(cls, total: Mapping[str, Array], cells: Cells) -> CellSums:
-        """Of one group of rows."""
+        """Reshape the moments of one group of rows."""
         shape = (cells.n_domains, cells.n_classes + 1)
         C, t = total["C"][0], total["t"][0]
         return cls(C.reshape(len(C), *shape), t.reshape(shape))
 
     def by_domain(self) -> tuple[Array, Array]:
-        """Sums (p, G) and weights (G,) of every domain, labelled or not."""
+        """Return the sums (p, G) and weights (G,) of every domain, labelled or not."""
         return self.sums.sum(axis=2), self.weights.sum(axis=1)
 
     def by_class(self) -> tuple[Array, Array]:
-        """Sums (p, k) and weights (k,) of every class."""
+        """Return the sums (p, k) and weights (k,) of every class."""
         return self.sums[:, :, :-1].sum(axis=1), self.weights[:, :-1].sum(axis=0)
 
 
 def means(sums: Array, weights: Array) -> Array:
-    """Sums (p, g) over weights (g,); the columns of groups without weight are 0."""
+    """Divide sums (p, g) by weights (g,); columns of groups without weight are 0."""
     return np.asarray(np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0))

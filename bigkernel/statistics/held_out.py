@@ -1,10 +1,10 @@
-"""What models say at rows that took no part in their fit: scores and values, from one sweep.
+"""Scores and values of models at held-out rows, from one sweep.
 
-The models differ in their coefficients and share their features, so that a block of rows meets one matrix of all
-coefficients. A row is predicted by the models of its fold, which were trained without it: training moments are those
-of all rows less those of a fold. `GridScores` counts, `FoldValues` keeps the values, for scores that need every
-prediction, and `HeldOutValues` keeps those of a sample, which probabilities are calibrated on. Shapes: r rows, K
-kernels, F folds, p columns of the map, k candidates a kernel, c classes or targets.
+The models share their features and differ in their coefficients, so that a block of rows is multiplied by one matrix of
+all coefficients. A row is predicted by the models that were trained without its fold. `GridScores` counts classes,
+`FoldValues` keeps the values for scores that need every prediction, and `HeldOutValues` keeps those of a sample, to
+calibrate probabilities on. Shapes: r rows, K kernels, F folds, p columns of the map, k candidates per kernel, c classes
+or targets.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import Folds, HashFolds, mixed
+from bigkernel.streaming.folds import Folds, HashFolds, hash_ids
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-FLOOR = 1e-3  # least probability that log-loss reads from a value of f
+FLOOR = 1e-3  # lower bound of probabilities in log-losses
 FOLDS = 5
 _FOLD_SEED, _ROW_SEED = 11, 12
-_NUMBERS, _LEAST_ROWS = 2**20, 2**14  # kept values, and rows of them where classes are many
-_SURE = 8.0  # standard deviations by which the number of rows below a hash may be less than its mean
+_NUMBERS, _LEAST_ROWS = 2**20, 2**14  # number of values to keep, and least number of rows with many classes
+_SURE = 8.0  # standard deviations by which the number of rows below a hash may fall short of its mean
 
 
 @dataclass(frozen=True, eq=False)
 class _FoldModels:
-    """Models without each fold."""
+    """Models trained without each fold."""
 
     features: FeatureMap  # of K blocks
     weights: Array  # (K, F, p, k·c) float64
     intercepts: Array  # (K, F, k·c)
-    folds: Folds  # which of them tests a row
+    folds: Folds  # which fold tests a row
     targets: Targets
 
     @cached_property
@@ -49,7 +49,7 @@ class _FoldModels:
         return {key: value for key, value in self.__dict__.items() if key != "_narrow_weights"}
 
     def _values(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
-        """Predict rows by the models without a fold, block by block: their positions, a kernel, f (b, k·c) float64."""
+        """Predict rows by the models without a fold; yield positions, kernel and f (b, k·c) float64 of each block."""
         for block in chunk.blocks(ids):
             assert not isinstance(block, slice)
             for kernel, phi in enumerate(self.features.blocks(chunk, block)):
@@ -58,8 +58,8 @@ class _FoldModels:
                     values += self.intercepts[kernel, fold]
                 yield block, kernel, values
 
-    def _tested(self, chunk: Chunk) -> list[Array]:
-        """List the positions of the labelled rows that each fold tests."""
+    def _test_rows(self, chunk: Chunk) -> list[Array]:
+        """Return the positions of the labelled rows that each fold tests."""
         known, fold = self.targets.labelled_in(chunk), self.folds.of(chunk)
         return [np.flatnonzero(known & (fold == number)) for number in range(self.folds.count)]
 
@@ -69,11 +69,11 @@ class GridScores(_FoldModels, Sums):
     """Confusion matrices (and log-losses) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
-    (K, F, k), Σ −log p of the true class with p the values of f cut to [0.001, 1] and divided by their sum. Rows count
-    with their weights.
+    (K, F, k), Σ −log p of the true class, where p are the values of f clipped to [0.001, 1] and normalized. Rows are
+    weighted.
     """
 
-    with_loss: bool = False  # whether log-losses are wanted
+    with_loss: bool = False  # whether to sum log-losses
 
     @property
     def candidates(self) -> int:
@@ -97,7 +97,7 @@ class GridScores(_FoldModels, Sums):
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         c, k = self.targets.width, self.candidates
-        for fold, ids in enumerate(self._tested(chunk)):
+        for fold, ids in enumerate(self._test_rows(chunk)):
             for block, kernel, values in self._values(chunk, fold, ids):
                 with chunk.work.stage("predict"):
                     truth, weight = self.targets.one_hot(chunk, block).argmax(axis=1), weights_of(chunk, block)
@@ -114,12 +114,12 @@ class GridScores(_FoldModels, Sums):
 
 @dataclass(frozen=True, eq=False)
 class FoldValues(_FoldModels):
-    """Values of f of every candidate at the labelled rows that a fold tests.
+    """Values of f of every candidate at the labelled test rows of the folds.
 
-    Accumulates `row` (r,), `fold` (r,) that tests it, and `values` (r, K, k·c) by the models without this fold.
+    Accumulates `row` (r,), the `fold` (r,) that tests it, and `values` (r, K, k·c) of the models without this fold.
     """
 
-    rows: int  # about how many there are
+    rows: int  # estimated number of rows
 
     def zero(self) -> Accumulator:
         return {"row": np.zeros(0), "fold": np.zeros(0), "values": np.zeros((0, *self.weights.shape[::3]))}
@@ -139,7 +139,7 @@ class FoldValues(_FoldModels):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for fold, ids in enumerate(self._tested(chunk)):
+        for fold, ids in enumerate(self._test_rows(chunk)):
             values = np.empty((len(ids), *self.weights.shape[::3]))
             for block, kernel, of_block in self._values(chunk, fold, ids):
                 values[np.searchsorted(ids, block), kernel] = of_block
@@ -149,9 +149,9 @@ class FoldValues(_FoldModels):
 
 @dataclass(frozen=True)
 class HeldOutFolds:
-    """The first `count` of `FOLDS` parts of the rows, by a hash of their number or, where there are groups, of these.
+    """The first `count` of `FOLDS` folds, by a hash of row numbers, or of groups if there are any.
 
-    Rows of the other parts are tested by no fold.
+    Rows of the other folds are not tested.
     """
 
     count: int
@@ -163,25 +163,25 @@ class HeldOutFolds:
 
 
 def most_rows(classes: int) -> int:
-    """Rows that are kept at most: some ten thousand fix the few numbers of a calibration."""
+    """Return the number of rows to calibrate on: some ten thousand determine its few parameters."""
     return max(_LEAST_ROWS, _NUMBERS // classes)
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutValues(_FoldModels):
-    """Values of f, one f a fold, at labelled rows of weight above 0; of many rows at those of least hash.
+    """Held-out values of f at labelled rows of positive weight; of many rows, those with the smallest hashes.
 
-    Accumulates, of at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the position of the
-    row's class, (r,); and `values` (r, c). Rows of no fold meet f number `folds.count`, where there is one.
-    They are the same however the rows are cut, and kernel values of the others are not computed.
+    Accumulates, for at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the index of the
+    row's class, (r,); and `values` (r, c). Rows without a fold are predicted by f number `folds.count`, if given.
+    The sample does not depend on chunks, and kernel values of other rows are not computed.
     """
 
-    most: int  # rows that are kept
-    rows: float  # about how many there are to choose from
+    most: int  # rows to keep
+    rows: float  # estimated number of rows to choose from
 
     @property
     def share(self) -> float:
-        """Of the rows, by their hash: so many that `most` are certainly among them."""
+        """Bound on the hash, such that `most` rows are practically certain to be below it."""
         return min(1.0, (self.most + _SURE * float(np.sqrt(self.most))) / max(self.rows, 1.0))
 
     def zero(self) -> Accumulator:
@@ -208,14 +208,14 @@ class HeldOutValues(_FoldModels):
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         ids = np.arange(chunk.start, chunk.start + len(chunk))
         # 53 bits of the hash, which a double holds
-        key = (mixed(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        key = (hash_ids(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
         weight = weights_of(chunk, slice(None))
         chosen = self.targets.labelled_in(chunk) & (weight > 0) & (key <= self.share)
-        fold, found = self.folds.of(chunk) % (self.folds.count + 1), [total]
+        fold, pieces = self.folds.of(chunk) % (self.folds.count + 1), [total]
         for number in range(self.weights.shape[1]):
             for block, _, values in self._values(chunk, number, np.flatnonzero(chosen & (fold == number))):
                 truth = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
-                found.append({**columns, "truth": truth, "values": values})
-        both = {name: np.concatenate([part[name] for part in found]) for name in total}
+                pieces.append({**columns, "truth": truth, "values": values})
+        both = {name: np.concatenate([piece[name] for piece in pieces]) for name in total}
         total.update(self.merge(both, self.zero()))

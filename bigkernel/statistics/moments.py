@@ -1,11 +1,11 @@
 """Additive statistics of the rows: what one sweep accumulates.
 
-A statistic is plain data with `zero`, `update` and `merge`; what it accumulates is a dict of float64 arrays, so that
-every accumulator can be added, stored and sent alike. Where it has a `finish` too, that completes the sum of all rows.
+A statistic is plain data with `zero`, `update` and `merge`; its accumulator is a dict of float64 arrays, so that all
+accumulators are added, stored and sent in the same way. An optional `finish` completes the sum of all rows.
 The moments of a feature map φ (width p) with targets (c) are
     n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
-kept apart for as many groups of rows as asked (labelled and unlabelled, folds of cross-validation), and for each kernel
-of a family. They add over chunks, workers and days, and solves need nothing else.
+summed separately by group of rows (labelled and unlabelled, folds of cross-validation) and for each kernel of a family.
+They add over chunks, workers and days, and solves need nothing else.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
+GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks, then added to the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32
-PROBED = ("E", "probed_rows")  # what the probe adds to the moments
-PROBE_BYTES = 2**21  # of its float64 copies of some rows and columns
-_STRIP_NUMBERS = 2**17  # of such a copy: it stays in cache
+PROBED = ("E", "probed_rows")  # sums of the probe
+PROBE_BYTES = 2**21  # its float64 copies of some rows and columns
+_STRIP_NUMBERS = 2**17  # size of such a copy, which stays in cache
 _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
-_SLOWNESS = 25  # of the float64 products of a few vectors, against float32 ones of matrices
-_SHARE = 0.01  # of the time of a sweep, that seeing it may take
-_LEAST_WINDOWS = 2  # about so many are seen: each has k vectors for every column
+_SLOWNESS = 25  # cost of float64 products with a few vectors against float32 products of matrices
+_SHARE = 0.01  # of the time of a sweep that the probe may take
+_LEAST_WINDOWS = 2  # windows that are probed at least: each has k vectors for every column
 
 
 class Statistic(Protocol):
     """A statistic that a sweep accumulates: a commutative monoid over chunks of rows."""
 
     def zero(self) -> Accumulator:
-        """An accumulator of no rows."""
+        """Return the accumulator of no rows."""
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """Add a chunk to `total`, in place."""
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """The accumulator of the rows of both; changes neither, for a task's inputs may be used again."""
+        """Return the accumulator of the rows of both; neither is changed, since a task's inputs may be used again."""
 
     def footprint(self, block_rows: int) -> Footprint:
-        """Its cost."""
+        """Return the cost in flops and bytes."""
 
 
 def add(a: Accumulator, b: Accumulator) -> Accumulator:
-    """a + b."""
+    """Add two accumulators."""
     return {name: np.asarray(values + b[name]) for name, values in a.items()}
 
 
 class Sums:
-    """Base of the statistics that are sums over rows."""
+    """Base of statistics that are plain sums over rows."""
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         return add(a, b)
@@ -68,13 +68,13 @@ class Sums:
 def block_footprint(
     features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
 ) -> Footprint:
-    """The cost of a statistic of blocks of these features, beside them: of a row, of the accumulator, of a task."""
+    """Return the cost of a statistic of blocks of features, from its own cost per row, accumulator and task."""
     work = features.cost.fixed_bytes + block_rows * (features.cost.row_bytes + row_bytes) + work_bytes
     return Footprint(features.cost.flops_per_row + flops, partial_bytes, work)
 
 
-def uncentred(total: Accumulator, shift: Array) -> Accumulator:
-    """Moments of φ from those of φ − shift, group by group, and anchors with them: exact, in float64."""
+def uncentre(total: Accumulator, shift: Array) -> Accumulator:
+    """Return moments (and anchors) of φ from those of φ − shift, group by group, in float64."""
     a, n, s, t = shift.astype(np.float64), total["n"], total["s"], total["t"]
     cross = s[:, :, None] * a
     anchors = {"anchors": total["anchors"] + np.outer(total["degrees"], a)} if "anchors" in total else {}
@@ -87,15 +87,15 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
-def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
-    """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
+def select_columns(total: Mapping[str, Array], columns: Array) -> Accumulator:
+    """Return a copy of the moments of some columns (k,) of the map, group by group."""
     out = {name: values.copy() for name, values in total.items() if name not in (*PROBED, "G", "C", "s")}
     G, C, s = total["G"][:, columns[:, None], columns], total["C"][:, columns], total["s"][:, columns]
     return out | {"G": G, "C": C, "s": s}
 
 
-def unshifted(total: Accumulator, shift: Array) -> Accumulator:
-    """Moments with targets y from those with y − shift, (c,), group by group."""
+def unshift_targets(total: Accumulator, shift: Array) -> Accumulator:
+    """Return moments with targets y from those with y − shift, (c,), group by group."""
     n, s, t = total["n"], total["s"], total["t"]
     return {
         **total,
@@ -107,20 +107,20 @@ def unshifted(total: Accumulator, shift: Array) -> Accumulator:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
+    """The moments of one group of rows, a view of an accumulator; shapes as in the module docstring."""
 
-    rows: float  # the number of rows whose weight is above 0
+    rows: float  # number of rows of positive weight
     n: float
     G: Array
     C: Array
     s: Array
     t: Array
     q: Array
-    shift: Array | None = None  # a (p,), where G, C and s are those of φ − a; None: of φ
+    shift: Array | None = None  # a (p,) if G, C and s are those of φ − a; None: of φ
 
     @classmethod
     def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
-        """Those of one group, or of all groups together."""
+        """Return the moments of one group, or of all groups together."""
         one = 0 if group is None and len(total["n"]) == 1 else group
         sums = {name: total[name].sum(axis=0) if one is None else total[name][one] for name in SUMS}
         return cls(**sums, shift=shift)
@@ -128,54 +128,54 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled."""
+    """How the column `y` is encoded as targets (b, c), and which rows are labelled."""
 
     width: int  # c
-    # sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is itself a
-    # class. NaN is unlabelled where y holds numbers.
+    # sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is a class.
+    # NaN is unlabelled where y holds numbers.
     classes: Array | None = None
-    position: Array | None = None  # which of the c targets each of `classes` is; None: its own place
-    missing: float | None = None  # a number that marks rows without a target, beside NaN
-    # (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
+    position: Array | None = None  # index of the target of each of `classes`; None: its own index
+    missing: float | None = None  # a number that marks rows without a target, besides NaN
+    # (c,) subtracted from numeric targets, a point near their mean, to keep sums of squares accurate
     shift: Array | None = None
 
     def labelled_in(self, chunk: Chunk) -> Array:
-        """Tell which rows of a chunk carry a label, (n,) bool; `DataError` where it has no `y`, or another label."""
+        """Return which rows of a chunk are labelled, (n,) bool; `DataError` for no `y` or an unknown label."""
         return self.labelled(require_labels(chunk), chunk.start)
 
     def labelled(self, y: Array, start: int) -> Array:
-        """Which rows of y carry a label, (n,) bool; `DataError` for one that is not among the classes."""
+        """Return which rows of y are labelled, (n,) bool; `DataError` for a label that is no class."""
         if self.classes is None:
             table = y[:, None] if y.ndim == 1 else y
-            there: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
+            present: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
             if y.dtype.kind != "f":
-                return there
+                return present
             infinite = np.isinf(table).any(axis=1)
             if infinite.any():
                 raise DataError(f"y: row {start + int(np.argmax(infinite))} is infinite; NaN marks unlabelled rows")
-            return there & ~np.isnan(table).any(axis=1)
+            return present & ~np.isnan(table).any(axis=1)
         known: Array = np.isin(y, self.classes)
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():
             row = int(np.argmax(strange))
-            raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
+            raise DataError(f"y: row {start + row} has the label {y[row]}, which is not one of the classes")
         return known
 
     def one_hot(self, chunk: Chunk, block: Index) -> Array:
-        """Targets of labelled rows of a block, (b, c) float64."""
+        """Return the targets of labelled rows of a block, (b, c) float64."""
         assert chunk.y is not None
         out = np.empty((len(chunk.y[block]), self.width))
         self.encode(chunk.y[block], out)
         return out
 
     def encode(self, y: Array, out: Array) -> None:
-        """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
+        """Write the targets of labelled rows y, (b,) or (b, c), into out (b, c)."""
         if self.classes is None:
             values = y if y.ndim == 2 else y[:, None]
-            # subtracted in float64: a narrow block would lose what varies about a large mean
+            # subtracted in float64: float32 would lose small variations about a large mean
             out[...] = values if self.shift is None else values - self.shift
             if np.isinf(out).any():
-                raise DataError(f"y: a target is beyond the range of {out.dtype}; scale the targets")
+                raise DataError(f"y: a target exceeds the range of {out.dtype}; scale the targets")
             return
         out[...] = 0
         column = np.searchsorted(self.classes, y)
@@ -183,14 +183,14 @@ class Targets:
 
 
 def require_labels(chunk: Chunk) -> Array:
-    """The column `y` of a chunk; `DataError` where there is none."""
+    """Return the column `y` of a chunk; raise `DataError` if there is none."""
     if chunk.y is None:
-        raise DataError("y: labels are needed and the input has none")
+        raise DataError("y: expected labels, found none")
     return chunk.y
 
 
 def weights_of(chunk: Chunk, block: Index) -> Array:
-    """Weights of a block, (b,) float64, 1 where there are none; refused unless finite and not negative."""
+    """Return the weights of a block, (b,) float64, by default 1; raise `DataError` unless finite and non-negative."""
     rows = np.arange(len(chunk))[block]
     if chunk.weight is None:
         return np.ones(len(rows))
@@ -198,46 +198,46 @@ def weights_of(chunk: Chunk, block: Index) -> Array:
 
 
 def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
-    """Weights (b,), refused unless finite and not negative; `rows` are their positions after row `start`."""
-    sound = np.isfinite(w) & (w >= 0)
-    if not sound.all():
-        first = int(np.argmin(sound))
+    """Raise `DataError` unless weights (b,) are finite and non-negative; `rows`: their positions after row `start`."""
+    valid = np.isfinite(w) & (w >= 0)
+    if not valid.all():
+        first = int(np.argmin(valid))
         row = start + (first if rows is None else int(rows[first]))
-        raise DataError(f"weight: row {row} has the weight {w[first]}; expected a finite number of at least 0")
+        raise DataError(f"weight: expected a finite non-negative number, found {w[first]} in row {row}")
     return w
 
 
 @dataclass(frozen=True, eq=False)
 class RoundingProbe:
-    """Vectors that probe the rounding of a Gram matrix, beside the rows of a sweep.
+    """Vectors that probe the rounding of a Gram matrix during a sweep.
 
-    G = Σ w bbᵀ that is multiplied in the dtype of the blocks, and summed in it over some thousand rows, is G + E with a
-    rounding E. k vectors v go past the rows too: u = Σ w b (bᵀv) in float64 keeps √κ more digits than Gv, because |bᵀv|
-    is of order one where v = Tz whitens the block, and so Ev = Gv − u. What that means for a solution is in
-    `solvers.ridge`. Some rows are enough: errors of sums are similar, and windows of rows are drawn by the hash of
-    where they begin, the same in every process. Shapes: K blocks of the same rows.
+    G = Σ w bbᵀ, multiplied and summed over some thousand rows in the dtype of the blocks, has a rounding error E. For k
+    vectors v the sweep also computes u = Σ w b (bᵀv) in float64, which keeps √κ more digits than Gv, because |bᵀv| is
+    of order one if v = Tz whitens the block; hence Ev = Gv − u. `solvers.ridge` derives the error of a solution. A
+    sample of the rows suffices: windows of rows are chosen by a hash of their start, the same in every process.
+    Shapes: K blocks of the same rows.
     """
 
-    # v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise; see
+    # v, (K, p, k) float64; excluded from the identity of a run, because other processors round them differently; see
     # `data.fingerprint.NOT_COMPARED`
     vectors: Array = field(metadata={"identity": False})
-    every: int = 1  # one window of rows in so many is seen
+    every: int = 1  # one window of rows in `every` is probed
 
-    def sees(self, start: int, window: int) -> bool:
-        """True for the windows that are seen: number `window` of the rows from `start`; the first of all is."""
+    def includes(self, start: int, window: int) -> bool:
+        """Return whether window number `window` of the rows from `start` is probed; the very first always is."""
         return start == window == 0 or ((start + window + 1) * _MIX % 2**64 >> 32) % self.every == 0
 
 
-def windows_to_skip(flops_per_row: float, size: int, windows: int) -> int:
-    """One window in how many is seen, for a small share of the time of rows of so many flops; `size`: K·p·k."""
+def probe_interval(flops_per_row: float, size: int, windows: int) -> int:
+    """Return `every` of a probe such that it takes a small share of the time of a sweep; `size`: K·p·k."""
     affordable = -(-4 * size * _SLOWNESS // max(int(_SHARE * flops_per_row), 1))
     return int(max(1, min(affordable, windows // _LEAST_WINDOWS)))
 
 
 class ProbedWindow:
-    """What vectors (p, k) see of one window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
+    """Σ b (bᵀv) of vectors v (p, k) over a window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
 
-    `place` is the column of the ones, which goes with them: moments about a shift are taken back to 0 by it.
+    `place` is the column of ones, by which moments about a shift are taken back to 0.
     """
 
     def __init__(self, vectors: Array, shift: Array | None, place: int) -> None:
@@ -245,35 +245,35 @@ class ProbedWindow:
         self._place = place
         # b + a = (b, 1)(I; aᵀ)
         self._vectors = np.vstack([vectors, self._shift[None] @ vectors])
-        self._seen = np.zeros(self._vectors.shape)
+        self._sums = np.zeros(self._vectors.shape)
         self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1))  # rows of a strip
 
-    def look(self, rows: Array) -> None:
-        """See a block (b, wide): Σ b (bᵀv), in float64."""
-        V, seen, p = self._vectors, self._seen, len(self._shift)
+    def add(self, rows: Array) -> None:
+        """Add Σ b (bᵀv) of a block (b, wide), in float64."""
+        V, sums, p = self._vectors, self._sums, len(self._shift)
         for start in range(0, len(rows), self._step):
             strip = rows[start : start + self._step, :p].astype(np.float64)
             one = rows[start : start + self._step, self._place].astype(np.float64)
             values = strip @ V[:p]
             values += one[:, None] * V[p]
-            seen[:p] += strip.T @ values
-            seen[p] += one @ values
+            sums[:p] += strip.T @ values
+            sums[p] += one @ values
 
     def rounding_of(self, gram: Array) -> Array:
-        """Ev (p, k) about 0, of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
+        """Compute Ev (p, k) about 0 of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
         V, p, last = self._vectors, len(self._shift), self._place
         product = np.zeros((p, V.shape[1]))  # Gv
         for i in range(0, p, self._step):
             j = min(i + self._step, p)
             strip = np.empty((j - i, p - i))
             strip[:, j - i :] = gram[i:j, j:p]
-            strip[:, : j - i] = np.triu(gram[i:j, i:j])  # below the diagonal may stand anything
+            strip[:, : j - i] = np.triu(gram[i:j, i:j])  # below the diagonal is undefined
             product[i:j] += strip @ V[i:p]
             strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
             product[i:] += strip.T @ V[i:j]
         sums = gram[:p, last].astype(np.float64)
-        error = product + sums[:, None] * V[p] - self._seen[:p]
-        of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._seen[p]
+        error = product + sums[:, None] * V[p] - self._sums[:p]
+        of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._sums[p]
         return np.asarray(error + self._shift[:, None] * of_ones)
 
 
@@ -281,28 +281,28 @@ class ProbedWindow:
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 
-    Where the features give several blocks for the same rows, the groups of the first come first.
+    With several blocks for the same rows, the groups of the first block come first.
     """
 
     features: FeatureMap
     targets: Targets | None = None  # None: no y is read, c = 0.
     # "drop": one group, the labelled rows; "keep": group 0 the unlabelled rows, group 1 the labelled ones
     unlabelled: str = "drop"
-    # labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none
+    # labelled rows form count + 1 groups, by the fold that tests them; the last: tested by none
     folds: Folds | None = None
-    # of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
+    # dtype of products and of their sums over `GRAM_ROWS` rows; None: that of the blocks
     sums: DType | None = field(default=None, kw_only=True)
-    # also E = Σ (rounding of G) v (p, k), and how many rows were seen for it
+    # sums also E = Σ (rounding of G) v (p, k), and the number of probed rows
     probe: RoundingProbe | None = field(default=None, kw_only=True)
 
     @property
     def groups(self) -> int:
-        """The number of groups of rows that are kept apart."""
+        """The number of groups of rows."""
         return (self.unlabelled == "keep") + (self.folds.count + 1 if self.folds else 1)
 
     @property
     def wide(self) -> int:
-        """Columns of [Φ, Y, 1, 0]: zeros keep its rows aligned."""
+        """The number of columns of [Φ, Y, 1, 0], whose zeros keep rows aligned."""
         return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
 
     def zero(self) -> Accumulator:
@@ -317,13 +317,13 @@ class MomentStatistic:
         return add(a, b)
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """`merge` where nobody else has `a`, which takes the sum: no fresh memory, which may cost more than sums do."""
+        """Merge into `a`, which nobody else holds: allocating memory may cost more than the sums."""
         for name, values in a.items():
             np.add(values, b[name], out=values)
         return a
 
     def finish(self, total: Accumulator) -> Accumulator:
-        """The sums of all rows as others read them: G is summed above its diagonal, and gets here what is below it."""
+        """Complete the sums of all rows: G is summed above its diagonal and mirrored here."""
         G = total["G"] if total["G"].flags.writeable else total["G"].copy()
         for gram in G:
             mirror(gram)
@@ -349,14 +349,14 @@ class MomentStatistic:
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`: Gram matrices of some thousand rows of a group at a time are added to its sums."""
+        """Add a chunk to `total`, as Gram matrices of some thousand rows of a group at a time."""
         p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
         dtype = self.sums or self.features.dtype
-        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one a block of the features
+        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one for each block of the features
         grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
         for group, index in enumerate(self._split(chunk)):
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
-            views: list[ProbedWindow] = []
+            probes: list[ProbedWindow] = []
             for block in chain(chunk.blocks(index), [None]):
                 if waiting >= GRAM_ROWS or (waiting and block is None):
                     with work.stage("add"):
@@ -365,16 +365,16 @@ class MomentStatistic:
                             add_upper(total["G"][at], gram[:p, :p])
                             total["C"][at] += gram[:p, p : p + c]
                             total["s"][at] += gram[:p, p + c]
-                            if views:
-                                total["E"][at] += views[place].rounding_of(gram)
+                            if probes:
+                                total["E"][at] += probes[place].rounding_of(gram)
                                 total["probed_rows"][at] += waiting
                     waiting, window = 0, window + 1
                 if block is None:
                     break
                 if not waiting:
                     first = chunk.start + group
-                    seen = self.probe.vectors if self.probe and self.probe.sees(first, window) else ()
-                    views = [ProbedWindow(V, self.features.about(place), p + c) for place, V in enumerate(seen)]
+                    vectors = self.probe.vectors if self.probe and self.probe.includes(first, window) else ()
+                    probes = [ProbedWindow(V, self.features.shift_of(i), p + c) for i, V in enumerate(vectors)]
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with work.stage("gram"):
                         wider = rows
@@ -382,42 +382,42 @@ class MomentStatistic:
                             wider = work.buffer("widened", rows.shape, dtype)
                             np.copyto(wider, rows)
                         syrk(wider, grams[place], accumulate=waiting > 0)
-                    if views:
+                    if probes:
                         with work.stage("add"):
-                            views[place].look(rows)
+                            probes[place].add(rows)
                 waiting += len(rows)
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
-        """Row positions of each group; None: all rows of the chunk."""
+        """Return the row positions of each group; None: all rows of the chunk."""
         if self.targets is None:
             return [None]
         known = self.targets.labelled_in(chunk)
-        parts = [~known] if self.unlabelled == "keep" else []
+        groups = [~known] if self.unlabelled == "keep" else []
         if self.folds is None:
-            parts.append(known)
+            groups.append(known)
         else:
             fold = self.folds.of(chunk)
-            parts += [known & (fold == number) for number in (*range(self.folds.count), -1)]
-        return [None if part.all() else np.flatnonzero(part) for part in parts]
+            groups += [known & (fold == number) for number in (*range(self.folds.count), -1)]
+        return [None if group.all() else np.flatnonzero(group) for group in groups]
 
     def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
-        """The targets of a block into values (b, c)."""
+        """Write the targets of a block into values (b, c)."""
         if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
             self.targets.encode(chunk.y[block], values)
         else:
             values[...] = 0
 
-    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
-        """The summand of a subclass of the features (b, p) of a block of a group, before their weights."""
+    def _add_block(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+        """Add what a subclass sums of the unweighted features (b, p) of a block of a group."""
 
     def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: Index) -> Iterator[Array]:
-        """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""
+        """Yield [Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; add sums that need no product."""
         p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
         for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
             with work.stage("add"):
                 values = work.buffer("targets", (len(rows), c), np.float64)
                 self._encode(chunk, block, group, values)
-                self._look(total, group, chunk, block, rows[:, :p])
+                self._add_block(total, group, chunk, block, rows[:, :p])
                 rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
                 weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:
@@ -434,7 +434,7 @@ class MomentStatistic:
 
 @dataclass(frozen=True, eq=False)
 class FeatureSums(Sums):
-    """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of every column of a map: means and deviations."""
+    """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of the columns of a map, for means and standard deviations."""
 
     features: FeatureMap
 

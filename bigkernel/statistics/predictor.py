@@ -1,9 +1,9 @@
-"""A fitted model as rows see it: features, coefficients, labels. It needs NumPy alone; `scores` scores it.
+"""A fitted model for prediction: features, coefficients, labels. It imports NumPy alone; `scores` evaluates it.
 
 Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m landmarks, or
 random features of them. Transformers that learn such a W (components of DICA and JDA, whitened Nyström features) apply
-it as a row map, `Projection`. Probabilities of classes are p(x) = softmax(a ∘ f(x) + b), a scale and an offset a class
-(`Calibration`); with two classes the scales are one, and this is Platt's sigmoid of f₂ − f₁. Shapes: n rows, d
+it as a row map, `Projection`. Class probabilities are p(x) = softmax(a ∘ f(x) + b), with a scale and an offset for each
+class (`Calibration`); two classes share one scale, which gives Platt's sigmoid of f₂ − f₁. Shapes: n rows, d
 features, p columns of φ, c targets or classes.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, in_slices
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, slice_map
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
-    from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # of SciPy
+    from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # imports SciPy
 
 _PREPARING = Lock()
 
@@ -35,35 +35,35 @@ class Predictor:
     coef: Array  # (p, c)
     intercept: Array  # (c,)
     classes: Array | None = None  # (c,) labels, or None for numbers
-    logits: bool = False  # the values are logits of the classes, whose softmax are probabilities
+    logits: bool = False  # the values are logits, whose softmax gives the class probabilities
 
     @classmethod
     def of(cls, features: BlockMap, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
-        """With landmarks in slices where there are many."""
-        return cls(in_slices(features), coef, intercept, classes)
+        """Create a predictor that reads many landmarks in slices."""
+        return cls(slice_map(features), coef, intercept, classes)
 
     @property
     def width(self) -> int:
-        """Columns of the values: c."""
+        """c, the number of columns of the values."""
         return int(self.coef.shape[1])
 
     @property
     def flops_per_row(self) -> float:
-        """Floating-point operations of a row."""
+        """Floating-point operations per row."""
         return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes a row of a block takes beside its features."""
+        """Bytes of buffers per row of a block, besides the features."""
         return 0
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes that the model takes in a process, at most."""
+        """Upper bound on the bytes of the model in a process."""
         return self.features.cost.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
 
     def work_bytes(self, block_rows: int) -> int:
-        """Bytes that a task needs to predict, its chunk apart."""
+        """Return the bytes that a task needs to predict, without its chunk."""
         return self.fixed_bytes + block_rows * (self.features.cost.row_bytes + self.row_bytes)
 
     @cached_property
@@ -72,7 +72,7 @@ class Predictor:
         return np.asarray(self.coef.astype(self.features.dtype))
 
     def prepare(self) -> None:
-        """Prepare what rows share, if that is still to be done: once, however many threads ask for it at a time."""
+        """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
         if "weights" not in self.__dict__:
             with _PREPARING:
                 if isinstance(self.features, LandmarkMap):
@@ -83,14 +83,14 @@ class Predictor:
         return {key: value for key, value in self.__dict__.items() if key != "weights"}
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
-        """out ← f, (b, c) float64, of these rows of the chunk: φᵀW of one slice of columns after another, and b."""
+        """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
         out[...] = self.intercept
-        for columns, phi in self.features.parts(chunk, block):
+        for columns, phi in self.features.slices(chunk, block):
             with chunk.work.stage("predict"):
                 out += phi @ self.weights[columns]
 
     def values(self, chunk: Chunk) -> Array:
-        """f of every row of the chunk, (n, c) float64."""
+        """Compute f of every row of the chunk, (n, c) float64."""
         self.prepare()
         out = np.empty((len(chunk), self.width))
         for block in chunk.blocks():
@@ -100,7 +100,7 @@ class Predictor:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """Rows of d features become rows of r values z(x) = φ(x)ᵀW + b in the task that reads them: nothing is stored."""
+    """Row map z(x) = φ(x)ᵀW + b from d features to r, applied in the task that reads the rows."""
 
     n_features: int  # d
     predictor: Predictor  # features of width p, `coef` (p, r) and `intercept` (r,)
@@ -113,7 +113,7 @@ class Projection:
 
     def cost(self, d: int, itemsize: int) -> MapCost:
         predictor = self.predictor
-        # values leave in float64 before they take the dtype of the rows
+        # values are float64 before they are converted to the dtype of the rows
         row_bytes = predictor.features.cost.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
@@ -125,13 +125,13 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """a and b of the softmax.
+    """The scale a and the offset b of calibrated logits.
 
     Attributes
     ----------
     scale, offset : (c,) float64
-    rows : held-out rows that they were fitted to; 0 where a file does not tell
-    log_loss : on these rows, mean −log p of the true class in nats; NaN where a file does not tell
+    rows : number of held-out rows of the calibration; 0 if unknown
+    log_loss : on these rows, mean −log p of the true class in nats; NaN if unknown
 
     Examples
     --------
@@ -145,19 +145,19 @@ class Calibration:
     log_loss: float = float("nan")
 
     def logits(self, values: Array) -> Array:
-        """The logits of values of f, (n, c)."""
+        """Return the logits of values of f, (n, c)."""
         return np.asarray(values * self.scale + self.offset)
 
 
 def log_softmax(logits: Array) -> Array:
-    """Log p of logits, (n, c)."""
-    found: Array = logits - logits.max(axis=1, keepdims=True)
-    found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
-    return found
+    """Compute log p of logits, (n, c)."""
+    out: Array = logits - logits.max(axis=1, keepdims=True)
+    out -= np.log(np.exp(out).sum(axis=1, keepdims=True))
+    return out
 
 
 def softmax(logits: Array) -> Array:
-    """P of logits, (n, c), rows of sum 1."""
-    found: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    """Compute p of logits, (n, c), with rows of sum 1."""
+    out: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+    out /= out.sum(axis=1, keepdims=True)
+    return out

@@ -1,15 +1,15 @@
-"""What iterations need of the rows: products with a few vectors, gradients, and a sub-sample for a preconditioner.
+"""Sums for iterative solvers: products with a few vectors, gradients, and a sub-sample for a preconditioner.
 
-A step of conjugate gradients sums up, with b = φ(x) of a row, w its weight and y its targets, Σ w b (bᵀv), (p,
-columns), and a residual Σ w b (y − bᵀv). A step of softmax regression sums up, with t the one-hot class of a row and
-p = softmax(φᵀV + b), −Σ w log p_y, Σ w φ (t − p)ᵀ and Σ w (t − p), m×c numbers. Blocks have the dtype of the map,
-products and sums are float64: rounding of products in float32 would end the iteration early.
+A step of conjugate gradients sums, with b = φ(x) of a row, w its weight and y its targets, Σ w b (bᵀv), (p, columns),
+and a residual Σ w b (y − bᵀv). A step of softmax regression sums, with t the one-hot class of a row and
+p = softmax(φᵀV + b), −Σ w log p_y, Σ w φ (t − p)ᵀ and Σ w (t − p), m×c numbers. Blocks have the dtype of the map;
+products and sums are float64, since rounding of float32 products would end the iteration early.
 
 The ridge leverage of a row is bᵀH⁻¹b for a matrix H near the normal equations (Alaoui & Mahoney, NIPS 2015). Rows of
-great leverage shape the normal equations alone; a uniform draw misses most of them and counts the others as many. Half
-of the sub-sample is drawn by weight, half by weight times leverage, by one priority sample for both (Duffield, Lund &
-Thorup, J. ACM 2007): a row whose key u/priority, u its own uniform number, is among the smallest is taken, with the
-chance that follows from the first key that is not. Such samples merge, as sums do.
+large leverage dominate directions of the normal equations; a uniform sample misses most of them and overweights the
+others. Half of the sub-sample is drawn by weight, half by weight times leverage, by one priority sample for both
+(Duffield, Lund & Thorup, J. ACM 2007): rows with the smallest keys u/priority, u a uniform number of each row, are
+taken, with inclusion probabilities from the first key that is not. Such samples merge as sums do.
 Shapes: b rows of a block, p columns of the map, c targets or classes, F folds, q probe vectors, k rows kept.
 """
 
@@ -25,33 +25,33 @@ from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import Folds, mixed
+from bigkernel.streaming.folds import Folds, hash_ids
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-_TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
-_STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
-_NOT_COMPARED = {"identity": False}  # other processors round them otherwise; `data.fingerprint.NOT_COMPARED`
+_TILE = (128, 512)  # rows and columns of a block that are converted to float64 at a time and stay in cache
+_STRIP_NUMBERS = 2**18  # size of the float64 copy of some rows of a block
+_NOT_COMPARED = {"identity": False}  # other processors round them differently; see `data.fingerprint.NOT_COMPARED`
 _NAMES = ("row", "weight", "leverage", "fold")
 
 
 @dataclass(frozen=True, eq=False)
 class ProductStatistic(Sums):
-    """Sum Σ w b (bᵀv) over the labelled rows, or with `residual` what v leaves of their targets.
+    """Σ w b (bᵀv) over the labelled rows, or with `residual` the residuals of their targets.
 
     The columns of v come fold by fold, each with equal groups of c; a row adds nothing to those of the fold that tests
-    it. Without folds there is one set of columns, and all rows count in it. Accumulates
-        U (p, columns)          Σ w b f with f = bᵀv, or Σ w b r with r = y − f; the rest with `residual` alone:
-        e, sse, squares         Σ w r, Σ w r² and Σ w f² (columns,) of the rows that a column is trained on
-        held_e, held_sse        Σ w r and Σ w r² (columns,) of those that its fold tests, with folds
+    it. Without folds there is one set of columns, to which all rows add. Accumulates
+        U (p, columns)          Σ w b f with f = bᵀv, or Σ w b r with r = y − f; the rest only with `residual`:
+        e, sse, squares         Σ w r, Σ w r² and Σ w f² (columns,) over the training rows of a column
+        held_e, held_sse        Σ w r and Σ w r² (columns,) over its test rows, with folds
         rows, n, s, t, q        number, Σw (g,), Σ w b (g, p), Σ w y and Σ w y² (g, c) by group of rows: those of each
-                                fold and then those of none, g = F + 1
+                                fold, then those of none, g = F + 1
 
     Attributes
     ----------
     features : a single map of width p
-    targets : how y becomes (b, c), and which rows are labelled
+    targets : encoding of y as (b, c), and which rows are labelled
     vectors : v, (p, columns) float64
-    step : the step that they belong to, by which a run knows the sweep
+    step : description of the step, which identifies the sweep in a run
     residual : whether targets are read
     folds : which fold tests a row; rows below −1 are left out. None: nothing is held out
     """
@@ -94,8 +94,8 @@ class ProductStatistic(Sums):
                 weight = weights_of(chunk, block)
                 y = self.targets.one_hot(chunk, block) if self.residual else None
                 for strip in _strips(phi):
-                    wanted = None if y is None else y[strip]
-                    self._add(total, chunk, phi[strip], weight[strip], wanted, fold[block][strip])
+                    own = None if y is None else y[strip]
+                    self._add(total, chunk, phi[strip], weight[strip], own, fold[block][strip])
 
     def _add(self, total: Accumulator, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c)."""
@@ -140,19 +140,19 @@ def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
 
 
 def tile_bytes(c: int) -> int:
-    """Give the working memory of products with c vectors, beside what they read and give."""
+    """Return the working memory of products with c vectors, besides inputs and outputs."""
     rows, columns = _TILE
     return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
 
 
 def _strips(phi: Array) -> Iterator[Index]:
-    """Cut a block into strips of rows."""
+    """Split a block into strips of rows."""
     for start in range(0, len(phi), _TILE[0]):
         yield slice(start, min(start + _TILE[0], len(phi)))
 
 
 def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
-    """Cut rows (b, p) into tiles of columns in float64; one buffer serves them all."""
+    """Split rows (b, p) into float64 tiles of columns, all in one buffer."""
     for start in range(0, phi.shape[1], _TILE[1]):
         columns = slice(start, min(start + _TILE[1], phi.shape[1]))
         wide = chunk.work.buffer("wide", (_TILE[0] * _TILE[1],), np.float64)[: phi[:, columns].size]
@@ -172,7 +172,7 @@ class SoftmaxStatistic(Sums):
     targets: Targets  # the classes
     coef: Array = field(metadata=_NOT_COMPARED)  # V (p, c) float64
     intercept: Array = field(metadata=_NOT_COMPARED)  # b (c,) float64
-    step: str  # what they are a step of, in words: a run is known by it
+    step: str  # description of the step, which identifies the sweep in a run
 
     def zero(self) -> Accumulator:
         p, c = self.coef.shape
@@ -199,25 +199,25 @@ class SoftmaxStatistic(Sums):
                     np.copyto(wide, phi[strip])
                     logarithms = log_softmax(wide @ self.coef + self.intercept)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
-                    left = weight[strip, None] * (truth[strip] - np.exp(logarithms))
-                    total["U"] += wide.T @ left
-                    total["e"] += left.sum(axis=0)
+                    error = weight[strip, None] * (truth[strip] - np.exp(logarithms))
+                    total["U"] += wide.T @ error
+                    total["e"] += error.sum(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
 class LeverageSample:
-    """Draw the labelled rows with the smallest keys, by weight and by leverage.
+    """A sample of labelled rows: those with the smallest keys, by weight and by leverage.
 
-    Accumulates `row` (k,), their ids, `weight`, `leverage` and `fold`, the one that tests them, of each.
+    Accumulates `row` (k,), the ids, and `weight`, `leverage` and the `fold` that tests each row.
 
     Attributes
     ----------
     features : a single map of width p
     targets : which rows are labelled
-    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² is about the leverage
-    size : how many rows are drawn at most
-    step : what they are drawn for, by which a run knows the sweep
-    folds : only rows that one of them is trained on; None: all
+    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² estimates the leverage
+    size : most rows to sample
+    step : description of the purpose, which identifies the sweep in a run
+    folds : sample only training rows of some fold; None: all
     """
 
     features: BlockMap
@@ -231,11 +231,10 @@ class LeverageSample:
         return {name: np.zeros(0) for name in _NAMES}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`: what is among the smallest of all is among the smallest of its part."""
         return self._smallest(a, b)
 
     def _smallest(self, *totals: Accumulator) -> Accumulator:
-        """Keep the rows with the smallest keys: one more than `size`, which gives their chances."""
+        """Keep the rows with the smallest keys: one more than `size`, for the inclusion probabilities."""
         rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
         kept = self._ranks(rows) <= self.size
         return {name: values[kept] for name, values in rows.items()}
@@ -254,7 +253,7 @@ class LeverageSample:
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
-        # a single fold trains on none of its own rows
+        # a single fold is not trained on its own rows
         trained = fold == -1 if self.folds is not None and self.folds.count == 1 else fold >= -1
         totals = [total]
         for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk) & trained)):
@@ -269,11 +268,11 @@ class LeverageSample:
         total.update(self._smallest(*totals))
 
     def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
-        """Draw at most `size` rows: their ids, rising, weights in the sub-sample, and folds, (k,) each."""
+        """Sample at most `size` rows; return their ids, rising, weights in the sub-sample, and folds, (k,) each."""
         weight, chance = total["weight"], np.ones(len(total["row"]))
         if len(chance) > self.size:
             ranks = self._ranks(total)
-            first_left = np.sort(ranks)[self.size]  # both draws have given as many
+            first_left = np.sort(ranks)[self.size]  # both halves take this many rows
             by_weight, by_leverage = (np.sort(key)[first_left] for key in self._keys(total))
             with np.errstate(over="ignore", invalid="ignore"):
                 chance = np.fmax(weight * by_weight, weight * total["leverage"] * by_leverage)
@@ -285,13 +284,13 @@ class LeverageSample:
 
     def _keys(self, total: Accumulator) -> tuple[Array, Array]:
         """Compute keys by weight and by leverage, (k,) each."""
-        # the 53 highest bits, in the middle between 0 and 1 of their steps
-        u = ((mixed(total["row"].astype(np.uint64), seed=1) >> np.uint64(11)) + 0.5) / 2.0**53
+        # uniform in (0, 1), from the 53 highest bits
+        u = ((hash_ids(total["row"].astype(np.uint64), seed=1) >> np.uint64(11)) + 0.5) / 2.0**53
         with np.errstate(divide="ignore", over="ignore"):
             return u / total["weight"], u / (total["weight"] * total["leverage"])
 
     def _ranks(self, total: Accumulator) -> Array:
-        """Rank each row by its keys, (k,), in the draw that takes it first."""
+        """Rank each row by the smaller of the ranks of its two keys, (k,)."""
         ranks = np.empty((2, len(total["row"])), np.int64)
         for rank, key in zip(ranks, self._keys(total), strict=True):
             rank[np.lexsort((total["row"], key))] = np.arange(len(key))

@@ -1,10 +1,10 @@
-"""The R factor of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
+"""The R factor of a QR factorisation of weighted rows: the content of moments, without squaring the condition.
 
     √W [1, Φ − a, Y − b] = QR,   RᵀR = Σ w (1, φ − a, y − b)ᵀ(1, φ − a, y − b),
-R (q, q) upper triangular with a diagonal of at least 0, q = 1 + p + c. Two triangles are merged by the factorisation of
-one upon the other, so that R adds up as moments do, and its rounding stays that of the columns (Golub & Van Loan 2013,
-§5.2). The column of ones comes first: without its first row and column R is that of columns less their mean. The points
-a (p,) and b (c,) are moved by a multiple of the first row.
+R (q, q) is upper triangular with a non-negative diagonal, q = 1 + p + c. Two triangles merge by factoring one stacked
+on the other, so that R adds up as moments do, with the rounding of the columns (Golub & Van Loan 2013, §5.2). The
+column of ones comes first: without its first row and column, R is that of centred columns. Multiples of the first row
+change the points a (p,) and b (c,).
 
 Shapes: p columns of the map, c targets.
 """
@@ -21,14 +21,14 @@ from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-MOST_COLUMNS = 4096  # q: 134 MB an R, and 2 q² flops a row in float64
+MOST_COLUMNS = 4096  # largest q: 134 MB per R, and 2 q² float64 flops per row
 
 
 @dataclass(frozen=True, eq=False)
 class QRStatistic(MomentStatistic):
     """R of the labelled rows, with their `rows`, `n` = Σw, and `t`, `q` of the targets as in `MomentStatistic`.
 
-    Blocks have the dtype of the map, which gives one; they are factored in float64.
+    Blocks have the dtype of the (single) map; they are factored in float64.
     """
 
     @property
@@ -45,11 +45,11 @@ class QRStatistic(MomentStatistic):
         return {name: R if name == "R" else a[name] + b[name] for name in a}
 
     def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """As `merge`: triangles are no sums, and take none."""
+        """Merge into a new accumulator: triangles are not merged in place."""
         return self.merge(a, b)
 
     def finish(self, total: Accumulator) -> Accumulator:
-        """The total itself: R is complete."""
+        """Return the total unchanged: R is complete."""
         return total
 
     def footprint(self, block_rows: int) -> Footprint:
@@ -74,8 +74,8 @@ class QRStatistic(MomentStatistic):
                     total["R"] = add_rows(total["R"], wide)
 
 
-def shifted(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
-    """R about points that are less by these numbers: of φ − a + `columns` (p,) and y − b + `targets` (c,); None: 0."""
+def shift_columns(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
+    """Return R of φ − a + `columns` (p,) and y − b + `targets` (c,); None: 0."""
     out, p = R.copy(), 0 if columns is None else len(columns)
     if columns is not None:
         out[0, 1 : 1 + p] += R[0, 0] * columns
@@ -84,30 +84,30 @@ def shifted(R: Array, columns: Array | None, targets: Array | None = None) -> Ar
     return out
 
 
-def selected(R: Array, columns: Array, width: int) -> Array:
-    """R of some (k,) of the `width` columns of the map."""
+def select_columns(R: Array, columns: Array, width: int) -> Array:
+    """Return R of some (k,) of the `width` columns of the map."""
     kept = R[:, np.concatenate([[0], 1 + columns, np.arange(1 + width, len(R))])]
     return add_rows(np.zeros((kept.shape[1], kept.shape[1])), kept)
 
 
 @dataclass(frozen=True, eq=False)
 class FactoredRows:
-    """Rows whose products are those of all rows: least squares on them is least squares on all."""
+    """A few rows with the same normal equations as all rows, so that least squares on them solves that on all."""
 
-    # columns, targets: (k, p), (k, c), less their means where these are taken out
+    # (k, p) and (k, c), less their means where centred
     columns: Array
     targets: Array
-    # mean, target_mean: (p,), (c,) of the columns about 0, and of the targets as they were factored
+    # (p,) of the columns about 0, and (c,) of the targets as factored
     mean: Array
     target_mean: Array
     n: float  # Σw
-    lengths: Array  # (p,) of the columns as they were factored
+    lengths: Array  # (p,) norms of the columns as factored
 
     @classmethod
     def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> FactoredRows:
-        """Of R about `shift` (p,), None: 0; less their means where `centred`."""
-        lengths, about = np.linalg.norm(R[:, 1 : 1 + width], axis=0), shifted(R, shift)
-        means = about[0, 1:] / max(float(R[0, 0]), 1e-300)
-        rows = about[1:, 1:] if centred else about[:, 1:]
+        """Build the rows from R about `shift` (p,), None: 0; less their means if `centred`."""
+        lengths, R = np.linalg.norm(R[:, 1 : 1 + width], axis=0), shift_columns(R, shift)
+        means = R[0, 1:] / max(float(R[0, 0]), 1e-300)
+        rows = R[1:, 1:] if centred else R[:, 1:]
         n = float(R[0, 0]) ** 2
         return cls(rows[:, :width], rows[:, width:], means[:width], means[width:], n, lengths)

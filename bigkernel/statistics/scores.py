@@ -1,8 +1,8 @@
-"""The sums that score a fitted model, from one sweep: counts of classes, sums of squares, and the worst rows.
+"""Sums that score a fitted model, from one sweep: class counts, sums of squares, and the worst rows.
 
-Of probabilities accumulators hold `log_loss`, Σ −w log p of the true class (nats); `brier`, Σ w Σ_k (t_k − p_k)²; and
-`reliability` (3, BINS), of rows whose largest p is in one of BINS equal parts of [0, 1]: Σ w, Σ w of those whose class
-that is, and Σ w p. Shapes: n rows, b of a block, c targets or classes.
+For probabilities accumulators hold `log_loss`, Σ −w log p of the true class (nats); `brier`, Σ w Σ_k (t_k − p_k)²; and
+`reliability` (3, BINS), for rows by the bin of their largest p among BINS equal bins of [0, 1]: Σ w, Σ w of correctly
+classified rows, and Σ w p. Shapes: n rows, b of a block, c targets or classes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ _OF_WORST = ("margin", "row", "truth", "guess")
 
 @dataclass(frozen=True, eq=False)
 class ScoreStatistic(Sums):
-    """The sums that scores of a model need; unlabelled rows are left out.
+    """Sums for the scores of a model; unlabelled rows are left out.
 
-    Accumulates `confusion` (c, c), true class by predicted class, for classes, and where the model has probabilities
-    the sums of their scores; `n`, `sse`, and the sum `t` and the sum of squares `q` of targets less `shift`, (c,), for
-    numbers. With `keep` k > 0 also, for classes, the rows that the model is most wrong about: `margin` (k,), f of the
-    true class less the largest other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the
-    positions of its true and predicted class. Places that no row takes have the margin +∞. Rows are ordered by margin,
-    then by id, so that the same k are kept however the rows are cut; rows of weight 0 are left out. For numbers
-    `residuals` (c, RESIDUAL_BINS), weights of the rows by (target − f)/spread in equal bins from −4 to 4, the first and
-    the last open to infinity.
+    For classes, accumulates `confusion` (c, c), true class by predicted class, and the sums of probability scores if
+    the model has probabilities; for numbers, `n`, `sse`, and the sum `t` and the sum of squares `q` of targets less
+    `shift`, (c,). With `keep` k > 0 also, for classes, the k worst rows: `margin` (k,), f of the true class less the
+    largest other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the indices of its true and
+    predicted class. Unused places have the margin +∞. Rows are ordered by margin, then by id, so that the result does
+    not depend on chunks; rows of weight 0 are left out. For numbers, `residuals` (c, RESIDUAL_BINS): weights of the
+    rows by (target − f)/spread in equal bins from −4 to 4, the first and the last open to infinity.
     """
 
     predictor: Predictor
@@ -63,10 +62,10 @@ class ScoreStatistic(Sums):
 
     def footprint(self, block_rows: int) -> Footprint:
         c, predictor = self.targets.width, self.predictor
-        # of a row: its place, weight, values, truth and what their differences leave on the way
+        # per row: index, weight, values, truth and intermediate differences
         work = predictor.work_bytes(block_rows) + block_rows * 8 * (4 * c + 2 + predictor.logits * (3 * c + 5))
         kept = 8 * (c * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep) if self.keep else 0
-        work += 2 * kept + 72 * block_rows if kept else 0  # of a row: what is ordered, twice
+        work += 2 * kept + 72 * block_rows if kept else 0  # per row: the sorted columns, twice
         return Footprint(predictor.flops_per_row, 8 * (c * c + 4 * c + 3 * _BINS + 2) + kept, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -104,7 +103,7 @@ class ScoreStatistic(Sums):
         values[rows, true] = -np.inf
         margin = of_truth - values.max(axis=1)
         margin = np.where(np.isnan(margin), -np.inf, margin)
-        # what cannot be among the k worst is left out before anything is ordered
+        # drop rows that cannot be among the k worst before sorting
         near = np.flatnonzero((weight > 0) & (margin <= total["margin"][-1]))
         new = {"margin": margin, "row": ids, "truth": true, "guess": guess}
         total.update(self._worst({name: np.concatenate([total[name], new[name][near]]) for name in _OF_WORST}))
@@ -128,7 +127,7 @@ def _add_probabilities(total: Accumulator, weight: Array, logits: Array, truth: 
 
 
 def probability_scores(total: Mapping[str, Array], weight: float) -> dict[str, float]:
-    """`log_loss` and `brier`, means of rows of this weight together, and `calibration_error`.
+    """Return `log_loss` and `brier`, means over rows of total weight `weight`, and `calibration_error`.
 
     The latter is Σ_B (n_B/n) |accuracy − mean p| over the bins B, the expected calibration error of Naeini, Cooper &
     Hauskrecht (AAAI 2015).
@@ -142,7 +141,7 @@ def probability_scores(total: Mapping[str, Array], weight: float) -> dict[str, f
 
 
 def score(total: Accumulator) -> float:
-    """Accuracy from a confusion matrix, or R² averaged over targets (1 for a constant target met exactly, else 0)."""
+    """Return the accuracy of a confusion matrix, or R² averaged over targets (a constant one: 1 if exact, else 0)."""
     if "confusion" in total:
         confusion = total["confusion"]
         return float(np.trace(confusion) / max(confusion.sum(), 1e-300))

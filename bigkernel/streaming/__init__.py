@@ -1,1 +1,1 @@
-"""The parts of one pass over rows, as plain data: chunks, row maps, the plan of segments, the merge tree, folds."""
+"""One pass over rows as plain data: chunks, row maps, the plan of segments, the merge tree, folds."""

@@ -1,7 +1,7 @@
-"""A chunk: the rows that a statistic sees, with their columns, the maps that rows go through, and buffers to work in.
+"""Chunks of rows with their columns, row maps and work buffers: the input of a statistic.
 
-A chunk is the streaming step (n rows of the store, as stored). Rows leave it block by block, converted to the dtype of
-the computation and passed through the row maps, in a buffer that is allocated once a task. Shapes: n rows of a chunk,
+A chunk is the streaming step (n rows as stored). It yields rows block by block, converted to the dtype of the
+computation and transformed by the row maps, in a buffer that is allocated once per task. Shapes: n rows of a chunk,
 b ≤ block_rows rows of a block, d features.
 """
 
@@ -18,28 +18,28 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 
-DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
+DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # streamed without conversion
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 
 
 class RowMap(Protocol):
-    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
+    """A row-wise transform of d features, whose result depends on one row only."""
 
     name: ClassVar[str]
 
     def width(self, d: int) -> int:
-        """Return features of a row that has d before; `DataError` where it takes no rows of d features."""
+        """Return the number of features of a mapped row of d features; `DataError` if it cannot have d."""
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """Return the cost of a row of d features, in a dtype of `itemsize` bytes."""
+        """Return the cost of mapping a row of d features of `itemsize` bytes."""
 
     def apply(self, x: Array) -> Array:
-        """Transform x (b, d), float32 or float64, which it may change; return (b, width(d)) of its dtype."""
+        """Transform x (b, d), float32 or float64, possibly in place; return (b, width(d)) of its dtype."""
 
 
 @dataclass(frozen=True)
 class MapCost:
-    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
+    """Flops per row, buffer bytes per row besides the rows themselves, and bytes of the map in a process."""
 
     flops_per_row: float = 0.0
     row_bytes: int = 0
@@ -47,17 +47,14 @@ class MapCost:
 
 
 def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
-    """Return the features of a row of d after the maps."""
+    """Return the number of features of a row of d after the maps."""
     for row_map in row_maps:
         d = row_map.width(d)
     return d
 
 
 def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
-    """Map rows x (n, d), float32 or float64, to (n, width); a block at a time, so that buffers stay small.
-
-    x may be changed, and may be what is returned.
-    """
+    """Map rows x (n, d), float32 or float64, to (n, width), a block at a time and in place where possible."""
     width = mapped_width(row_maps, x.shape[1])
     out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
     for start in range(0, len(x), block_rows):
@@ -69,7 +66,7 @@ def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> 
 
 
 def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
-    """Add up the cost of all maps; one that changes the width needs its rows before and after it."""
+    """Add up the costs of maps; one that changes the width needs rows before and after it."""
     flops, row_bytes, fixed = 0.0, 0, 0
     for row_map in row_maps:
         cost, after = row_map.cost(d, itemsize), row_map.width(d)
@@ -81,9 +78,9 @@ def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
 
 @dataclass
 class Workspace:
-    """Buffers of one task, allocated on first use, the seconds spent in each stage, and bad rows that were skipped.
+    """Buffers of one task, allocated on first use, the seconds of each stage, and the number of skipped bad rows.
 
-    `on_block` is called with the rows of every block of a chunk that a statistic has left behind.
+    `on_block` is called with the number of rows of every block that a statistic has processed.
     """
 
     buffers: dict[str, Array] = field(default_factory=dict)
@@ -105,7 +102,7 @@ class Workspace:
 
 @dataclass(slots=True)
 class Stage:
-    """Adds the time between its two ends to the seconds of a stage; no generator, which would cost a row more."""
+    """A context that adds its duration to the seconds of a stage; a class, since a generator is slower."""
 
     seconds: dict[str, float]
     name: str
@@ -147,7 +144,7 @@ class Chunk:
                 self.work.on_block(block.stop - block.start)
 
     def load(self, block: Index, columns: int, dtype: DTypeLike) -> Array:
-        """Convert and map the rows of a block, into a (b, columns) buffer whose first columns they fill."""
+        """Convert and map the rows of a block into the first columns of a (b, columns) buffer."""
         with self.work.stage("convert"):
             x = self.x[block]
             d = x.shape[1]
@@ -157,7 +154,7 @@ class Chunk:
                 return rows
             plain = mapped_width(self.row_maps, d) == d <= columns
             mapped = rows[:, :d] if plain else self.work.buffer("unmapped rows", x.shape, dtype)
-            with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite: as far as rows can be
+            with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
                 np.copyto(mapped, x, casting="unsafe")
             for row_map in self.row_maps:
                 mapped = row_map.apply(mapped)
@@ -167,9 +164,9 @@ class Chunk:
         return rows
 
     def require_finite(self, name: str) -> None:
-        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number.
+        """Raise `DataError` with the number of rows of `x` (input `name`) that are not finite, and the first of them.
 
-        Also for infinite numbers in `y` (NaN: unlabelled), or any in `weight`.
+        Also for infinite numbers in `y` (NaN: unlabelled), and NaN or infinity in `weight`.
         """
         if (bad := nonfinite_rows(self.x)) is not None:
             self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
@@ -179,7 +176,7 @@ class Chunk:
             self._refuse(bad, "weight", "are NaN or infinite", "expected finite numbers")
 
     def faults(self) -> Array:
-        """Find the rows that `require_finite` refuses, (n,) bool."""
+        """Return the rows that `require_finite` rejects, (n,) bool."""
         bad = np.zeros(len(self), bool)
         for rows in (nonfinite_rows(self.x), nonfinite_rows(self.y, missing=True), nonfinite_rows(self.weight)):
             if rows is not None:
@@ -187,10 +184,10 @@ class Chunk:
         return bad
 
     def without(self, bad: Array, *, fresh: bool = False) -> Chunk:
-        """Blank the rows `bad` (n,) bool: x and weight 0, y missing where it holds such a number.
+        """Blank the rows `bad` (n,) bool: x and weight 0, infinite y missing.
 
-        They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
-        written rather than copied.
+        They add nothing to any statistic, and all other rows keep their position. `fresh`: x is not shared and may be
+        written in place.
         """
         x, y = self.x if fresh and self.x.flags.writeable else self.x.copy(), self.y
         x[bad] = 0
@@ -203,14 +200,14 @@ class Chunk:
         first = np.flatnonzero(bad)
         raise DataError(
             f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
-            f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
+            f"{(self.start + first[:5]).tolist()}; {advice}, or skip them (Rows.skip_bad_rows)"
         )
 
 
 def is_plain(X: object, n_features: int) -> TypeGuard[Array]:
-    """Tell a NumPy matrix of finite numbers, a row or more of so many features, that streams as it is.
+    """Return whether X is a finite NumPy matrix, of one or more rows of `n_features`, that needs no conversion.
 
-    Takes some microseconds: a row that is predicted alone takes no more than that to be looked at.
+    Takes a few microseconds, as predictions of single rows require.
     """
     if type(X) is not np.ndarray or X.ndim != 2 or X.dtype not in _DTYPES:
         return False
@@ -218,7 +215,7 @@ def is_plain(X: object, n_features: int) -> TypeGuard[Array]:
 
 
 def nonfinite_rows(values: Array | None, *, missing: bool = False) -> Array | None:
-    """Find rows with a value that is not finite, (n,) bool; None: there is none. `missing`: NaN may stand."""
+    """Return the rows with a value that is not finite, (n,) bool, or None; `missing`: NaN is allowed."""
     if values is None or values.dtype.kind not in "fc":
         return None
     with np.errstate(over="ignore", invalid="ignore"):

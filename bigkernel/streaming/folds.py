@@ -1,7 +1,7 @@
-"""Folds of cross-validation: which fold tests a row, told from the row itself, the same on every worker.
+"""Folds of cross-validation: which fold tests a row, computed from the row itself, the same on every worker.
 
-A fold assignment is plain data that looks at a chunk and answers with a number from 0 to count − 1 for each row, or −1
-for rows that no fold tests and every fold trains on.
+A fold assignment is plain data that maps a chunk to a number from 0 to count − 1 for each row, or −1 for rows that no
+fold tests and every fold trains on.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from bigkernel.streaming.chunk import Chunk
 
 
 class Folds(Protocol):
-    """Which fold tests which row."""
+    """An assignment of rows to the folds that test them."""
 
     @property
     def count(self) -> int:
         """The number of folds."""
 
     def of(self, chunk: Chunk) -> Array:
-        """Return the fold that tests each row of the chunk, (n,) int64, −1: none."""
+        """Return the fold that tests each row of the chunk, (n,) int64; −1: none."""
 
 
 @dataclass(frozen=True)
 class HashFolds:
-    """By a hash of the row's number, or of its group, so that all copies of a digit are tested together."""
+    """Folds by a hash of the row number, or of the group, so that all copies of a digit are tested together."""
 
-    count: int  # folds, about equally large where there are many rows (or groups)
-    seed: int = 0  # another seed, another partition
+    count: int  # number of folds, about equally large for many rows (or groups)
+    seed: int = 0
     by: Literal["row", "group"] = "row"
 
     def of(self, chunk: Chunk) -> Array:
         if self.by == "row":
             ids = np.arange(chunk.start, chunk.start + len(chunk))
         elif chunk.group is None:
-            raise DataError("group: the folds keep groups together, and the input has no column of groups")
+            raise DataError("group: folds by group need a column of groups, and the input has none")
         else:
             ids = np.asarray(chunk.group, np.int64)
-        return (mixed(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
+        return (hash_ids(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ColumnFolds:
-    """As the column `fold` of the rows says: folds that were given, or drawn beforehand."""
+    """Folds from the column `fold` of the rows, given or computed before."""
 
     count: int
 
@@ -58,7 +58,7 @@ class ColumnFolds:
 
 @dataclass(frozen=True, eq=False)
 class DomainFolds:
-    """One domain of `domains` (sorted, (count,)) left out in turn; rows of other domains are trained on always."""
+    """Leave out one domain of `domains` (sorted, (count,)) in turn; rows of other domains are always trained on."""
 
     domains: Array
 
@@ -68,24 +68,24 @@ class DomainFolds:
 
     def of(self, chunk: Chunk) -> Array:
         if chunk.domain is None:
-            raise DataError("domain: the folds are domains, and the input has no column of domains")
+            raise DataError("domain: folds by domain need a column of domains, and the input has none")
         place: Array = np.minimum(np.searchsorted(self.domains, chunk.domain), self.count - 1)
         return np.where(self.domains[place] == chunk.domain, place, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class SomeFolds:
-    """Some folds of others, numbered anew; rows of the rest are trained on by all of these."""
+    """A renumbered subset of folds, all of which train on the rows of the other folds."""
 
-    folds: Folds  # all of them
-    among: tuple[int, ...]  # numbers of those that are taken
+    folds: Folds  # all folds
+    among: tuple[int, ...]  # numbers of the chosen folds
 
     @property
     def count(self) -> int:
         return len(self.among)
 
     def of(self, chunk: Chunk) -> Array:
-        """See `Folds`; rows below −1 stay so."""
+        """Return the fold of each row of the chunk; numbers below −1 are kept."""
         fold, place = self.folds.of(chunk), np.full(self.folds.count, -1)
         place[list(self.among)] = np.arange(len(self.among))
         return np.where(fold >= 0, place[fold], fold)
@@ -93,10 +93,10 @@ class SomeFolds:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One fold of about a share of the rows, or of the groups, by a hash; the others are trained on."""
+    """A single fold of about a share of the rows, or of the groups, by a hash."""
 
     share: float  # above 0, below 1
-    seed: int = 0  # another seed, other rows
+    seed: int = 0
     by: Literal["row", "group"] = "row"
 
     @property
@@ -108,8 +108,8 @@ class HeldOut:
         return np.where(HashFolds(buckets, self.seed, self.by).of(chunk) < self.share * buckets, 0, -1)
 
 
-def mixed(ids: Array, seed: int) -> Array:
-    """SplitMix64 of ids (n,), uint64: neighbouring ids give unrelated numbers (Steele, Lea & Flood, OOPSLA 2014)."""
+def hash_ids(ids: Array, seed: int) -> Array:
+    """Hash ids (n,) to uint64 by SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
     with np.errstate(over="ignore"):
         z: Array = ids.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + start

@@ -1,11 +1,11 @@
-"""The plan of a sweep: rows → chunks → segments, and what the work costs, before it runs.
+"""The plan of a sweep: rows → chunks → segments, and the estimated cost of the work.
 
-Plain data, fixed by the input and the settings and not by the cluster: the same plan gives the same bits on any number
-of workers. A segment is a run of whole chunks: the unit of commit.
+Plain data that depends on the input and the settings but not on the cluster: the same plan gives the same bits on any
+number of workers. A segment is a run of whole chunks, the unit of commit.
 
 The partial results of segments are merged in a fixed binary tree. A node is named by its level and place: "0-3" is
-segment 3, "1-1" the merge of segments 2 and 3. The tree depends on the number of segments alone, so that sums are
-rounded alike whoever computes them. A finished node leaves a receipt.
+segment 3, "1-1" the merge of segments 2 and 3. The tree depends on the number of segments only, so that sums are
+rounded in the same way everywhere. A finished node leaves a receipt.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.html import table
 
-_SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
-_MAPPED_BYTES = 2**25  # from this size on glibc maps every array alone; workers are started so that it maps more
-_PANEL_ROWS = 384  # that BLAS packs of a rank-k update at most
+_SMALL_BYTES = 2**20  # size of a partial result that is negligible in a process
+_MAPPED_BYTES = 2**25  # glibc maps arrays of this size separately; workers use a lower threshold
+_PANEL_ROWS = 384  # most rows that BLAS packs in a rank-k update
 
 
 Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
@@ -33,36 +33,36 @@ _MOST_SECONDS = 1e11
 
 @dataclass(frozen=True)
 class Receipt:
-    """The record that a finished task leaves: who, what, how long."""
+    """The record of a finished task: worker, rows, result and timings."""
 
     node: str  # of the merge tree, "0-3" for segment 3
     start: int  # rows start … stop
     stop: int
     digest: str = ""  # SHA-256 of the partial; empty where it was not published
-    seconds: dict[str, float] = field(default_factory=dict)  # per stage; read: spent waiting for rows
-    elapsed: float = 0.0  # seconds in all
+    seconds: dict[str, float] = field(default_factory=dict)  # per stage; "read": spent waiting for rows
+    elapsed: float = 0.0  # seconds in total
     bytes_read: int = 0
     worker: str = ""
     peak_bytes: int = 0  # highest resident memory of the worker's process so far
     skipped: int = 0  # rows left out because they were not finite
-    starts: int = 1  # how often a worker began it, where the run has counted
-    retries: tuple[str, ...] = ()  # why it was tried again, once for each time
-    resumed: bool = False  # found in the run, not computed again
+    starts: int = 1  # number of times that a worker started it, as counted by the run
+    retries: tuple[str, ...] = ()  # the reason of each retry
+    resumed: bool = False  # read from the run, not computed again
     ended: float = 0.0  # seconds since 1970 on the worker's clock
 
     @property
     def rows(self) -> int:
-        """Rows covered."""
+        """Number of rows."""
         return self.stop - self.start
 
     def to_json(self) -> dict[str, object]:
-        """Plain data."""
+        """Return the receipt as plain data."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, stored: Mapping[str, object]) -> Receipt:
-        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
-        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # seen to below
+        """Build a receipt from plain data; raise ValueError or TypeError for invalid values."""
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # checked below
         counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
         times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
         texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
@@ -95,7 +95,7 @@ def merge_tree(count: int) -> list[Merge]:
 
 
 def spans(count: int) -> dict[str, tuple[int, int]]:
-    """Return, of every node, the first segment that it covers and one past the last."""
+    """Return the first segment of every node, and one past the last."""
     covers = {leaf(i): (i, i + 1) for i in range(count)}
     for node, left, right in merge_tree(count):
         covers[node] = covers[left][0], covers[right][1]
@@ -103,7 +103,7 @@ def spans(count: int) -> dict[str, tuple[int, int]]:
 
 
 def ancestors_of(merges: Sequence[Merge], beyond: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
-    """Return, of every node of some merges, the nodes that contain it, nearest first; `beyond` contain them all."""
+    """Return the ancestors of every node of some merges, nearest first; `beyond` are ancestors of all."""
     above: dict[str, tuple[str, ...]] = {}
     for node, left, right in reversed(merges):  # parents before children
         above[left] = above[right] = (node, *above.setdefault(node, beyond))
@@ -112,7 +112,7 @@ def ancestors_of(merges: Sequence[Merge], beyond: tuple[str, ...] = ()) -> dict[
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows start … stop of the input, read in steps that end at `bounds` (start first, stop last)."""
+    """Rows start … stop of the input, read in steps between `bounds` (start first, stop last)."""
 
     index: int
     bounds: tuple[int, ...]
@@ -130,10 +130,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The cost of a statistic: flops a row, bytes of its accumulator, bytes of its buffers for one task.
+    """The cost of a statistic: flops per row, bytes of its accumulator, bytes of its buffers for one task.
 
-    `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" where none is. `shared_bytes` are
-    those of `work_bytes` that all tasks of a process have together: landmarks, and what is prepared of them.
+    `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" if there is none. `shared_bytes` is
+    the part of `work_bytes` that the tasks of a process share: landmarks, given and prepared.
     """
 
     flops_per_row: float
@@ -148,10 +148,10 @@ class Footprint:
 class Sharing:
     """How the tasks of a sweep share the memory of a process."""
 
-    tasks: int = 1  # that run in it at once
-    workers: int = 1  # processes of the cluster that share the segments; 0: all of them run in this process
-    published: bool = False  # partial results wait in a run directory, and not in memory
-    partials: int = 1  # that are summed or wait at once, where all tasks run in this process
+    tasks: int = 1  # tasks that run in it at once
+    workers: int = 1  # processes of the cluster that share the segments; 0: all tasks run in this process
+    published: bool = False  # partial results wait in a run directory, not in memory
+    partials: int = 1  # partial results that exist at once, if all tasks run in this process
 
 
 ONE_WORKER = Sharing()
@@ -170,10 +170,10 @@ class Plan:
     chunk_bytes: int  # of one step with its columns, decoded
     partial_bytes: int  # of one accumulator
     work_bytes: int  # of the buffers of a task
-    width: int = 0  # of the block whose Gram matrix is summed, and `dtype` too; 0 and "" where none is
+    width: int = 0  # width and dtype as in `Footprint`
     dtype: str = ""
-    shared_bytes: int = 0  # of the buffers, those that all tasks of a process have together
-    # bytes of a chunk as it lies in our store over those of the chunk as decoded; None: not known
+    shared_bytes: int = 0  # of `work_bytes`, shared by the tasks of a process
+    # stored over decoded bytes of a chunk; None: unknown
     stored_share: float | None = None
     in_memory: bool = False  # the rows are in the driver's memory, so that its own tasks copy none
 
@@ -182,43 +182,43 @@ class Plan:
 
     @property
     def task_bytes(self) -> int:
-        """Most memory that one task needs on top of the process, where a worker has all of the segments."""
+        """Peak memory of a task in addition to the process, if one worker has all segments."""
         return self.held_bytes(ONE_WORKER)
 
     @property
     def merges_bundled(self) -> bool:
-        """Whether one task merges up to four partials of a cluster: they are small beside what a segment needs."""
+        """Whether one task of a cluster merges up to four partials: they are small against the memory of a segment."""
         return self.partial_bytes <= max(_SMALL_BYTES, (4 * self.chunk_bytes + self.work_bytes) // 4)
 
     def held_bytes(self, sharing: Sharing) -> int:
-        """Return the most memory that the tasks of a process need on top of it.
+        """Return the peak memory of the tasks of a process in addition to the process.
 
-        Of a task: its rows and its buffers, those of BLAS among them. Of the process: what is prepared of the
-        landmarks, and the partial results that are summed, are merged or wait.
+        Each task has its rows and buffers, with those of BLAS; the process has prepared landmarks and partial results
+        that are being summed or merged, or wait.
         """
-        panel = _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)  # of a Gram matrix, that BLAS packs
+        panel = _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)  # packed by BLAS
         task = self.rows_bytes(sharing) + self.work_bytes - self.shared_bytes + panel
         if sharing.published:
             return self.shared_bytes + self._publishing_bytes(sharing, task, panel)
         held = self.shared_bytes + sharing.tasks * task + self.partials_held(sharing) * self.partial_bytes
-        return held if sharing.workers else held + held // 32  # short-lived strips, and what threads' heaps keep
+        return held if sharing.workers else held + held // 32  # short-lived strips and heaps of threads
 
     def _publishing_bytes(self, sharing: Sharing, task: int, panel: int) -> int:
-        """Return what tasks hold that publish their partials, each with so many bytes of rows and buffers."""
-        # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge reads
-        # two, and the sum of them is copied
+        """Return the peak memory of tasks that publish their partials, each with `task` bytes of rows and buffers."""
+        # a partial is copied when it is written, after the rows of its segment are freed; a merge reads two and copies
+        # their sum
         partial, tasks = self.partial_bytes, sharing.tasks
         summing, merging = task + partial, 3 * partial + panel
         if sharing.workers:
             return tasks * max(summing, merging)
-        kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
+        kept = 3 * partial if partial < _MAPPED_BYTES else 0  # copies that heaps of threads keep until a task ends
         if tasks == 1:
             return max(summing, merging + kept)
         # the driver merges beside the threads
         return tasks * max(summing, 2 * partial + panel) + 3 * partial + kept
 
     def rows_bytes(self, sharing: Sharing) -> int:
-        """Return bytes of the rows that a task holds."""
+        """Return the bytes of the rows that a task holds."""
         if self.in_memory and not sharing.workers:
             return 0
         if self.in_memory:  # all rows of its segment, in the message and as read
@@ -226,15 +226,15 @@ class Plan:
             return 2 * most * self.chunk_bytes // max(1, self.chunk_rows)
         if self.stored_share is None:
             return 4 * self.chunk_bytes
-        # a step at work, the next one being decoded, from its bytes as stored into the rows that it becomes
+        # the current step, and the next one while it is decoded, with its stored bytes
         return int((3 + self.stored_share) * self.chunk_bytes)
 
     def partials_held(self, sharing: Sharing) -> int:
-        """Return partials that a process holds at most where none is published.
+        """Return the most partials that a process holds if they are not published.
 
-        A worker is a segment ahead of its merges, of which about one partial waits on each level of the tree, three on
-        two levels where one task merges four. It has the sum of a merge beside its inputs, and may take a segment or a
-        partial from another worker.
+        A worker is one segment ahead of its merges, for which about one partial waits on each level of the tree, or
+        three on two levels where one task merges four. It holds the sum of a merge besides its inputs, and may take a
+        segment or a partial from another worker.
         """
         if not sharing.workers:
             return sharing.partials
@@ -246,16 +246,16 @@ class Plan:
         return max(3, min(own + tasks, waiting + 1 + tasks)) + 2 * self.merges_bundled
 
     def worker_bytes(self, base_bytes: int, sharing: Sharing = ONE_WORKER) -> int:
-        """Return announced peak of a process that holds `base_bytes` before its first task."""
+        """Return the announced peak of a process that holds `base_bytes` before its first task."""
         return base_bytes + self.held_bytes(sharing)
 
     def check(self, limit_bytes: int, base_bytes: int, sharing: Sharing = ONE_WORKER) -> None:
-        """Refuse a plan whose workers would need more than `limit_bytes`.
+        """Raise unless the workers need at most `limit_bytes`.
 
         Raises
         ------
         PlanTooLargeError
-            Says what is needed, what there is, and what would fit.
+            States what is needed, what is available, and what would fit.
         """
         needed = self.worker_bytes(base_bytes, sharing)
         if needed <= limit_bytes:
@@ -263,26 +263,25 @@ class Plan:
         rows = sharing.tasks * self.rows_bytes(sharing)
         room = (limit_bytes - base_bytes) * 9 // 10  # a process holds a little more after each job
         if room <= 0:
-            advice = "give the workers more memory"
+            advice = "use more memory per worker"
         elif fitting := self._fitting_rows(room, sharing):
-            advice = f"chunks of at most {fitting:,} rows would fit (now {self.chunk_rows:,})"
+            advice = f"use chunks of at most {fitting:,} rows (now {self.chunk_rows:,})"
         elif share := self._fitting_landmarks(room, sharing):
-            advice = f"about {share}% of the landmarks would fit"
+            advice = f"use at most about {share}% of the landmarks"
         else:
-            advice = "give the workers more memory"
+            advice = "use more memory per worker"
         raise PlanTooLargeError(
-            f"a worker would need {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, "
-            f"{rows / 1e6:,.0f} for rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for "
-            f"partial results of {self.partial_bytes / 1e6:,.0f} MB), its limit is {limit_bytes / 1e6:,.0f} MB: "
-            f"{advice}"
+            f"a worker needs {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, {rows / 1e6:,.0f} for "
+            f"rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for partial results of "
+            f"{self.partial_bytes / 1e6:,.0f} MB), more than its limit of {limit_bytes / 1e6:,.0f} MB: {advice}"
         )
 
     def _fitting_rows(self, room: int, sharing: Sharing) -> int:
-        """Find the rows of about the largest chunk with which the tasks of a process fit in so many bytes, or 0."""
+        """Return about the most rows of a chunk with which the tasks of a process fit into `room` bytes, or 0."""
         row_bytes, rows = self.chunk_bytes / max(1, self.chunk_rows), self.chunk_rows
         while rows > 1:
             rows = rows * 19 // 20
-            # smaller chunks may make more segments, at most about four times as many as now: a deeper tree of merges
+            # smaller chunks may make up to about four times as many segments, and so a deeper tree of merges
             count = min(math.ceil(self.n_rows / rows), max(16, 4 * len(self.segments)))
             pieces = (Segment(0, (0, 1, 2)),) * count
             if replace(self, chunk_bytes=math.ceil(rows * row_bytes), segments=pieces).held_bytes(sharing) <= room:
@@ -290,9 +289,9 @@ class Plan:
         return 0
 
     def _fitting_landmarks(self, room: int, sharing: Sharing) -> int:
-        """Find the percents of the landmarks with which the tasks of a process fit in so many bytes, or 0."""
+        """Return the percentage of landmarks with which the tasks of a process fit into `room` bytes, or 0."""
         for percent in range(99, 1, -1):
-            t = percent / 100  # a share t takes t² of the partial results and at most t of the buffers
+            t = percent / 100  # a share t of the landmarks needs t² of the partials and at most t of the buffers
             fewer = replace(
                 self,
                 partial_bytes=int(t * t * self.partial_bytes),
@@ -305,7 +304,7 @@ class Plan:
         return 0
 
     def summary(self) -> dict[str, int | float]:
-        """Return the figures of the plan as plain data, for people and for JSON."""
+        """Return the figures of the plan as plain data, for display and JSON."""
         return {
             "rows": self.n_rows,
             "features": self.n_features,
@@ -329,19 +328,19 @@ def plan(
     min_segments: int = 8,
     column_bytes: int = 0,
 ) -> Plan:
-    """Cut rows into segments of whole chunks, about equal, and add up what they cost.
+    """Split rows into about equal segments of whole chunks, and add up their cost.
 
     Parameters
     ----------
     bounds : row ids where steps of the input begin, the first 0, the last the number of rows
-    n_features, itemsize : of a row as stored
-    footprint : of the statistic
+    n_features, itemsize : of a stored row
+    footprint : cost of the statistic
     segment_rows : most rows of a segment, unless a single chunk has more
-    min_segments : smaller inputs are still cut into this many, as far as they have chunks
-    column_bytes : of the columns (targets, weights) of a row, as stored
+    min_segments : least number of segments, if there are as many chunks
+    column_bytes : stored bytes of the columns (targets, weights) of a row
     """
     if not bounds or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)):
-        raise ValueError(f"bounds: expected row ids that begin with 0 and never fall, found {tuple(bounds)[:8]}…")
+        raise ValueError(f"bounds: expected non-decreasing row ids from 0, found {tuple(bounds)[:8]}…")
     n_rows = bounds[-1]
     n_chunks = len(bounds) - 1
     chunk_rows = max((bounds[i + 1] - bounds[i] for i in range(n_chunks)), default=0)

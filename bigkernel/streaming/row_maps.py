@@ -1,4 +1,4 @@
-"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection); see `chunk.RowMap`.
+"""Row maps: transforms that depend on one row only (scaling, unit norm, a projection); see `chunk.RowMap`.
 
 Shapes: b rows of a block, d features.
 """
@@ -17,7 +17,7 @@ from bigkernel.streaming.chunk import MapCost, RowMap, apply_maps, map_costs, ma
 
 
 class SameWidth:
-    """A row map in place: d features to d features, at a cost that is not counted."""
+    """Base of row maps that keep the number of features and work in place; their cost is neglected."""
 
     def width(self, d: int) -> int:
         return d
@@ -27,25 +27,25 @@ class SameWidth:
 
 
 def float_of(dtype: DTypeLike) -> DType:
-    """Return the dtype that rows in memory are mapped in: float64 for numbers of 8 bytes, float32 for narrower ones."""
+    """Return the dtype in which rows in memory are mapped: float64 for 8-byte numbers, else float32."""
     return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
 
 
-def mapped_rows(x: Array, row_map: RowMap, dtype: DType) -> Array:
-    """Map rows x (n, d) in memory to (n, width) of `dtype`; x stays as it is, and rows with NaN become NaN.
+def map_rows(x: Array, row_map: RowMap, dtype: DType) -> Array:
+    """Map rows x (n, d) in memory to (n, width) of `dtype`; x is not changed, and rows with NaN become NaN.
 
     Raises
     ------
     DataError
-        A finite row that is not so when it is mapped.
+        A finite row becomes infinite or NaN.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
+        mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine of them may be finite
     elif not np.isfinite(mapped).all():
         row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
-        raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
+        raise DataError(f"X: row {row} exceeds the range of {dtype} after the transform; scale the rows")
     return mapped
 
 
@@ -57,14 +57,14 @@ class Scale(SameWidth):
     name: ClassVar[str] = "scale"
 
     def apply(self, x: Array) -> Array:
-        with np.errstate(over="ignore", invalid="ignore"):  # infinite: who reads the rows looks at them
+        with np.errstate(over="ignore", invalid="ignore"):  # the reader checks for infinity
             np.multiply(x, np.asarray(self.factor).astype(x.dtype), out=x)
         return x
 
 
 @dataclass(frozen=True)
 class UnitNorm(SameWidth):
-    """x/‖x‖₂; a row of zeros stays as it is."""
+    """x/‖x‖₂; rows of zeros are kept."""
 
     name: ClassVar[str] = "unit-norm"
 
@@ -73,7 +73,7 @@ class UnitNorm(SameWidth):
         with np.errstate(over="ignore", under="ignore"):
             squares = np.einsum("ij,ij->i", x, x)
         extreme = ~((squares > limits.tiny / limits.eps) & (squares <= limits.max))
-        if extreme.any():  # squares that leave the range of the dtype, and zeros: bring the largest value to 1 first
+        if extreme.any():  # squares beyond the range of the dtype, and zeros: scale the largest value to 1 first
             largest = np.abs(x[extreme]).max(axis=1, initial=0)
             x[extreme] /= np.where(largest == 0, 1, largest)[:, None]
             squares[extreme] = np.einsum("ij,ij->i", x[extreme], x[extreme])
@@ -84,7 +84,7 @@ class UnitNorm(SameWidth):
 
 @dataclass(frozen=True, eq=False)
 class Standardize(SameWidth):
-    """(x − mean)/std per feature; std is 1 where a feature does not vary."""
+    """(x − mean)/std per feature; std is 1 for constant features."""
 
     mean: Array
     std: Array
@@ -96,9 +96,9 @@ class Standardize(SameWidth):
         return x
 
 
-# Rows of a product, always as many, so that with one thread of BLAS a row has the same bits wherever it lies. OpenBLAS'
-# float32 kernel of AVX2 adds the products of the first and the last eight rows of a call in another order than those of
-# the rows between them, where ours lie. A product with one column would be another routine.
+# Every product has the same number of rows, so that with one BLAS thread the bits of a row never depend on its place.
+# OpenBLAS' float32 kernel for AVX2 sums the first and the last eight rows of a call in another order than those between
+# them, which hold ours. A product with one column would call another routine.
 _TILE, _MARGIN, _LEAST_COLUMNS = 312, 8, 2
 
 
@@ -132,17 +132,17 @@ class LinearMap:
                 rows = x[first : first + step]
                 inside = slice(_MARGIN, _MARGIN + len(rows))
                 np.subtract(rows, centre, out=tile[inside])
-                np.matmul(weights.T, tile.T, out=product)  # BLAS sees rows as rows, in the order of its columns
+                np.matmul(weights.T, tile.T, out=product)  # so that rows of the tile are rows of the BLAS call
                 out[first : first + len(rows)] = product[:r, inside].T
         return out
 
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Several chains of row maps of the same row, their features side by side, each chain's times its scale."""
+    """Concatenate the features of several chains of row maps of a row, each multiplied by its scale."""
 
-    chains: tuple[tuple[RowMap, ...], ...]  # row maps of each, one after the other
-    scales: tuple[float, ...]  # a number each
+    chains: tuple[tuple[RowMap, ...], ...]
+    scales: tuple[float, ...]  # one per chain
     name: ClassVar[str] = "side-by-side"
 
     def width(self, d: int) -> int:

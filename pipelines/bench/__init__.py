@@ -1,1 +1,1 @@
-"""Benchmarks: ratios to other ways of doing the same, measured in one run."""
+"""Benchmarks against other ways of doing the same, measured in one run."""

@@ -1,4 +1,4 @@
-"""`python -m pipelines bench …`: figures of this machine, ratios in one run.
+"""`python -m pipelines bench …`: benchmarks on this machine, as ratios measured in one run.
 
 Rows are digits or random pixels (`shared.timed_sweeps`).
 """
@@ -23,13 +23,13 @@ from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, table
 
 
 def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--data, --out, --json."""
+    """Add --data, --out and --json."""
     several = (
         data_option("Directory with MNIST's idx files."),
         out_option("bench", "Directory for the corpora."),
         json_option,
     )
-    return functools.reduce(lambda found, option: option(found), reversed(several), function)
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(several), function)
 
 
 def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any) -> None:
@@ -44,25 +44,26 @@ def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any
 def bench() -> None:
     """Measure speed, memory and reproducibility on this machine.
 
-    `python -m pipelines bench PART --help` says what a part measures.
+    `python -m pipelines bench NAME --help` describes a benchmark.
     """
 
 
-@bench.command(short_help="The rate of the sweep over that of its products.")
+@bench.command(short_help="Compare the sweep with its two products.")
 @bench_options
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
-@click.option("--repeats", default=5, show_default=True, help="Turns of GEMM, limit and sweep.")
-@click.option("--seconds", default=1.5, show_default=True, help="That each product is repeated for.")
-@click.option("--threads", is_flag=True, help="On threads of this process, not on a local cluster.")
+@click.option("--repeats", default=5, show_default=True, help="Rounds of GEMM, limit and sweep.")
+@click.option("--seconds", default=1.5, show_default=True, help="Time for which each product is repeated.")
+@click.option("--threads", is_flag=True, help="Use threads of this process, not a local cluster.")
 def gram(
     data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool
 ) -> None:
-    """Rate of the sweep, from zarr on a local cluster, over what the machine gives to its two products.
+    """Measure the rate of a sweep relative to its two matrix products.
 
-    2·n·m·d + n·m² flops over the time from the first task to the merged total. The limit: the block's product and the
-    Gram's update alone, float32, on all workers at the same time. Beside it a GEMM of 4096³ on one core, times the
-    cores. "processor": sweep to limit in processor time, which other work on the machine hardly changes.
+    The sweep reads from zarr on a local cluster; its rate is 2·n·m·d + n·m² flops over the time from the first task to
+    the merged total. The limit is the block's product and the Gram's update alone, in float32, on all workers at the
+    same time. A GEMM of 4096³ on one core, times the number of cores, is shown beside it. "processor" is the ratio of
+    sweep to limit in processor time, which other work on the machine hardly changes.
     """
     from pipelines.bench import gram as bench_gram
 
@@ -74,28 +75,28 @@ def gram(
     tell(result, as_json, bench_gram.show)
 
 
-@bench.command(short_help="Peak memory against what was announced.")
+@bench.command(short_help="Compare peak memory with the plan.")
 @bench_options
 @click.option("--small", default=60_000, show_default=True)
 @click.option("--large", default=1_400_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--memory-limit", default=500_000_000, show_default=True, help="Bytes, of each worker.")
+@click.option("--memory-limit", default=500_000_000, show_default=True, help="Memory limit of each worker, in bytes.")
 @click.option("--sizes", default="500,1000,2000,4000,8000", show_default=True, help="Landmarks of the second table.")
 @click.option("--sizes-rows", default=20_000, show_default=True, help="Rows of the second table.")
 def memory(
     data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int, **of_sizes: Any
 ) -> None:
-    """Peak resident memory of a process, against what was announced for it before its first task.
+    """Compare the peak resident memory of a process with its planned peak.
 
-    The first table: a worker for few and for many rows. The second: workers, and the threads of one process, for few
-    and many landmarks; workers may take 4 GiB there, and m = 8,000 takes 3 GB. Workers publish partial results in a run
-    directory, as in any job that is to survive them.
+    The first table compares a worker for few and for many rows; the second compares workers and the threads of one
+    process for few and many landmarks. Workers may take 4 GiB there; m = 8,000 takes 3 GB. Workers publish partial
+    results in a run directory, as in any job that can be resumed.
     """
     from pipelines.bench import memory as bench_memory
 
     few_and_many, sizes = [], [int(m) for m in of_sizes["sizes"].split(",") if m]
     for n_rows in (small, large):
-        # chunks small enough for both to have some to read ahead
+        # chunks small enough for both to read ahead
         corpus = digits_corpus(out, data, n_rows, quiet=as_json, chunk_rows=5_000)
         few_and_many.append(bench_memory.on_workers(corpus, landmarks, memory_limit, out))
     corpus = digits_corpus(out, data, of_sizes["sizes_rows"], quiet=as_json, chunk_rows=5_000)
@@ -112,74 +113,75 @@ def memory(
         bench_memory.show(few_and_many, peaks)
 
 
-@bench.command(short_help="The same bits from serial, threads and workers?")
+@bench.command(short_help="Compare the bits of all executors.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
 def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
-    """The same bits of the coefficients from serial, threads, one worker and two."""
+    """Compare the bits of the coefficients from serial, threads, one worker and two."""
     from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
     from bigkernel.data.zarr_arrays import digest
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     lazy = UnitNormalizer().fit(corpus).transform(corpus)
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
 
     def fit(name: str, client: Any) -> None:
         model = KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, n_landmarks=landmarks, random_state=0)
         with executing(client):
             model.fit(lazy)
-        found[name] = digest({"coef": model.dual_coef_, **model.statistics_})
+        digests[name] = digest({"coef": model.dual_coef_, **model.statistics_})
 
     for name in ("serial", "threads"):
         fit(name, name)
     for workers in (1, 2):
         with connect("local", workers=workers) as client:
             fit(f"{workers} worker{'s' * (workers > 1)}", client)
-    same = len(set(found.values())) == 1
+    same = len(set(digests.values())) == 1
     if as_json:
-        click.echo(json.dumps({"digests": found, "same": same}))
+        click.echo(json.dumps({"digests": digests, "same": same}))
     else:
         table(
             "SHA-256 of coefficients and statistics",
             ["executor", "digest"],
-            [[k, v[:32] + "…"] for k, v in found.items()],
+            [[k, v[:32] + "…"] for k, v in digests.items()],
         )
         click.echo("identical" if same else "DIFFERENT")
     if not same:
         raise SystemExit(1)
 
 
-@bench.command(short_help="Is every fit right, or does it say that it is not?")
+@bench.command(short_help="Compare predictions with least squares.")
 @bench_options
 @click.option("--rows", default=3_000, show_default=True)
 @click.option("--landmarks", default=200, show_default=True)
 def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
-    """Predictions of fits of all conditions against least squares, and the error that each fit told.
+    """Compare predictions with least squares and with their estimated errors.
 
-    Tables × dtypes × widths × penalties; ends with 1 where a fit is off by more than 1e-3 without a warning.
+    Fits all combinations of tables, dtypes, widths and penalties; exits with 1 if a fit is off by more than 1e-3
+    without a warning.
     """
     from pipelines.bench import numbers as bench_numbers
 
-    found: list[bench_numbers.Cell] = []
+    fits: list[bench_numbers.Cell] = []
     cases = len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS) * len(bench_numbers.METHODS)
     total = len(bench_numbers.tables(rows, data)) * 2 * cases
     with bar("fits", enabled=not as_json) as update:
         for cell in bench_numbers.cells(rows, landmarks, data):
-            found.append(cell)
-            update(len(found), total)
-    result = bench_numbers.summary(found)
+            fits.append(cell)
+            update(len(fits), total)
+    result = bench_numbers.summary(fits)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        lines = [bench_numbers.row(cell) for cell in found]
+        lines = [bench_numbers.row(cell) for cell in fits]
         table(f"{rows:,} rows, m = {landmarks:,}: errors of predictions", bench_numbers.COLUMNS, lines)
         click.echo(bench_numbers.verdict(result))
     if result["silently_wrong"]:
         raise SystemExit(1)
 
 
-@bench.command(short_help="Against scikit-learn and plain Dask arrays.")
+@bench.command(short_help="Compare with scikit-learn and Dask arrays.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
@@ -189,10 +191,11 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
 def peers(
     data: Path, out: Path, as_json: bool, rows: int, landmarks: int, alpha: float, repeats: int, without_dask: bool
 ) -> None:
-    """A fit from zarr against scikit-learn's Nystroem + Ridge from memory, and against plain Dask array algebra.
+    """Compare a fit from zarr with scikit-learn and with Dask arrays.
 
-    The same rows, landmarks, penalty and ten one-hot targets; each contender in its own process, so that its peak
-    memory is its own (ours: of the driver and of the largest worker).
+    The peers are scikit-learn's Nystroem + Ridge from memory and plain Dask array algebra, on the same rows, landmarks,
+    penalty and ten one-hot targets. Each contender has its own process and thus its own peak memory (ours: the driver
+    and the largest worker).
     """
     from pipelines.bench import peers as bench_peers
 
@@ -227,15 +230,15 @@ def peers(
     )
 
 
-@bench.command(short_help="A grid against scikit-learn's GridSearchCV.")
+@bench.command(short_help="Compare a search with GridSearchCV.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--sigmas", default=10, show_default=True, help="Bandwidths, from 0.3 to 3.")
 @click.option("--alphas", default=20, show_default=True, help="Penalties, from 1e-6 to 100.")
 @click.option("--folds", default=5, show_default=True)
-@click.option("--peer-cells", default=1, show_default=True, help="Penalties that the peer is timed on.")
-@click.option("--peer-folds", default=2, show_default=True, help="Folds that the peer is timed on.")
+@click.option("--peer-cells", default=1, show_default=True, help="Penalties for which the peer is timed.")
+@click.option("--peer-folds", default=2, show_default=True, help="Folds for which the peer is timed.")
 def tune(
     data: Path,
     out: Path,
@@ -248,9 +251,10 @@ def tune(
     peer_cells: int,
     peer_folds: int,
 ) -> None:
-    """A grid of bandwidths, penalties and folds against scikit-learn's GridSearchCV(Pipeline(Nystroem, Ridge)).
+    """Compare a grid search with scikit-learn's GridSearchCV.
 
-    The peer is timed on a part of the cells and scaled to all of them: it fits each one alike.
+    The grid has bandwidths, penalties and folds; the peer is GridSearchCV(Pipeline(Nystroem, Ridge)). It is timed on a
+    part of the cells and scaled to all of them, as it fits each one alike.
     """
     from pipelines.bench import tune as bench_tune
 
@@ -289,13 +293,13 @@ def tune(
     )
 
 
-@bench.command(short_help="The pilot of `bigkernel plan` against fits.")
+@bench.command(short_help="Compare a pilot's estimate with fits.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
-@click.option("--repeats", default=3, show_default=True, help="Fits of each; their median counts.")
+@click.option("--repeats", default=3, show_default=True, help="Fits of each, of which the median is shown.")
 def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeats: int) -> None:
-    """Compare what a pilot tells of a fit with what the fit takes, on a local cluster of all processors."""
+    """Compare the time that a pilot estimates with the time that the fit takes."""
     from pipelines.bench import plan as bench_plan
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
@@ -304,16 +308,18 @@ def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeat
     tell(result, as_json, bench_plan.show, f"{rows:,} × {FEATURES}")
 
 
-@bench.command(short_help="Sweeps of XNV, DICA, JDA, ARTL against Gram's.")
+@bench.command(short_help="Compare sweeps of XNV, DICA, JDA, ARTL.")
 @bench_options
 @click.option("--rows", default=1_000_000, show_default=True)
-@click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
+@click.option(
+    "--landmarks", default=1_000, show_default=True, help="Landmarks of every method; XNV has two views of half."
+)
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
 @click.option("--workers", default=2, show_default=True)
 def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
-    """One sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
+    """Compare sweeps of XNV, DICA, JDA and ARTL with a plain Gram sweep.
 
-    Seconds, their ratio, and the memory of the largest worker against what the plan announced.
+    Shows seconds and their ratio at equal width, and the memory of the largest worker beside its planned peak.
     """
     from pipelines.shared import domain_sweeps
 
@@ -323,15 +329,15 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
     tell(result, as_json, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
-@bench.command(short_help="One row and a thousand against plain NumPy.")
+@bench.command(short_help="Compare predictions with plain NumPy.")
 @bench_options
-@click.option("--rows", default=10_000, show_default=True, help="Of the fit.")
+@click.option("--rows", default=10_000, show_default=True, help="Rows of the fit.")
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--rounds", default=30, show_default=True, help="Of all contenders, alternated.")
+@click.option("--rounds", default=30, show_default=True, help="Alternated rounds of all contenders.")
 def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rounds: int) -> None:
-    """Predictions of rows in memory against plain NumPy with the same landmarks; and what loading takes.
+    """Compare predictions in memory with plain NumPy, and time loading.
 
-    A model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
+    Times a model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
     """
     from pipelines.bench import serve as bench_serve
 

@@ -1,4 +1,4 @@
-"""`bench gram`: the rate of a sweep beside that of its own two products on all workers at the same time.
+"""`bench gram`: the rate of a sweep beside the rate of its two products on all workers at the same time.
 
 A sweep multiplies rows by landmarks and updates a Gram matrix. The limit is what a machine gives to these two products
 alone, in the buffers and by the calls of a sweep, while all workers are at them. Padding of the buffers counts as work
@@ -32,21 +32,21 @@ BESIDE = ("beside stages", "no task")
 def measure(
     corpus: Corpus, landmarks: int, *, repeats: int, client: Client | str, seconds: float, update: Update
 ) -> dict[str, Any]:
-    """Turns of GEMM, limit and sweep on a client, or on threads of this process; the stages are of the last sweep."""
+    """Measure GEMM, limit and sweep in turn, on a client or threads; return the rounds and the last sweep's stages."""
     rows, statistic = moments_job(corpus, landmarks)
     flops = {"block": 2.0 * landmarks * FEATURES, "gram": float(landmarks) ** 2}
     workers = processors() if isinstance(client, str) else len(client.ncores())
-    swept = sweep(rows, statistic, client=client)  # all is imported, and the files are in the page cache
-    parts = -(-swept.plan.chunk_rows // settings().block_rows)
-    shape = (max(1, swept.plan.chunk_rows // parts), FEATURES + 2, landmarks, statistic.wide)
-    turns = []
+    swept = sweep(rows, statistic, client=client)  # everything is imported and the files are in the page cache
+    blocks = -(-swept.plan.chunk_rows // settings().block_rows)
+    shape = (max(1, swept.plan.chunk_rows // blocks), FEATURES + 2, landmarks, statistic.wide)
+    measured = []
     for i in range(repeats):
         gemm = gemm_flops_per_second(GEMM_SIZE, seconds) * workers
         products = _products(client, workers, shape, seconds)
         before = _processor_seconds(client)
         swept = sweep(rows, statistic, client=client)
         spent = _processor_seconds(client) - before
-        turns.append(_turn(gemm, products, swept, spent, flops))
+        measured.append(_turn(gemm, products, swept, spent, flops))
         update(i + 1, repeats)
     stages = swept.report()["stage_seconds"]
     return {
@@ -54,8 +54,12 @@ def measure(
         "landmarks": landmarks,
         "cores": workers,
         "executor": swept.executor,
-        **{name: [turn[name] for turn in turns] for name in turns[0]},
-        **{f"{name}_median": statistics.median(turn[name] for turn in turns) for name in turns[0] if "ratio" in name},
+        **{name: [one[name] for one in measured] for name in measured[0]},
+        **{
+            f"{name}_median": statistics.median(one[name] for one in measured)
+            for name in measured[0]
+            if "ratio" in name
+        },
         "stage_seconds": stages,
         "stage_gflops": {name: len(rows) * flops[name] / stages[name] / 1e9 for name in flops},
         "shares": shares(swept, workers),
@@ -77,7 +81,7 @@ def _turn(gemm: float, products: list[dict[str, float]], swept: Swept, spent: fl
 
 
 def limit_flops_per_second(products: list[dict[str, float]], flops: Flops, suffix: str = "") -> float:
-    """Rate of all workers together at rows of so many flops in each product; a worker does one after the other.
+    """Return the rate of all workers together, each doing one product after the other.
 
     Examples
     --------
@@ -89,7 +93,7 @@ def limit_flops_per_second(products: list[dict[str, float]], flops: Flops, suffi
 
 
 def shares(swept: Swept, workers: int) -> dict[str, float]:
-    """Of the workers' time from the first task to the merged total: each stage, and what is in none.
+    """Return each stage's share of the workers' time from the first task to the merged total.
 
     "beside stages": in tasks, between their stages; "no task": start, scheduler, and workers that wait for the last.
     """
@@ -100,9 +104,9 @@ def shares(swept: Swept, workers: int) -> dict[str, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the turns, and the stages of the last sweep."""
+    """Print the rounds and the stages of the last sweep."""
     names = ("limit_gflops", "gemm_gflops", "sweep_gflops", "limit_ratio", "gemm_ratio", "processor_ratio")
-    turns = [
+    lines = [
         [
             str(i + 1),
             *(f"{result[name][i]:.1f}" for name in names[:3]),
@@ -113,8 +117,8 @@ def show(result: dict[str, Any]) -> None:
     medians = ["median", "", "", "", *(f"{result[f'{name}_median']:.3f}" for name in names[3:])]
     table(
         f"{result['rows']:,} × {FEATURES}, m = {result['landmarks']:,}, {result['cores']} cores, {result['executor']}",
-        ["turn", "limit GFLOP/s", "GEMM × cores", "sweep", "to limit", "to GEMM", "processor"],
-        [*turns, medians],
+        ["round", "limit GFLOP/s", "GEMM × cores", "sweep", "to limit", "to GEMM", "processor"],
+        [*lines, medians],
     )
     table(
         "last sweep: the workers' time",
@@ -134,7 +138,7 @@ def show(result: dict[str, Any]) -> None:
 def _products(
     client: Client | str, workers: int, shape: tuple[int, int, int, int], seconds: float
 ) -> list[dict[str, float]]:
-    """Rates of the two products of every worker, all at the same moment."""
+    """Return the rates of the two products on every worker, measured at the same time."""
     if isinstance(client, str):
         with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda _: product_flops_per_second(*shape, seconds), range(workers)))
@@ -149,5 +153,5 @@ def _products(
 
 
 def _processor_seconds(client: Client | str) -> float:
-    """Of all workers so far."""
+    """Return the processor time of all workers so far."""
     return time.process_time() if isinstance(client, str) else sum(client.run(time.process_time).values())

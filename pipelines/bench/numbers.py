@@ -28,7 +28,7 @@ SIGMAS, ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0), (1e-6, 1e-4, 1e-2, 1.0)
 
 @dataclass(frozen=True)
 class Cell:
-    """A fit: its error, what it told of it, whether it warned, and the arithmetic that it chose."""
+    """One fit: its error, its estimated error, whether it warned, and its arithmetic."""
 
     method: str
     table: str
@@ -46,21 +46,21 @@ class Cell:
 
     @property
     def silent(self) -> bool:
-        """Beyond what is promised, without a word."""
+        """Whether the error exceeds the bound without a warning."""
         return self.error > PROMISE and not self.warned
 
     @property
     def false_alarm(self) -> bool:
-        """A warning of what was right."""
+        """Whether there was a warning although the error is within the bound."""
         return self.warned and self.error <= PROMISE
 
 
 def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array]]:
-    """Rows (n, d) and targets (n,) by name."""
+    """Return rows (n, d) and targets (n,) by name."""
     rng = np.random.default_rng(seed)
     mixed = rng.normal(size=(rows, 8)) @ rng.normal(size=(8, 8))
     digits, labels = load_digits(return_X_y=True)
-    found = {
+    values_of = {
         "friedman": make_friedman1(rows, 10, noise=1, random_state=seed),
         "mixed": (mixed, np.sin(mixed[:, 0]) + 0.1 * rng.normal(size=rows)),
         "diabetes": load_diabetes(return_X_y=True),
@@ -69,8 +69,8 @@ def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array
     wine = data / "winequality-white.csv"
     if wine.exists():
         values = np.loadtxt(wine, delimiter=";", skiprows=1)
-        found["wine"] = (values[:, :-1], values[:, -1])
-    return {name: _standardised(*table, rows, rng) for name, table in found.items()}
+        values_of["wine"] = (values[:, :-1], values[:, -1])
+    return {name: _standardised(*table, rows, rng) for name, table in values_of.items()}
 
 
 def _standardised(X: Array, y: Array, rows: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -82,7 +82,7 @@ def _standardised(X: Array, y: Array, rows: int, rng: np.random.Generator) -> tu
 
 
 def cells(rows: int, landmarks: int, data: Path) -> Iterator[Cell]:
-    """Every table, dtype, width and penalty."""
+    """Fit every combination of table, dtype, width and penalty."""
     for name, (X, y) in tables(rows, data).items():
         for dtype in ("float32", "float64"):
             for sigma in SIGMAS:
@@ -103,7 +103,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         warnings.simplefilter("always")
         model.fit(X, y)
     seconds = time.perf_counter() - start
-    wanted = METHODS[method](model, X.astype(np.float64), y)
+    reference = METHODS[method](model, X.astype(np.float64), y)
     report = model.fit_report()
     return Cell(
         method=method,
@@ -112,7 +112,7 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
         sigma=sigma,
         alpha=alpha,
         condition=float(report["diagnostics"].get("core_condition", np.nan)),
-        error=float(np.linalg.norm(model.predict(X) - wanted) / np.linalg.norm(wanted)),
+        error=float(np.linalg.norm(model.predict(X) - reference) / np.linalg.norm(reference)),
         estimated=float(report["diagnostics"]["prediction_error"]),
         warned=any(issubclass(one.category, AccuracyWarning) for one in caught),
         blocks=report["dtype"],
@@ -123,12 +123,12 @@ def _cell(method: str, name: str, X: Array, y: Array, sigma: float, alpha: float
 
 
 def least_squares(model: Any, rows: Array, y: Array) -> Array:
-    """Fitted values (n,) of ridge in whitened rows."""
+    """Return fitted values (n,) of ridge on whitened rows."""
     return _ridge(_whitened(model, rows), y, model.alpha)
 
 
 def eigenfunctions(model: Any, rows: Array, y: Array) -> Array:
-    """Fitted values (n,) of ridge on the leading eigenfunctions of whitened rows; y is NaN without a label."""
+    """Return fitted values (n,) of ridge on the leading eigenfunctions; y is NaN where a row has no label."""
     phi = _whitened(model, rows)
     _, root, W = np.linalg.svd(phi, full_matrices=False)
     s = min(model.n_components, int((root > len(phi) * np.finfo(np.float64).eps * root[0]).sum()))
@@ -150,27 +150,27 @@ def _ridge(phi: Array, y: Array, alpha: float) -> Array:
 METHODS = {"ridge": least_squares, "sssl": eigenfunctions}
 
 
-def summary(found: list[Cell]) -> dict[str, Any]:
-    """How many fits were silently wrong, warned without need, or swept again; and how near what they told was."""
-    ratios = [cell.estimated / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
+def summary(fits: list[Cell]) -> dict[str, Any]:
+    """Summarize silent errors, false alarms, repeated sweeps and the accuracy of the estimated errors."""
+    ratios = [cell.estimated / cell.error for cell in fits if cell.error > 1e-8 and cell.condition < 1e11]
     return {
-        "fits": len(found),
-        "silently_wrong": sum(cell.silent for cell in found),
-        "false_alarms": sum(cell.false_alarm for cell in found),
-        "warned": sum(cell.warned for cell in found),
-        "swept_again": sum(cell.sweeps > 1 for cell in found),
-        "factored": sum(cell.sums == "qr" for cell in found),
-        "largest_error_without_warning": max((cell.error for cell in found if not cell.warned), default=0.0),
-        "told_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
-        "cells": [asdict(cell) for cell in found],
+        "fits": len(fits),
+        "silently_wrong": sum(cell.silent for cell in fits),
+        "false_alarms": sum(cell.false_alarm for cell in fits),
+        "warned": sum(cell.warned for cell in fits),
+        "swept_again": sum(cell.sweeps > 1 for cell in fits),
+        "factored": sum(cell.sums == "qr" for cell in fits),
+        "largest_error_without_warning": max((cell.error for cell in fits if not cell.warned), default=0.0),
+        "estimated_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
+        "cells": [asdict(cell) for cell in fits],
     }
 
 
-COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "told", "sums", ""]
+COLUMNS = ["method", "table", "dtype", "σ", "α", "condition", "error", "estimated", "sums", ""]
 
 
 def row(cell: Cell) -> list[str]:
-    """A line of the table."""
+    """Return one line of the table."""
     said = "SILENT" if cell.silent else "false alarm" if cell.false_alarm else "warned" if cell.warned else ""
     figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.estimated)]
     chosen = f"*{cell.sums}" if (cell.blocks, cell.sums) == ("float32", "float64") else cell.sums
@@ -178,14 +178,14 @@ def row(cell: Cell) -> list[str]:
 
 
 def verdict(result: dict[str, Any]) -> str:
-    """What the table says, in sentences of one line."""
+    """Summarize the table in one-line sentences."""
     lines = [
         f"{result['silently_wrong']} of {result['fits']} silently wrong, {result['warned']} warned, "
         f"{result['false_alarms']} of them without need",
         f"{result['swept_again']} swept again; * sums in float64 of blocks in float32",
         f"{result['factored']} by QR of the rows, warned or not",
     ]
-    if result["told_over_error"]:
-        least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["told_over_error"])
+    if result["estimated_over_error"]:
+        least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["estimated_over_error"])
         lines.append(f"told to true error: median {median}, 80 % {low} to {high}, all {least} to {most}")
     return "\n".join(lines)

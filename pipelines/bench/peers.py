@@ -30,7 +30,7 @@ PROBES = 2_000
 
 
 def run(name: str, corpus: str, landmarks: int, alpha: float) -> dict[str, Any]:
-    """Run one contender in a new process; its seconds, peak memory and predictions."""
+    """Run one contender in a new process; return its seconds, peak memory and predictions."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "out.npz"
         done = subprocess.run(
@@ -47,7 +47,7 @@ def run(name: str, corpus: str, landmarks: int, alpha: float) -> dict[str, Any]:
 
 
 def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians, and ratios of the pairs of each round."""
+    """Return medians, and the ratios of the pairs of each round."""
     ours = runs["bigkernel"]
     contenders: dict[str, dict[str, Any]] = {}
     for name, rounds in runs.items():
@@ -81,7 +81,7 @@ def _bigkernel(corpus: Any, landmarks: int, alpha: float, cluster: bool = False)
     with connect("local") if cluster else nullcontext("threads") as client, executing(client):
         rows = UnitNormalizer().fit(corpus).transform(corpus)
         ids = np.sort(_landmark_ids(len(corpus), landmarks))
-        # one fit of a few rows first: imports, and workers that know each other
+        # a fit of few rows first: imports modules and connects the workers
         few = as_rows(da.from_zarr(f"{corpus.path}/x")[:2048]).map(UnitNorm())
         KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=64).fit(few, np.arange(2048) % 10)
         start = time.perf_counter()
@@ -148,7 +148,7 @@ CONTENDERS = {
 
 
 def main() -> None:
-    """Run the contender that the command line names."""
+    """Run the contender named on the command line."""
     from bigkernel import open_corpus
     from bigkernel.engine.process import peak_bytes
 

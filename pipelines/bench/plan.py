@@ -1,4 +1,4 @@
-"""`bench plan`: what a pilot tells of a fit against what the fit then takes, and announced memory against peaks."""
+"""`bench plan`: a pilot's estimates beside the measured time and memory of the fit."""
 
 import statistics
 import time
@@ -15,18 +15,18 @@ from pipelines.shared.timed_sweeps import SIGMA, table
 
 
 def estimator(landmarks: int) -> KernelRidgeClassifier:
-    """The model that is fitted."""
+    """Return the model to fit."""
     return KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, n_landmarks=landmarks, random_state=0)
 
 
 def measure(corpus: Corpus, landmarks: list[int], *, repeats: int) -> dict[str, Any]:
-    """Pilots and medians of as many fits, each on a fresh local cluster of all processors."""
+    """Run pilots and fits, each on a fresh local cluster of all processors; return medians."""
     rows = UnitNormalizer().fit(corpus).transform(corpus)
-    found = []
+    fits = []
     for m in landmarks:
         with connect("local", dashboard=0) as client, executing(client):
-            found.append(_compared(client, rows, m, repeats))
-    return {"fits": found, "within": all(fit["within"] for fit in found)}
+            fits.append(_compared(client, rows, m, repeats))
+    return {"fits": fits, "within": all(fit["within"] for fit in fits)}
 
 
 def _compared(client: Client, rows: Any, landmarks: int, repeats: int) -> dict[str, Any]:
@@ -49,19 +49,19 @@ def _compared(client: Client, rows: Any, landmarks: int, repeats: int) -> dict[s
         "measured_seconds": seconds,
         "all_seconds": all_seconds,
         "within": estimate.least <= seconds <= estimate.most,
-        "announced_bytes": model.plan(rows).worker_bytes(settings().worker_base_bytes),
+        "planned_bytes": model.plan(rows).worker_bytes(settings().worker_base_bytes),
         "peak_bytes": max(peaks),
     }
 
 
 def show(result: dict[str, Any], title: str) -> None:
-    """Print expected and measured side by side, and whether all fits are within the range that was told."""
-    columns = ["landmarks", "least s", "expected", "most", "pilot s", "fit s", "announced MB", "peak MB"]
+    """Print expected and measured values, and whether all fits are within the estimated range."""
+    columns = ["landmarks", "least s", "expected", "most", "pilot s", "fit s", "planned MB", "peak MB"]
     table(f"fit of {title}", columns, [_row(fit) for fit in result["fits"]])
     click.echo(f"{'all' if result['within'] else 'NOT all'} fits within the range that was told")
 
 
 def _row(fit: dict[str, Any]) -> list[str]:
     seconds = ("least_seconds", "expected_seconds", "most_seconds", "pilot_seconds", "measured_seconds")
-    memory = (f"{fit[name] / 1e6:,.0f}" for name in ("announced_bytes", "peak_bytes"))
+    memory = (f"{fit[name] / 1e6:,.0f}" for name in ("planned_bytes", "peak_bytes"))
     return [f"{fit['landmarks']:,}", *(f"{fit[name]:.1f}" for name in seconds), *memory]

@@ -1,4 +1,4 @@
-"""`bench serve`: rows predicted by a model, by its predictor and by plain NumPy with the same landmarks; and loading.
+"""`bench serve`: predictions by a model, its predictor and plain NumPy with the same landmarks, and loading times.
 
 Plain NumPy is what one would write for speed: landmarks transposed and their norms known beforehand, one product, every
 other step in place, no row looked at. The three take turns, so that each ratio is of the same moments of the machine.
@@ -24,7 +24,7 @@ from pipelines.shared.timed_sweeps import SIGMA, table
 
 Update = Callable[[int, int], None]
 MANY = 1_000  # rows at a time
-_ONE_CALLS = 50  # of one row, a round
+_ONE_CALLS = 50  # calls with one row, a round
 LOADS = 5
 _IMPORT = "import numpy"
 _PREDICTOR = "from bigkernel import Predictor; Predictor.load({!r})"
@@ -32,10 +32,10 @@ _MODEL = "from bigkernel import load_model; load_model({!r})"
 
 
 def measure(corpus: Corpus, landmarks: int, *, rounds: int, update: Update) -> dict[str, Any]:
-    """Medians over the rounds, and medians of the ratios of each round."""
+    """Return medians over the rounds and medians of the ratios of each round."""
     x, y = np.asarray(corpus.array("x")[:]), np.asarray(corpus.column("y"))
-    parts = [(dtype, count) for dtype in ("float32", "float64") for count in (1, MANY)]
-    cases, total = [], len(parts) * rounds + LOADS
+    kinds = [(dtype, count) for dtype in ("float32", "float64") for count in (1, MANY)]
+    cases, total = [], len(kinds) * rounds + LOADS
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in ("float32", "float64"):
             rows = UnitNorm().apply(x.astype(dtype))
@@ -56,7 +56,7 @@ def measure(corpus: Corpus, landmarks: int, *, rounds: int, update: Update) -> d
 
 
 def plain(model: Any, dtype: str) -> Callable[[Array], Array]:
-    """f of rows, and the class of the largest, in NumPy and nothing else."""
+    """Return f of rows and the class of the largest value, using NumPy alone."""
     kind = np.dtype(dtype).type
     Z, W, b = model.landmarks_.astype(dtype), model.dual_coef_.astype(dtype), model.intercept_
     columns, squares = np.ascontiguousarray(Z.T), np.einsum("ij,ij->i", Z, Z)
@@ -90,21 +90,21 @@ def show(result: dict[str, Any]) -> None:
             for case in result["cases"]
         ],
     )
-    found = result["loading"]
+    loading = result["loading"]
     table(
         "a process that loads, medians",
         ["what", "seconds", "to NumPy", "beyond NumPy ms"],
         [
             [name, f"{one['seconds']:.3f}", f"{one['ratio']:.2f}×", f"{one['beyond_seconds'] * 1e3:.0f}"]
-            for name, one in found.items()
+            for name, one in loading.items()
         ],
     )
 
 
 def _alternate(contenders: dict[str, Callable[[Array], Array]], x: Array, rounds: int) -> dict[str, list[float]]:
-    """Seconds a call of each, in every round."""
+    """Return the seconds of a call of each function in every round."""
     calls = _ONE_CALLS if len(x) == 1 else 1
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for predict in contenders.values():
         predict(x)
     for _ in range(rounds):
@@ -112,19 +112,19 @@ def _alternate(contenders: dict[str, Callable[[Array], Array]], x: Array, rounds
             start = time.perf_counter()
             for _ in range(calls):
                 predict(x)
-            found[name].append((time.perf_counter() - start) / calls)
-    return found
+            seconds[name].append((time.perf_counter() - start) / calls)
+    return seconds
 
 
 def _compared(timed: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and the medians of each round's ratio to NumPy."""
+    """Return the medians, and those of each round's ratio to NumPy."""
     first = timed["numpy"]
     ratios = {name: statistics.median(b / a for a, b in zip(first, one, strict=True)) for name, one in timed.items()}
     return {"seconds": {name: statistics.median(one) for name, one in timed.items()}, "ratios": ratios}
 
 
 def _loading(scratch: str) -> dict[str, dict[str, float]]:
-    """Seconds of processes that import NumPy, read a predictor, read a model."""
+    """Return seconds of processes that import NumPy, read a predictor and read a model."""
     codes = {
         "NumPy": _IMPORT,
         "predictor": _PREDICTOR.format(str(Path(scratch, "predictor"))),

@@ -1,4 +1,4 @@
-"""`bench tune`: a whole grid by `SweepSearchCV` against scikit-learn's GridSearchCV over Nystroem and Ridge.
+"""`bench tune`: a grid searched by `SweepSearchCV` and by scikit-learn's GridSearchCV over Nystroem and Ridge.
 
 The peer fits every candidate on every fold; it is timed on a few cells of the grid and scaled to all of them. Both have
 the same rows (unit norm), ten one-hot targets, as many landmarks, and score the mean squared error of held-out rows.
@@ -20,7 +20,7 @@ from bigkernel.data.corpus import Corpus
 
 
 def ours(corpus: Corpus, landmarks: int, sigmas: Array, alphas: Array, folds: int, scoring: str) -> dict[str, Any]:
-    """The whole grid from the corpus on disk, on threads of this process: seconds, the best, its score."""
+    """Search the grid from the corpus on disk, with threads; return seconds, the best candidate and its score."""
     model = make_pipeline(UnitNormalizer(), KernelRidgeClassifier(n_landmarks=landmarks, random_state=0))
     grid = {
         "kernelridgeclassifier__kernel": [Gaussian(float(sigma)) for sigma in sigmas],
@@ -39,8 +39,8 @@ def ours(corpus: Corpus, landmarks: int, sigmas: Array, alphas: Array, folds: in
 
 
 def peer(corpus: Corpus, landmarks: int, sigma: float, alphas: Array, folds: int) -> dict[str, Any]:
-    """GridSearchCV on one bandwidth and these penalties: seconds a fit and score, and the scores."""
-    x = normalize(corpus.array("x")[:].astype(np.float32), copy=False)  # float32: the faster of its two precisions
+    """Run GridSearchCV for one bandwidth; return the seconds of a fit and score, and the scores."""
+    x = normalize(corpus.array("x")[:].astype(np.float32), copy=False)  # float32 is the faster of its two precisions
     y = np.eye(10, dtype=np.float32)[corpus.column("y")]
     pipeline = Pipeline(
         [

@@ -1,1 +1,1 @@
-"""A batch job: a digit corpus of any size, its fit and its error, resumable."""
+"""A resumable batch job: a digit corpus of any size, its fit and its error."""

@@ -1,6 +1,6 @@
-"""`python -m pipelines corpus`: a digit corpus of any size, from making it to the error of its model, as one batch job.
+"""`python -m pipelines corpus`: a digit corpus of any size and the error of its model, as one batch job.
 
-What the stages are is in `job`, what is shown of them in `page`.
+The stages are in `job`, the page in `page`.
 """
 
 import functools
@@ -27,12 +27,12 @@ from pipelines.shared.experiments import seed_option
 
 
 class _Penalties(Numbers):
-    """ "gcv", or numbers."""
+    """The word "gcv", or numbers."""
 
     name = "gcv|NUMBERS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
+        """Return "gcv" or a tuple of numbers."""
         if value == "gcv":
             return "gcv"
         try:
@@ -48,7 +48,7 @@ class _Widths(Numbers):
     """Numbers above 0."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
+        """Return a tuple of numbers above 0."""
         numbers = super().convert(value, param, ctx)
         if not all(0 < number < float("inf") for number in numbers):
             self.fail(f"expected numbers above 0, found {value!r}", param, ctx)
@@ -64,35 +64,39 @@ _SETTINGS = (
         help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …): its digits are the originals "
         "[scikit-learn's 8×8 digits].",
     ),
-    click.option("--corpus", type=_PATH, help="A corpus to fit as it is; nothing is deformed. Needs --test."),
+    click.option("--corpus", type=_PATH, help="A corpus to fit without deformed copies; needs --test."),
     click.option("--test", type=_PATH, help="With --corpus: the corpus with the true test rows."),
     click.option("--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."),
     click.option(
-        "--landmarks", type=click.IntRange(10), default=2000, show_default=True, help="m, drawn from all rows."
+        "--landmarks",
+        type=click.IntRange(10),
+        default=2000,
+        show_default=True,
+        help="Landmarks m, sampled from all rows.",
     ),
     transform_option,
     click.option(
         "--plain/--no-plain",
         default=True,
         show_default=True,
-        help="With --transform: the same job on rows of unit norm beside it, to tell what features are worth.",
+        help="With --transform: also do the job on rows of unit norm, for comparison.",
     ),
     click.option(
         "--sigma",
         type=_Widths(),
-        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, 8×8 digits "
-        "0.35; with --transform five around the median distance].",
+        help="Width of the Gaussian kernel; of several the best on training rows [0.5 for rows of unit norm, 0.35 "
+        "for 8×8 digits; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
         type=_Penalties(),
-        help="Ridge penalty; of several the training rows choose; gcv: generalised cross-validation on the statistics "
-        "of the fit [gcv; with --transform nine from 1e-4 to 1].",
+        help="Ridge penalty; of several the best on training rows; gcv: generalised cross-validation "
+        "[gcv; with --transform nine from 1e-4 to 1].",
     ),
     click.option(
         "--search-rows",
         type=click.IntRange(100),
-        help="First rows that widths and penalties are judged on, a sixth of the digits held out with their copies "
+        help="First rows used to choose widths and penalties, a sixth of the digits held out with their copies "
         "[two for each original, at least 20,000].",
     ),
     click.option(
@@ -107,53 +111,53 @@ _SETTINGS = (
         type=click.IntRange(1, 20),
         default=5,
         show_default=True,
-        help="Numbers of rows and of landmarks that the error is told for.",
+        help="Numbers of rows and of landmarks for which the error is shown.",
     ),
     click.option(
-        "--strength", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the deformation: its factor."
+        "--strength", type=click.FloatRange(0), default=1.0, show_default=True, help="Factor of the deformation."
     ),
     seed_option,
 )
 
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, as one argument `job`."""
+    """Add the options of a job, passed on as one argument `job`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
         job = Settings(**{name: options.pop(name) for name in Settings.__dataclass_fields__})
         return function(job=job, **options)
 
-    return functools.reduce(lambda found, option: option(found), reversed(_SETTINGS), command)
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_SETTINGS), command)
 
 
 @click.command()
 @_settings_options
 @cluster_options
 @run_options
-@click.option("--dry-run", is_flag=True, help="Tell rows, bytes, memory and flops of every stage, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show rows, bytes, memory and flops of every stage, and stop.")
 @json_option
 def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool) -> None:
-    """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
+    """Make a large digit corpus, fit kernel ridge regression to it, and measure the error on test digits.
 
     \b
-    1. corpus  --rows deformed copies of the originals; what is in --run is kept
-    2. plan    flops, bytes, memory, disk; what cannot be done is refused now
+    1. corpus  --rows deformed copies of the originals, unless in --run already
+    2. plan    flops, bytes, memory, disk; a job that is too large is refused
     3. choose  with --transform, or several --sigma or --alpha: width and penalty
                on training rows, a digit and its copies held out together
-    4. fit     one sweep over all rows, in steps from the originals to all; else
-               the penalty by generalised cross-validation from the statistics
-    5. score   the error on test digits that nothing was made from: against the
-               rows and, from the same statistics, against the landmarks
+    4. fit     one sweep over all rows, in steps from the originals to all; without
+               step 3, the penalty by generalised cross-validation
+    5. score   the error on digits not used for training, against the rows and,
+               from the same statistics, against the landmarks
     6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv;
                RUN/model
 
-    With --transform (the words of `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm, and on these
-    features; the model is that of the features.
+    With --transform (as in `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm and on these features.
+    The model of the features is saved.
 
-    Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume goes
-    on to the same last bit; a corpus that was not whole is made again. --resume also starts a run that is not there
-    yet, so a scheduler of batch jobs can always give it.
+    Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume
+    continues with the same bits; an incomplete corpus is made again. --resume also starts a run that does not exist
+    yet, so that batch schedulers can always pass it.
 
     \b
     python -m pipelines corpus --run out/corpus --cluster local
@@ -165,7 +169,7 @@ def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: 
     """
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
-    directory = Path(run).absolute()  # workers may stand elsewhere
+    directory = Path(run).absolute()  # workers may have another working directory
     if dry_run:
         page.show_plan(planned(job, directory), as_json=as_json)
         return

@@ -42,7 +42,7 @@ from pipelines.shared.digit_corpora import rows_at
 
 @dataclass
 class View:
-    """A way to look at the rows, and the model of it."""
+    """A view of the rows, and its model."""
 
     name: str
     maps: Pipeline  # fitted row transforms
@@ -58,12 +58,12 @@ class View:
 
 @dataclass
 class Outcome:
-    """The results of a job, for the page."""
+    """Results of a job, for the page."""
 
     job: Settings
     material: Material
     landmarks: int
-    # the ways in which rows are looked at; the last one's model is judged and saved
+    # views of the rows; the last one's model is evaluated and saved
     views: list[View] = field(default_factory=list)
     # a record a fit: features, rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
     fits: list[Record] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
-    """All stages on the executor in force, which publishes in `run`."""
+    """Run all stages on the current executor, which publishes in `run`."""
     material = gather(job, run, lambda rows, corpus: _require_room(plan_of(job, rows, corpus), rows), quiet=quiet)
     material.require_labels()
     first, train = first_rows(job, material), as_rows(material.train)
@@ -94,14 +94,14 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
 
 
 def _landmark_rows(job: Settings, n_rows: int) -> Array:
-    """Ids of the landmarks' rows, (m,), in a random order, so that some of the first ones are a draw too."""
+    """Return the ids (m,) of the landmarks' rows in random order, so that any first ones are a random sample too."""
     emit(Note(f"landmarks: {min(job.landmarks, n_rows):,} of {n_rows:,} rows"))
     rng = np.random.RandomState(job.seed)
     return rng.permutation(uniform(n_rows, min(job.landmarks, n_rows), rng))
 
 
 def _view(job: Settings, material: Material, name: str, texts: Sequence[str], ids: Array, searched_rows: int) -> View:
-    """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
+    """Fit the transforms, choose the settings and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
     maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
@@ -144,7 +144,7 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
 
 
 def _fewer(job: Settings, view: View, rows: Rows, count: int, *, last: bool) -> Any:
-    """The model on `count` of its landmarks; None where that would take a fit of its own, but for all rows."""
+    """Return the model on `count` of its landmarks; None where that needs a fit of its own, except for all rows."""
     model = view.choice.model
     if count == len(model.landmarks):
         return model
@@ -168,13 +168,13 @@ def _finish(outcome: Outcome, run: Path) -> None:
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
-    # a model travels with the tasks that predict; Dask takes more than 10 MB for a mistake
+    # a model travels with the tasks that predict; Dask warns above 10 MB
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
         return np.asarray(model.predict(rows))
 
 
 def growing(first: int, last: int, count: int) -> list[int]:
-    """At most `count` whole numbers from `first` to `last`, rising in about equal ratios; for one, `last`."""
+    """Return at most `count` whole numbers from `first` to `last` in about equal ratios; for one, `last`."""
     if count == 1 or first >= last:
         return [last]
     numbers = np.rint(np.geomspace(first, last, count)).astype(np.int64)
@@ -182,7 +182,7 @@ def growing(first: int, last: int, count: int) -> list[int]:
 
 
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
-    """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
+    """Return the rows at the largest width that the transforms can give, without fitting them."""
     mapped = rows
     for _, step in transform_steps(texts, corpus, job.seed):
         mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
@@ -190,14 +190,14 @@ def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows
 
 
 def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
-    """The plan of a fit to rows as the last view looks at them; `corpus` as of `widest`."""
+    """Return the plan of a fit to rows in the last view; `corpus` as returned by `widest`."""
     mapped = widest(job, rows, corpus, list(job.views.values())[-1])
     plan: Plan = model_of(job, job.width_for(rows.x.shape[1]), job.penalty).plan(mapped)
     return plan
 
 
 def _require_room(plan: Plan, rows: Rows) -> None:
-    """Refuse a cluster that cannot do the fit: memory, versions, input that a worker does not see."""
+    """Refuse a cluster that cannot do the fit: memory, versions, or input that a worker cannot read."""
     executor = choose_executor(rows)
     if isinstance(executor, Client):
         check_cluster(executor, rows, plan, settings())
@@ -228,7 +228,7 @@ def _fitted(model: Any, stop: int, seconds: float) -> Record:
 
 
 def steps_of(outcome: Outcome) -> Iterator[tuple[Record, Record]]:
-    """Each fit with the error of its model with all landmarks."""
+    """Return each fit with the error of its model with all landmarks."""
     whole = {
         (record["features"], record["rows"]): record
         for record in outcome.errors

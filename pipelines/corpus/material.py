@@ -1,4 +1,4 @@
-"""The corpora of `python -m pipelines corpus`, opened or made, and which of their rows have a label."""
+"""The corpora of `python -m pipelines corpus`, opened or made, and which of their rows are labelled."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from pipelines.shared.deformed import ELASTIC
 
 @dataclass(frozen=True)
 class Material:
-    """The corpora of a job: the originals (none where a corpus is given), all rows, and the test digits."""
+    """Corpora of a job: the originals (None if a corpus is given), all rows, and the test digits."""
 
     originals: Corpus | None
     train: Corpus
@@ -32,11 +32,11 @@ class Material:
 
     @property
     def has_copies(self) -> bool:
-        """Whether rows are copies of others, which their `group` tells."""
+        """Whether rows are copies of others, marked by `group`."""
         return "group" in self.train.columns
 
     def require_labels(self) -> None:
-        """Raise `DataError` unless both corpora have the same features and classes, and labels."""
+        """Raise `DataError` unless both corpora have labels and the same features and classes."""
         train, test = self.train, self.test
         if not train.info.classes or "y" not in train.columns or "y" not in test.columns:
             raise DataError(f"{train.path}, {test.path}: expected rows with labels that are classes, in both")
@@ -48,9 +48,9 @@ class Material:
 
 
 def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None], *, quiet: bool) -> Material:
-    """Open or make the corpora; what is whole in `run` already and made with the same settings is kept.
+    """Open or make the corpora; complete ones in `run` with the same settings are kept.
 
-    `require_room(rows, originals)` refuses a fit that could not be, before the rows are made.
+    `require_room(rows, originals)` refuses a fit that is not possible before the rows are made.
     """
     start = time.perf_counter()
     if job.corpus is not None:
@@ -60,13 +60,13 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
             raise ConfigError(f"--rows {job.rows:,}: {train.path} has {len(train):,}, and is fitted as it is")
         return Material(None, train, open_corpus(job.test), True, time.perf_counter() - start)
     if job.data is None:
-        found = digit_corpora.originals(run / "originals", job.seed, keep=True)
+        digits = digit_corpora.originals(run / "originals", job.seed, keep=True)
     else:
         with bar("ingest", enabled=not quiet) as shown:
-            found = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
-    originals, n_rows = found.train, job.rows_wanted
+            digits = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
+    originals, n_rows = digits.train, job.corpus_rows
     if n_rows == len(originals):
-        return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
+        return Material(originals, originals, digits.test, digits.kept, time.perf_counter() - start)
     variation = digit_corpora.VARIATION if job.data is None else ELASTIC
     target, options = run / "train.corpus", {"seed": job.seed, "variation": variation.times(job.strength)}
     kept = digit_corpora.kept_copies(target, originals, n_rows, **options)
@@ -74,11 +74,11 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
         require_room(blank_rows(n_rows, originals.n_features, originals.info.classes), originals)
         emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
     train = kept or digit_corpora.deform(originals, target, n_rows, **options, quiet=quiet, overwrite=True)
-    return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
+    return Material(originals, train, digits.test, kept is not None, time.perf_counter() - start)
 
 
 def truth(test: Corpus) -> tuple[Array, Array]:
-    """Return (n,) bool, the test rows that have a label, and the classes of those, as a model tells them."""
+    """Return which test rows have a label, (n,) bool, and their classes as a model predicts them."""
     y, classes = test.column("y"), test.info.classes
     if not _named(classes):
         known: Array = np.isin(y, classes)
@@ -88,7 +88,7 @@ def truth(test: Corpus) -> tuple[Array, Array]:
 
 
 def first_rows(job: Settings, material: Material) -> int:
-    """Rows of the first fit: the originals, or some for every landmark, all for one step; with every class."""
+    """Return the number of rows of the first fit: the originals, or a few per landmark, with every class present."""
     if job.steps == 1:
         return len(material.train)
     count = len(material.train) // 100 if material.originals is None else len(material.originals)
@@ -104,7 +104,7 @@ def first_rows(job: Settings, material: Material) -> int:
 
 
 def _classes(corpus: Corpus) -> set[Any]:
-    """The classes as the column y has them: names as their places."""
+    """Return the classes as the column y holds them: names as their positions."""
     classes = corpus.info.classes
     return set(range(len(classes))) if _named(classes) else set(classes)
 

@@ -1,4 +1,4 @@
-"""The page of `python -m pipelines corpus`: its plan, its choices, its fits, the error against rows and landmarks."""
+"""The page of `python -m pipelines corpus`: plan, choices, fits, and the error against rows and landmarks."""
 
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,15 @@ FITS = [
 
 
 def show_plan(figures: Record, *, as_json: bool) -> None:
-    """The figures of a job that is not run."""
+    """Show the figures of a job without running it."""
     shown = figures if as_json else {name: value for name, value in figures.items() if value is not None}
     show(shown, as_json=as_json, title="plan; nothing was made")
 
 
 def error_picture(outcome: Outcome, against: str, *, paper: Paper = LIGHT) -> bytes:
-    """Error on the test digits against rows or landmarks, with one standard error.
+    """Draw the error on the test digits against rows or landmarks, with one standard error.
 
-    A colour a number of the other; where rows are looked at in two ways, those of unit norm have dashed curves.
+    Each value of the other has its colour; with two views, those of unit norm have dashed curves.
     """
     other = "landmarks" if against == "rows" else "rows"
     values = sorted({record[other] for record in outcome.errors}, reverse=True)
@@ -79,7 +79,7 @@ def error_picture(outcome: Outcome, against: str, *, paper: Paper = LIGHT) -> by
 
 
 def _ticks(values: list[float]) -> list[float]:
-    """Round numbers around positive values, three a decade."""
+    """Return round numbers around positive values, three a decade."""
     every = [step * 10.0**power for power in range(-2, 3) for step in (1, 2, 5)]
     low = max([tick for tick in every if tick <= min(values)], default=every[0])
     high = min([tick for tick in every if tick >= max(values)], default=every[-1])
@@ -87,13 +87,13 @@ def _ticks(values: list[float]) -> list[float]:
 
 
 def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
-    """The report of a job that begins now; makes `out`."""
+    """Return the report of a job that begins now, and make `out`."""
     subtitle = f"Kernel ridge regression on {job.landmarks:,} landmarks"
     return Report(out, "A digit corpus and its model", subtitle, quiet=quiet)
 
 
 def _crossed(outcome: Outcome, counts: list[int]) -> Table:
-    """Errors, a line a view and a number of rows, and a column a number of landmarks."""
+    """Return errors with a row for each view and number of rows, and a column for each number of landmarks."""
     columns = [VIEW, Column("rows", "rows", ",")]
     for count in counts:
         columns.append(Column(f"error_{count}", f"m = {count:,}", ".2f"))
@@ -108,7 +108,7 @@ def _crossed(outcome: Outcome, counts: list[int]) -> Table:
 
 
 def fill(made: Report, outcome: Outcome) -> None:
-    """Print the tables, and leave report.html, errors.csv, fits.csv, rows.png, landmarks.png."""
+    """Print the tables and write report.html, errors.csv, fits.csv, rows.png and landmarks.png."""
     fits = [{**fit, "error": error["error"], "error_se": error["error_se"]} for fit, error in steps_of(outcome)]
     _introduction(made, outcome, fits)
     _choices(made, outcome)
@@ -129,7 +129,7 @@ def fill(made: Report, outcome: Outcome) -> None:
 
 
 def _introduction(made: Report, outcome: Outcome, fits: list[Record]) -> None:
-    """Say what was fitted and how well."""
+    """Say what was fitted and with what result."""
     job, material = outcome.job, outcome.material
     train = material.train
     sigmas = " and ".join(f"{view.choice.sigma:g} ({view.name})" for view in outcome.views)
@@ -141,15 +141,15 @@ def _introduction(made: Report, outcome: Outcome, fits: list[Record]) -> None:
     )
     for view in outcome.views:
         ends = [fit for fit in fits if fit["features"] == view.name]
-        told = (
+        ends_text = (
             f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends[:: max(1, len(ends) - 1)]
         )
         steps = ", ".join(name for name, _ in view.maps.steps)
-        made.tell(f"{steps}: error on {len(material.test):,} test digits {' and '.join(told)}.")
+        made.tell(f"{steps}: error on {len(material.test):,} test digits {' and '.join(ends_text)}.")
 
 
 def _choices(made: Report, outcome: Outcome) -> None:
-    """The table of what the training rows have chosen."""
+    """Write the table of the settings chosen on training rows."""
     records = [{"features": view.name, **record} for view in outcome.views for record in view.choice.searched]
     if not records:
         return
@@ -190,14 +190,14 @@ def _errors(made: Report, outcome: Outcome, rows: int) -> None:
 
 
 def _described(view: View) -> str:
-    """Transforms and settings of a view."""
+    """Describe transforms and settings of a view."""
     choice = view.choice
     alpha = choice.alpha if isinstance(choice.alpha, str) else f"{choice.alpha:g}"
     return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}, {choice.model.solver}"
 
 
 def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
-    """Settings at the foot of the page."""
+    """Return the settings at the foot of the page."""
     job, material = outcome.job, outcome.material
     announced = max(view.plan.worker_bytes(settings().worker_base_bytes) for view in outcome.views)
     held, of_worker = f"{size(peak_bytes)} at most", outcome.fits[-1]["executor"] == "dask"

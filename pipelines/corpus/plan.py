@@ -1,4 +1,4 @@
-"""What a job needs, told before anything is made: the rows may not be there yet."""
+"""What a job needs, computed before its rows are made."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +19,9 @@ MNIST_SIZE = (60_000, 784)
 
 
 def planned(job: Settings, run: Path) -> Record:
-    """Return the needs of a job: rows, disk, flops, memory of a worker; nothing is made.
+    """Return the needs of a job: rows, disk, flops and memory of a worker; nothing is made.
 
-    Figures are of the fit to all rows, as the last view looks at them; on `searched_rows` of them σ and α are chosen.
+    The figures are for the fit to all rows in the last view; σ and α are chosen on `searched_rows` of them.
     """
     job.check()
     rows, corpus, originals = _rows(job)
@@ -41,7 +41,7 @@ def planned(job: Settings, run: Path) -> Record:
 
 
 def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
-    """The rows of a job, what tells transforms of them, and how many originals they are made of."""
+    """Return the rows of a job, their description for transforms, and the number of their originals."""
     if job.corpus is not None:
         train = open_corpus(job.corpus)
         return as_rows(train), train, None
@@ -49,4 +49,4 @@ def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
     side = int(d**0.5)
     classes = tuple(range(10))
     info = CorpusInfo("digits", "", classes, (side, side), 255.0)
-    return blank_rows(job.rows_wanted, d, classes), SimpleNamespace(info=info), n
+    return blank_rows(job.corpus_rows, d, classes), SimpleNamespace(info=info), n

@@ -1,4 +1,4 @@
-"""The settings of a job, and the ways in which it looks at its rows."""
+"""Settings of a job, and its views of the rows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from bigkernel.errors import ConfigError
 
 DEFAULT_ROWS = 200_000
-LANDMARK_SHARE = 5  # rows of the first fit for each landmark, at least
+LANDMARK_SHARE = 5  # least rows of the first fit for each landmark
 PLAIN = ("unit-norm",)
-# of Gaussian kernels on 28×28 and on 8×8 digits of unit norm, where nothing is searched
+# widths of Gaussian kernels on 28×28 and 8×8 digits of unit norm, without a search
 SIGMA, SMALL_SIGMA = 0.5, 0.35
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a job; see the options of `pipelines.corpus.command`."""
+    """Settings of a job; see the options of `pipelines.corpus.command`."""
 
     data: Path | None
     corpus: Path | None
@@ -32,7 +32,7 @@ class Settings:
     seed: int
 
     def check(self) -> None:
-        """Refuse settings that contradict one another; a ConfigError."""
+        """Raise `ConfigError` for settings that contradict one another."""
         if (self.corpus is None) != (self.test is None):
             raise ConfigError("--corpus and --test go together: the rows to fit, and true test rows that are not in it")
         if self.corpus is not None and self.data is not None:
@@ -41,13 +41,13 @@ class Settings:
             raise ConfigError(f"--search-rows {self.search_rows}: give several --sigma or --alpha to choose among")
 
     @property
-    def rows_wanted(self) -> int:
-        """Rows of the corpus that is made."""
+    def corpus_rows(self) -> int:
+        """Number of rows of the corpus that is made."""
         return self.rows or DEFAULT_ROWS
 
     @property
     def views(self) -> dict[str, tuple[str, ...]]:
-        """Transforms by name: those of --transform last, and before them rows of unit norm to compare with."""
+        """Transforms by view: those of --transform last, rows of unit norm before them for comparison."""
         if not self.transforms or self.transforms == PLAIN:
             return {"unit norm": PLAIN}
         features = {"features": self.transforms}
@@ -55,19 +55,19 @@ class Settings:
 
     @property
     def searches(self) -> bool:
-        """Whether σ and α are chosen among several, on training rows."""
+        """Whether σ and α are chosen among several on training rows."""
         if self.transforms and (self.sigma is None or self.alpha is None):
             return True
         several = isinstance(self.alpha, tuple) and len(self.alpha) > 1
         return several or len(self.sigma or ()) > 1
 
     def width_for(self, n_features: int) -> float:
-        """The width σ where nothing is searched, of rows that are stored with so many features."""
+        """Return the width σ used without a search, for rows stored with so many features."""
         if self.sigma:
             return self.sigma[0]
         return SMALL_SIGMA if n_features < 256 else SIGMA
 
     @property
     def penalty(self) -> float | str:
-        """The penalty where nothing is searched."""
+        """The penalty used without a search."""
         return self.alpha[0] if isinstance(self.alpha, tuple) else "gcv"

@@ -1,4 +1,4 @@
-"""`python -m pipelines digits`: what unlabelled rows and features are worth, on 200,000 digits, fifty of them labelled.
+"""`python -m pipelines digits`: what unlabelled rows and features add, on 200,000 digits with fifty labels.
 
 Four fits on one training corpus: SSSL with five labelled rows a class and all other rows unlabelled; exact KRR on
 those labelled rows alone; Nyström KRR with the labels of all rows, on pixels and on oriented strokes. Then the test
@@ -42,7 +42,7 @@ from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report, json_option, seed_option, timed
 
-SMALL_PIXELS = 256  # of a digit: below, a common pose costs more than it brings
+SMALL_PIXELS = 256  # pixels of a digit: below, a common pose loses more than it gains
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Setting:
     strokes_alpha: float
 
     def chosen(self, rows: int, given: Mapping[str, float | None]) -> Setting:
-        """The setting of a corpus of so many rows, with what the options give in place of it."""
+        """Return the setting of a corpus of so many rows, with the options in its place."""
         options = {name: value for name, value in given.items() if value is not None}
         return replace(self, **{"alpha": self.alpha * rows, **options})
 
     def facts(self, landmarks: int) -> dict[str, str]:
-        """Return its lines at the foot of the page."""
+        """Return the lines at the foot of the page."""
         return {
             "SSSL": f"σ {self.sigma}, {self.components} components, α {self.alpha:g}, {landmarks:,} landmarks",
             "KRR": f"σ {self.krr_sigma}, α {self.krr_alpha:g}, {landmarks:,} landmarks with all labels, else exact",
@@ -71,7 +71,7 @@ class Setting:
         }
 
 
-# alpha is given a row of the corpus here
+# alpha is given per row of the corpus here
 BUNDLED = Setting(
     sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alpha=0.1, strokes_sigma=0.6, strokes_alpha=0.1
 )
@@ -81,7 +81,7 @@ MNIST = Setting(
 
 
 def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, quiet: bool) -> Digits:
-    """The corpora of MNIST's files in `data`, or of the bundled digits; made, or found, below `out`."""
+    """Return the corpora of MNIST's files in `data`, or of the bundled digits, made or found below `out`."""
     if data is None:
         return digit_corpora.bundled(out, rows, seed, keep=keep, quiet=quiet)
     with bar("ingest", enabled=not quiet) as shown:
@@ -89,20 +89,20 @@ def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, q
 
 
 def labelled_rows(train: Corpus, per_class: int, seed: int) -> Array:
-    """Rows that keep their label, `per_class` of each class, no two of them copies of one digit."""
+    """Return the rows that keep their label, `per_class` of each class, no two of them copies of one digit."""
     group = train.column("group") if "group" in train.columns else np.arange(len(train))
     return digit_corpora.choose_labelled(train.column("y"), group, per_class, seed)
 
 
 def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, landmarks: int, seed: int) -> list[Fit]:
-    """Fit the methods with the cluster in force and predict the test corpus with each."""
+    """Fit all methods on the current cluster and predict the test corpus with each."""
     y, truth = train.column("y"), test.column("y")
     few = np.full(len(y), -1)
     few[labelled] = y[labelled]
     nystrom: dict[str, Any] = {"n_landmarks": landmarks, "random_state": seed}
     krr = {"kernel": Gaussian(sigma=setting.krr_sigma), "alpha": setting.krr_alpha}
     sssl = SSSLClassifier(Gaussian(sigma=setting.sigma), setting.components, setting.alpha, **nystrom)
-    rows = as_rows(train).take(labelled)  # fifty rows fit in memory: no sweep
+    rows = as_rows(train).take(labelled)  # fifty rows fit in memory, without a sweep
     unit = (UnitNormalizer(),)
     on_strokes = KernelRidgeClassifier(Gaussian(sigma=setting.strokes_sigma), setting.strokes_alpha, **nystrom)
     methods: list[tuple[str, Any, Any, Any, Array | None]] = [
@@ -115,7 +115,7 @@ def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, land
 
 
 def strokes(corpus: Corpus) -> tuple[Any, ...]:
-    """Row transforms to oriented strokes; digits of few pixels keep their pose, which moments would blur."""
+    """Return row transforms to oriented strokes; digits of few pixels keep their pose, as moments would blur them."""
     shape = corpus.info.image_shape
     if corpus.n_features < SMALL_PIXELS:
         return (OrientationFeatures(shape, cells=4),)
@@ -152,7 +152,9 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
     help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …); without it, scikit-learn's digits.",
 )
 @click.option("--rows", type=click.IntRange(2000), default=200_000, show_default=True, help="Deformed rows to make.")
-@click.option("--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="Of both Nyström fits.")
+@click.option(
+    "--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="Landmarks of both Nyström fits."
+)
 @click.option("--labelled-per-class", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--sigma", type=float, help="Width of SSSL's kernel, rows of unit norm [0.2; MNIST 0.4].")
 @click.option("--components", type=click.IntRange(1), help="Eigenfunctions of SSSL [80].")
@@ -170,14 +172,14 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
     "and see --out; or a YAML file that describes a cluster.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor].")
-@click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB].")
+@click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB].")
 @seed_option
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for report.html, CSV and PNG [out/digits; MNIST out/mnist].",
 )
-@click.option("--keep/--fresh", default=True, help="Use again a whole corpus of the same settings in --out [keep].")
+@click.option("--keep/--fresh", default=True, help="Reuse a complete corpus of the same settings in --out [keep].")
 @json_option
 def digits(
     data: Path | None,
@@ -193,7 +195,7 @@ def digits(
     as_json: bool,
     **given: float | None,
 ) -> None:
-    """SSSL and KRR on a corpus of digits, on a Dask cluster, with a report page.
+    """Fit SSSL and KRR to a corpus of digits on a Dask cluster, with a report page.
 
     \b
     1. A corpus of 200,000 rows is made from scikit-learn's digits: 1,200 training
@@ -204,7 +206,7 @@ def digits(
        and on oriented strokes.
     3. The test digits are predicted, a table is printed and a page written.
 
-    It shows what unlabelled rows add to a few labels, what all labels would give, and what features add to these.
+    The results show what unlabelled rows add to few labels, what all labels would give, and what features add.
     About half a minute on two processors; the corpus is made once.
 
     \b
@@ -213,7 +215,7 @@ def digits(
     python -m pipelines digits --data ~/mnist --labelled-per-class 10
     python -m pipelines digits --json | jq '.results[] | {method, accuracy_percent}'
     """
-    out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may stand elsewhere
+    out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may have another working directory
     subtitle = f"{labelled_per_class} labelled rows a class, {landmarks:,} landmarks"
     report = Report(out, "What unlabelled digits are worth", subtitle, quiet=as_json)
     with (
@@ -223,14 +225,16 @@ def digits(
     ):
         if not as_json:
             click.echo(f"dashboard: {client.dashboard_link}", err=True)
-        found, seconds = timed(corpora, out, data, rows, seed, keep=keep, quiet=as_json)
-        labelled = labelled_rows(found.train, labelled_per_class, seed)
-        setting = (MNIST if data else BUNDLED).chosen(len(found.train), given)
-        fits = fit_all(found.train, found.test, labelled, setting, landmarks, seed)
-    corpus = f"{'found whole' if found.kept else 'made'} in {seconds:.1f} s"
-    report.say(f"{found.train.info.name}: {len(found.train):,} rows, {len(found.test):,} test digits; corpus {corpus}")
-    show(report, found, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
+        loaded, seconds = timed(corpora, out, data, rows, seed, keep=keep, quiet=as_json)
+        labelled = labelled_rows(loaded.train, labelled_per_class, seed)
+        setting = (MNIST if data else BUNDLED).chosen(len(loaded.train), given)
+        fits = fit_all(loaded.train, loaded.test, labelled, setting, landmarks, seed)
+    corpus = f"{'found whole' if loaded.kept else 'made'} in {seconds:.1f} s"
+    report.say(
+        f"{loaded.train.info.name}: {len(loaded.train):,} rows, {len(loaded.test):,} test digits; corpus {corpus}"
+    )
+    show(report, loaded, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
     facts = setting.facts(landmarks) | {"cluster": f"{cluster}, {fits[0].sweep['workers']} workers", "corpus": corpus}
     figures = {"setting": asdict(setting), "corpus_seconds": seconds, "labelled_rows": labelled.tolist()}
     results = [{**fit.record, "sweep": fit.sweep} for fit in fits]
-    report.finish({"data": found.train.info.source, **facts, "seed": seed}, **figures, results=results)
+    report.finish({"data": loaded.train.info.source, **facts, "seed": seed}, **figures, results=results)

@@ -16,7 +16,7 @@ from pipelines.shared.page import MISSING, Column, Table
 
 @dataclass(frozen=True)
 class Fit:
-    """One fitted method on the test digits: the record of the table, the predictions, the sweep's report, the model."""
+    """A fitted method on the test digits: table record, predictions, the sweep's report and the model."""
 
     record: dict[str, Any]
     predicted: Array
@@ -43,9 +43,9 @@ COLUMNS = (
 )
 
 
-def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], originals: Any) -> None:
+def show(report: Report, digits: Digits, labelled: Array, fits: list[Fit], originals: Any) -> None:
     """Print the table and fill the page; `originals` are the undeformed training images, or None for MNIST."""
-    train, test = found.train, found.test
+    train, test = digits.train, digits.test
     truth = test.column("y")
     shared = f" (those of {len(originals):,} originals, handed on to their copies)" if originals is not None else ""
     labels, percent = fits[0].record["labels"], [f"{fit.record['accuracy_percent']:.1f} %" for fit in fits]
@@ -78,7 +78,7 @@ def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], origin
 def _training_digits(report: Report, train: Corpus, labelled: Array, originals: Any) -> None:
     y = train.column("y")
     if originals is not None:
-        # one original a class, which are the first rows, and the first copies of it that the corpus has
+        # one original of each class, from the first rows, and its first copies in the corpus
         first = np.array([int(np.argmax(y == label)) for label in train.info.classes])
         rounds = [first + len(originals) * k for k in range(4) if first.max() + len(originals) * k < len(train)]
         report.figure(
@@ -100,12 +100,12 @@ def _training_digits(report: Report, train: Corpus, labelled: Array, originals: 
 
 
 def _predicted_digits(report: Report, test: Corpus, truth: Array, predicted: Array) -> None:
-    drawn = np.random.RandomState(0).permutation(len(truth))[:40]
+    sampled = np.random.RandomState(0).permutation(len(truth))[:40]
     wrong = np.flatnonzero(predicted != truth)
     some = wrong[np.linspace(0, len(wrong) - 1, min(40, len(wrong))).astype(int)]
     shown = {
         "predicted": (
-            drawn,
+            sampled,
             "Test digits drawn at random, under their prediction. Wrong ones are framed, the true label in brackets.",
         ),
         "wrong": (some, f"{len(some)} of the {len(wrong):,} wrong ones."),

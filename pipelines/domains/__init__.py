@@ -1,1 +1,1 @@
-"""Domain adaptation and generalization: from one set of digits to another, all methods."""
+"""Domain adaptation and generalization from one set of digits to another, with all methods."""

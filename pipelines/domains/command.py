@@ -1,4 +1,4 @@
-"""`python -m pipelines domains`: what is learnt on one set of digits, recognised on another.
+"""`python -m pipelines domains`: digits of one set, recognised after learning from another.
 
 Two parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
 the published figures (`pair`), and domain generalization over rotated and restyled digits (`rotated`).
@@ -19,45 +19,45 @@ from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
 from pipelines.domains.pair import Chosen, Fits, choose, fit_all, grid_size
 from pipelines.shared.experiments import Report, options, steps
 
-PARTS = ("pair", "rotated")
+EXPERIMENTS = ("pair", "rotated")
 DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of all parts."""
+    """Sizes of all experiments."""
 
     repeats: int  # draws are seed … seed + repeats − 1
     seed: int
     m: int  # landmarks
     rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)  # of USPS and of MNIST
     domain_rows: int = 1_000  # of a domain of the rotated digits
-    values: int | None = None  # of each hyper-parameter that are tried; None: all
+    values: int | None = None  # most values of each hyper-parameter; None: all
 
     @property
     def draws(self) -> range:
-        """The numbers of the draws, which seed them."""
+        """Numbers of the draws, used as seeds."""
         return range(self.seed, self.seed + self.repeats)
 
     @property
     def quick(self) -> Size:
-        """To see that all runs."""
+        """Small sizes, to check that everything runs."""
         few, m = min(self.repeats, 2), min(self.m, 60)
         return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, values=1)
 
 
 def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, Any]:
-    """All tables of the pair, the open problem, and the looks of it."""
+    """Write all tables of the pair, the open problem and the examples."""
     sets = cut(the_pair(data, size.seed), size)
     page.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     fits: dict[str, Fits] = {}
-    for table, about in TABLES.items():
-        fits[table] = fit_all(sets, table, size.draws, size.m, what=about.title, quiet=quiet)
-        found[table] = page.methods_table(
+    for table, described in TABLES.items():
+        fits[table] = fit_all(sets, table, size.draws, size.m, what=described.title, quiet=quiet)
+        records[table] = page.methods_table(
             report,
             f"pair_{table}",
-            f"{about.title}: the papers' practice",
+            f"{described.title}: the papers' practice",
             fits[table],
             DIRECTIONS,
             published=table == BARE,
@@ -66,11 +66,11 @@ def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[
     page.open_problem(report, sets, fits[BARE], size.m)
     for table in TABLES:
         without_target_labels(report, sets, table, size, quiet=quiet)
-    return found
+    return records
 
 
 def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: str, size: Size, *, quiet: bool) -> None:
-    """The table of the same features with hyper-parameters chosen on the source."""
+    """Write the table of the same features with hyper-parameters chosen on the source."""
     chosen: list[dict[str, Chosen]] = []
     with steps(f"{TABLES[table].title}: choice", 2 * grid_size(size.values), quiet=quiet) as after:
         for task in tasks_of(sets, table, size.seed):
@@ -90,60 +90,64 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
 
 
 def on_rotated_digits(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """Domain generalization over six domains."""
+    """Run domain generalization over six domains."""
     mnist = mnist_digits(data)
-    found = rotated.measure(mnist, size.domain_rows, size.m, size.draws, quiet=quiet)
-    rotated.show(report, found, rotated.styled(mnist, size.domain_rows, size.seed), size.domain_rows, size.m)
+    results = rotated.measure(mnist, size.domain_rows, size.m, size.draws, quiet=quiet)
+    rotated.show(report, results, rotated.styled(mnist, size.domain_rows, size.seed), size.domain_rows, size.m)
 
 
 def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
-    """The first rows of either."""
+    """Return the first rows of either set."""
     first, second = (digits.take(slice(0, rows)) for digits, rows in zip(sets, size.rows, strict=True))
     return first, second
 
 
 @click.command()
 @options("domains", repeats=10, repeats_help="Draws of landmarks and copies.")
-@click.option("--landmarks", "m", type=click.IntRange(20), default=400, show_default=True, help="Of all methods.")
 @click.option(
-    "--part",
-    "parts",
-    type=click.Choice([*PARTS, "all"]),
+    "--landmarks", "m", type=click.IntRange(20), default=400, show_default=True, help="Landmarks of all methods."
+)
+@click.option(
+    "--experiment",
+    "experiments",
+    type=click.Choice([*EXPERIMENTS, "all"]),
     multiple=True,
-    default=PARTS,
+    default=EXPERIMENTS,
     show_default=True,
     help="May be given more than once.",
 )
-@click.option("--quick", is_flag=True, help="A few digits, two draws and few landmarks: to see that all runs.")
+@click.option(
+    "--quick", is_flag=True, help="Use few digits, two draws and few landmarks, to check that everything runs."
+)
 def domains(
-    data: Path, repeats: int, seed: int, out: Path, as_json: bool, m: int, parts: tuple[str, ...], quick: bool
+    data: Path, repeats: int, seed: int, out: Path, as_json: bool, m: int, experiments: tuple[str, ...], quick: bool
 ) -> None:
-    """Digits of one set, learnt from those of another (domain generalization and adaptation).
+    """Recognise digits of one set after learning from another (domain adaptation).
 
     \b
     pair     USPS and MNIST in both directions with m landmarks, ten draws: methods
-             that see no target image (1-NN, KRR, UDICA, DICA) and methods that see
+             that use no target image (1-NN, KRR, UDICA, DICA) and methods that use
              its images and no label (SSSL, XNV, TCA, JDA, ARTL), in three tables of
-             features that are not to be mixed: bare vectors, beside the published
-             figures; with virtual copies; moments and orientations. In each the
-             papers' practice, and hyper-parameters chosen on the source alone.
+             separate features: bare vectors, beside the published figures; with
+             virtual copies; moments and orientations. Each with the papers'
+             practice, and with hyper-parameters chosen on the source alone.
              The open problem: a method on m landmarks against exact SSSL.
     rotated  Six domains of rotated and restyled MNIST digits, one left out in turn.
 
     pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; rotated MNIST's training files.
 
     \b
-    python -m pipelines domains --part pair
+    python -m pipelines domains --experiment pair
     python -m pipelines domains --quick --out /tmp/few
-    python -m pipelines domains --part all --json | jq '.open_problem'
+    python -m pipelines domains --experiment all --json | jq '.open_problem'
     """
     size = Size(repeats, seed, m)
     size = size.quick if quick else size
-    wanted = PARTS if "all" in parts else parts
-    report = Report(out, "From one set of digits to another", page.subtitle(wanted), quiet=as_json)
+    selected = EXPERIMENTS if "all" in experiments else experiments
+    report = Report(out, "From one set of digits to another", page.subtitle(selected), quiet=as_json)
     page.introduction(report)
     run: Mapping[str, Callable[..., Any]] = {"pair": on_the_pair, "rotated": on_rotated_digits}
-    for part in PARTS:
-        if part in wanted:
-            run[part](report, data, size, quiet=as_json)
+    for experiment in EXPERIMENTS:
+        if experiment in selected:
+            run[experiment](report, data, size, quiet=as_json)
     report.finish(page.facts(size.draws, size.m), size=asdict(size))

@@ -24,7 +24,7 @@ USPS_ROWS, MNIST_ROWS = 1800, 2000  # of the pair
 class Digits:
     """A set of digits."""
 
-    name: str  # of the set
+    name: str  # name of the set
     images: Array  # (n, h, w), 0 is empty, 1 is full ink
     labels: Array  # (n,) 0 to 9
 
@@ -32,20 +32,20 @@ class Digits:
         return len(self.images)
 
     def take(self, ids: Array | slice) -> Digits:
-        """Those with these numbers."""
+        """Return the digits at these positions."""
         return replace(self, images=self.images[ids], labels=self.labels[ids])
 
 
 @dataclass(frozen=True)
 class Task:
-    """Labelled rows of one set and rows of another, of which a method may see the features and never a label."""
+    """Labelled rows of one set, and rows of another whose features a method may use but not their labels."""
 
     name: str  # source → target
     source: Array  # (n, d), (n,) and (n,)
     labels: Array
     weight: Array
     digit: Array  # (n,) which digit of the set a row shows; copies of one share it
-    style: Array  # (n,) how a row was restyled; 0 everywhere where none was
+    style: Array  # (n,) style of a row; 0 everywhere without copies
     target: Array  # (k, d) and (k,); the labels only measure accuracies
     target_labels: Array
     _cached: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
@@ -67,23 +67,23 @@ class Task:
 
     @cached_property
     def domains(self) -> Array:
-        """0 for rows of the source, 1 for those of the target."""
+        """Domain of each row, 0 for the source and 1 for the target."""
         return np.repeat([0, 1], [len(self.source), len(self.target)])
 
     def labelled(self, kept: Array) -> Task:
-        """The same with some rows of the source, given as numbers or as a mask."""
+        """Return the task with some rows of the source, given as positions or as a mask."""
         columns = ("source", "labels", "weight", "digit", "style")
         return replace(self, **{name: getattr(self, name)[kept] for name in columns}, _cached={})
 
 
 def the_pair(data: Path, seed: int) -> tuple[Digits, Digits]:
-    """1,800 USPS and 2,000 MNIST digits (Long et al.), each in an order drawn with `seed`."""
-    found = []
+    """Return 1,800 USPS and 2,000 MNIST digits (Long et al.), each shuffled with `seed`."""
+    sets = []
     for name, file in (("USPS", "digits16_USPS_1800.mat"), ("MNIST", "digits16_MNIST_2000.mat")):
         stored = loadmat(data_file(data, file))
         images = stored["fts"].astype(np.float64).reshape(-1, SIDE, SIDE)
-        found.append(_shuffled(Digits(name, images, stored["labels"].ravel().astype(np.int64) - 1), seed))
-    return found[0], found[1]
+        sets.append(_shuffled(Digits(name, images, stored["labels"].ravel().astype(np.int64) - 1), seed))
+    return sets[0], sets[1]
 
 
 def _shuffled(digits: Digits, seed: int) -> Digits:
@@ -91,7 +91,7 @@ def _shuffled(digits: Digits, seed: int) -> Digits:
 
 
 def mnist_digits(data: Path) -> Digits:
-    """MNIST's 60,000 training digits, 28×28 pixels."""
+    """Return MNIST's 60,000 training digits, 28×28 pixels."""
     data_file(data, "train-labels-idx1-ubyte.gz")
     pixels, labels = read_all(data_file(data, "train-images-idx3-ubyte.gz"))
     side = int(np.sqrt(pixels.shape[1]))

@@ -1,4 +1,4 @@
-"""The three tables of features of `python -m pipelines domains`, and the tasks made of two sets; never mixed.
+"""The three tables of features of `python -m pipelines domains`, and tasks between two sets; never mixed.
 
 bare      the 256 grey values of an image, of unit norm: what the published figures are about
 copies    the same, and five restyled copies of every image of the source, all with the weight of one
@@ -22,7 +22,7 @@ N_COPIES = 5
 
 @dataclass(frozen=True)
 class Table:
-    """The title of a table of features, and a sentence about it."""
+    """Title of a table of features, and a sentence about it."""
 
     title: str
     text: str
@@ -43,13 +43,13 @@ TABLES = {
 
 
 def grey(images: Array) -> Array:
-    """Images (n, h, w) as rows (n, h·w) of unit norm."""
+    """Return images (n, h, w) as rows (n, h·w) of unit norm."""
     rows: Array = normalize(images.reshape(len(images), -1))
     return rows
 
 
 def oriented(images: Array) -> Array:
-    """Images (n, h, w) as rows of oriented strokes (n, 512), after moment normalisation."""
+    """Return images (n, h, w) as rows of oriented strokes (n, 512), after moment normalisation."""
     shape, rows = images.shape[1:], images.reshape(len(images), -1)
     upright = MomentNormalizer(image_shape=shape).fit_transform(rows)
     strokes: Array = OrientationFeatures(image_shape=shape).fit_transform(upright)
@@ -57,19 +57,19 @@ def oriented(images: Array) -> Array:
 
 
 def restyled(digits: Digits, seed: int) -> Digits:
-    """A restyled copy of every digit."""
+    """Return a restyled copy of every digit."""
     return with_copies(digits, seed, 1)[0].take(slice(len(digits), None))
 
 
 def with_copies(digits: Digits, seed: int, copies: int = N_COPIES) -> tuple[Digits, Array]:
-    """The digits, then restyled copies of each; and 0 for a digit, 1 for a copy."""
+    """Return the digits followed by restyled copies of each, and 0 for a digit or 1 for a copy."""
     n, images = len(digits), digits.images
     shown = np.concatenate([images, copies_of(images, copies, seed, RESTYLED)])
     return Digits(digits.name, shown, np.tile(digits.labels, copies + 1)), np.repeat([0, 1], [n, copies * n])
 
 
 def task_of(source: Digits, target: Digits, table: str, seed: int) -> Task:
-    """From one set to the other with the features of a table; `seed` of its copies."""
+    """Return the task from one set to the other with the features of a table; `seed` is that of its copies."""
     features = oriented if table == MOMENTS else grey
     shown, style = (source, np.zeros(len(source), np.int64)) if table != COPIES else with_copies(source, seed)
     return Task(
@@ -85,7 +85,7 @@ def task_of(source: Digits, target: Digits, table: str, seed: int) -> Task:
 
 
 def tasks_of(sets: tuple[Digits, Digits], table: str, seed: int) -> Iterator[Task]:
-    """Either direction."""
+    """Return the tasks in both directions."""
     first, second = sets
     yield task_of(first, second, table, seed)
     yield task_of(second, first, table, seed)

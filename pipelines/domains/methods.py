@@ -1,4 +1,4 @@
-"""The methods of `python -m pipelines domains`: each fitted to a task, timed, and judged on the target.
+"""The methods of `python -m pipelines domains`, each fitted to a task, timed, and evaluated on the target.
 
 A method sees labelled rows of the source; whether it sees the rows of the target too, never with a label, is the
 `knows` of its entry in `METHODS`, and tables keep the two kinds apart. Landmarks are m k-means centres, of the
@@ -37,20 +37,20 @@ N_CLASSES = 10
 class Method:
     """A method: how it is fitted, and with what."""
 
-    name: str  # in tables
+    name: str  # name in tables
     knows: str  # "source": no image of the target; "target": its images too
     # (task, landmarks, setting) -> predictor of labels (n,) for rows (n, d)
     fit: Callable[[Task, Array, Setting], Predict]
     setting: Setting = field(default_factory=dict)  # hyper-parameters by name, as in the papers' practice
     # values of each to choose from, the smoothest first
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    landmarks: bool = True  # whether it takes any
+    landmarks: bool = True  # whether it uses landmarks
     published: tuple[float, float] | None = None  # accuracy USPS→MNIST and MNIST→USPS on the bare pair
-    most_rows: int | None = None  # an exact method is left out beyond
-    needs_styles: bool = False  # whether it learns from several domains, which restyled copies are
+    most_rows: int | None = None  # most rows of an exact method
+    needs_styles: bool = False  # whether it learns from several domains, as restyled copies are
 
     def takes(self, task: Task) -> bool:
-        """True where it can be fitted to the task: not beyond `most_rows`, and styles where it needs some."""
+        """Return whether it can be fitted to the task: at most `most_rows` rows, and styles if it needs some."""
         few = self.most_rows is None or len(task.rows) <= self.most_rows
         return few and (not self.needs_styles or len(np.unique(task.style)) > 1)
 
@@ -59,21 +59,21 @@ class Method:
 class Fit:
     """One fit of a method."""
 
-    accuracy: float  # on the target, %
+    accuracy: float  # accuracy on the target, %
     seconds: float  # of the fit and its landmarks
-    collapsed: bool  # whether its pseudo-labels became flat and an earlier round was kept
-    predicted: Array = field(repr=False, compare=False)  # labels of the target rows
+    collapsed: bool  # whether its pseudo-labels collapsed and an earlier round was kept
+    predicted: Array = field(repr=False, compare=False)  # predicted labels of the target rows
 
 
 class Draws:
-    """Landmarks of some draws of a task, chosen once, with the seconds that this took."""
+    """Landmarks of several draws of a task, chosen once, with the seconds that this took."""
 
     def __init__(self, task: Task, m: int) -> None:
         self.task, self.m = task, m
         self._chosen: dict[tuple[str, int], tuple[Array, float]] = {}
 
     def landmarks(self, knows: str, draw: int) -> tuple[Array, float]:
-        """k-means centres (m, d) of the rows that a method sees."""
+        """Return k-means centres (m, d) of the rows that the method uses."""
         if (knows, draw) not in self._chosen:
             task = self.task
             rows, weight = (task.source, task.weight) if knows == SOURCE else (task.rows, task.weights)
@@ -81,7 +81,7 @@ class Draws:
         return self._chosen[knows, draw]
 
     def fit(self, method: Method, draw: int, setting: Setting | None = None) -> Fit:
-        """A fit with the landmarks of a draw, judged on the target."""
+        """Fit with the landmarks of a draw and evaluate on the target."""
         Z, seconds = self.landmarks(method.knows, draw) if method.landmarks else (np.empty((0, 0)), 0.0)
         chosen = method.setting if setting is None else setting
         with guarded() as collapses:
@@ -93,7 +93,7 @@ class Draws:
 
 @contextmanager
 def guarded() -> Iterator[list[str]]:
-    """Yields a list of the collapses of pseudo-labels that the fits in the block warn of; other warnings go on."""
+    """Yield a list that receives the warnings of collapsed pseudo-labels; other warnings are passed on."""
     collapses: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -106,49 +106,49 @@ def guarded() -> Iterator[list[str]]:
 
 
 def _centres(X: Array, weight: Array, count: int, draw: int) -> Array:
-    found: Array = KMeans(count, n_init=1, random_state=draw).fit(X, sample_weight=weight).cluster_centers_
-    return found
+    centres: Array = KMeans(count, n_init=1, random_state=draw).fit(X, sample_weight=weight).cluster_centers_
+    return centres
 
 
 def kernel_of(Z: Array, width: float) -> Gaussian:
-    """σ = width·√(median ‖z − z′‖²)."""
+    """Return a Gaussian kernel with σ = width·√(median ‖z − z′‖²)."""
     return Gaussian(float(width * np.sqrt(np.median(pdist(Z, "sqeuclidean")))))
 
 
 def nearest(task: Task, Z: Array, setting: Setting) -> Predict:
-    """The label of the nearest row."""
+    """Predict the label of the nearest row."""
     model = KNeighborsClassifier(1).fit(task.source, task.labels)
     return lambda rows: np.asarray(model.predict(rows))
 
 
 def krr(task: Task, Z: Array, setting: Setting) -> Predict:
-    """Ridge regression on landmarks of the source."""
+    """Fit ridge regression on landmarks of the source."""
     model = KernelRidgeClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=Z)
     return model.fit(task.source, task.labels, task.weight).predict
 
 
 def sssl(task: Task, Z: Array, setting: Setting) -> Predict:
-    """SSSL_m."""
+    """Fit SSSL_m."""
     kernel, s = Gaussian(setting["sigma"]), int(setting["n_components"])
     model = SSSLClassifier(kernel, s, setting["alpha"], landmarks=Z)
     return model.fit(task.rows, task.partial_labels, task.weights).predict
 
 
 def sssl_exact(task: Task, Z: Array, setting: Setting) -> Predict:
-    """SSSL_N."""
+    """Fit SSSL_N."""
     model = SSSLClassifier(Gaussian(setting["sigma"]), int(setting["n_components"]), setting["alpha"])
     return model.fit(task.rows, task.partial_labels).predict
 
 
 def xnv(task: Task, Z: Array, setting: Setting) -> Predict:
-    """XNV: two views of m/2 landmarks."""
+    """Fit XNV with two views of m/2 landmarks."""
     views = np.concatenate([Z[0::2], Z[1::2]])
     model = XNVClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=views)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
 def invariant(task: Task, Z: Array, setting: Setting, supervised: bool = True) -> Predict:
-    """Components of DICA, styles of the source as domains, and ridge regression in them."""
+    """Fit ridge regression in components of DICA, with the styles of the source as domains."""
     given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
     model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.source, task.labels, sample_domain=task.style, sample_weight=task.weight)
@@ -156,7 +156,7 @@ def invariant(task: Task, Z: Array, setting: Setting, supervised: bool = True) -
 
 
 def transfer(task: Task, Z: Array, setting: Setting, n_rounds: int = 0) -> Predict:
-    """Transfer components, and ridge regression in them."""
+    """Fit ridge regression in transfer components."""
     given = {"alpha": setting["penalty"], "landmarks": Z, "n_rounds": n_rounds}
     model = JDA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
     model.fit(task.rows, task.partial_labels, sample_weight=task.weights)
@@ -164,14 +164,14 @@ def transfer(task: Task, Z: Array, setting: Setting, n_rounds: int = 0) -> Predi
 
 
 def artl(task: Task, Z: Array, setting: Setting) -> Predict:
-    """Adaptation regularization."""
+    """Fit adaptation regularization."""
     given = {name: setting[name] for name in ("mmd", "manifold", "alpha")}
     model = ARTLClassifier(kernel_of(Z, setting["width"]), landmarks=Z, **given)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 
 def ridge_after(model: Any, task: Task, alpha: float) -> Predict:
-    """Ridge regression on one-hot targets in the components of a fitted transformer; the class of the largest value."""
+    """Fit ridge regression on one-hot targets in a transformer's components; predict the class of the largest value."""
     ridge = Ridge(alpha).fit(model.transform(task.source), np.eye(N_CLASSES)[task.labels], task.weight)
     return lambda rows: ridge.predict(model.transform(rows)).argmax(axis=1)
 

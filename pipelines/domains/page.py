@@ -1,4 +1,4 @@
-"""Tables, pictures and sentences of `python -m pipelines domains`; the numbers come from its fits."""
+"""Tables, pictures and sentences of `python -m pipelines domains`, from the results of its fits."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ EXACT, ANSWER = "sssl-exact", "artl"  # the two sides of the open problem
 
 
 def record(key: str, fits: Sequence[Sequence[Fit]]) -> dict[str, Any]:
-    """A line of a table: accuracies with their errors, median seconds, published figures."""
+    """Return a line of a table: accuracies with their errors, median seconds and published figures."""
     method, line = METHODS[key], {"method": METHODS[key].name, "key": key, "knows": METHODS[key].knows}
     for name, of_direction, place in zip(("forth", "back"), fits, (0, 1), strict=True):
         line[name], line[f"{name}_error"] = mean_and_error([fit.accuracy for fit in of_direction])
@@ -49,7 +49,7 @@ def _pair(name: str, show: Any) -> Any:
 
 
 def columns(directions: tuple[str, str], *, published: bool, chosen: bool) -> list[Column]:
-    """Of a table over methods."""
+    """Return the columns of a table over methods."""
     forth, back = directions
     shown = [
         Column("method", "method", left=True),
@@ -82,9 +82,9 @@ def methods_table(
     records = [record(key, of_method) for key, of_method in fits.items()]
     for line in records if chosen else ():
         for place, of_direction in zip(("forth", "back"), chosen or (), strict=True):
-            found = of_direction.get(line["key"])
-            line[f"{place}_chosen"] = setting_text(found.setting) if found else None
-            line[f"{place}_cv"] = found.accuracy if found else None
+            choice = of_direction.get(line["key"])
+            line[f"{place}_chosen"] = setting_text(choice.setting) if choice else None
+            line[f"{place}_cv"] = choice.accuracy if choice else None
     table = Table(columns(directions, published=published, chosen=chosen is not None), records)
     report.table(name, heading, table, caption=caption)
     bars = [
@@ -110,12 +110,12 @@ def methods_table(
 
 
 def setting_text(setting: Mapping[str, float]) -> str:
-    """Names and values."""
+    """Return names and values of a setting as text."""
     return ", ".join(f"{name} {value:g}" for name, value in setting.items())
 
 
 def examples(report: Report, sets: Sequence[Digits], restyled: Sequence[Digits], seed: int) -> None:
-    """One digit of each class: as they are, a restyled copy of the same, and after moment normalisation."""
+    """Draw a digit of each class: as it is, restyled, and after moment normalisation."""
     rows: dict[str, Array] = {}
     for digits, copies in zip(sets, restyled, strict=True):
         rng = np.random.default_rng(seed)
@@ -137,41 +137,41 @@ def examples(report: Report, sets: Sequence[Digits], restyled: Sequence[Digits],
 
 
 def one_of_each(labels: Array) -> Array:
-    """The first row of each class; of a class that is missing, the first of all."""
+    """Return the first row of each class, or the first row of all for a missing class."""
     return np.array([np.argmax(labels == label) for label in range(N_CLASSES)])
 
 
 def bright(images: Array) -> Array:
-    """Images (n, h, w) with their brightest pixel at 255."""
+    """Return images (n, h, w) with their brightest pixel at 255."""
     scaled: Array = 255 * images / np.maximum(images.max(axis=(-2, -1), keepdims=True), 1e-300)
     return scaled
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """SSSL_N against the answer in one direction."""
+    """Comparison of SSSL_N with the answer in one direction."""
 
     direction: str
-    exact: float  # accuracy on the target, %; of the answer its mean
+    exact: float  # accuracy on the target, %; the mean for the answer
     answer: float
     draws_error: float  # standard error of the difference over the draws, points
     images_error: float  # standard error of the difference over the target images, paired, points
-    exact_seconds: float  # medians, landmarks included
+    exact_seconds: float  # medians, including the choice of landmarks
     answer_seconds: float
 
     @property
     def difference(self) -> float:
-        """Points by which the answer is more accurate."""
+        """Gain in accuracy of the answer, points."""
         return self.answer - self.exact
 
     @property
     def errors(self) -> float:
-        """The difference in the larger of its two standard errors."""
+        """Difference divided by the larger of its two standard errors."""
         return self.difference / max(self.draws_error, self.images_error, 1e-300)
 
     @property
     def holds(self) -> bool:
-        """More accurate by over two standard errors, and faster."""
+        """Whether the answer is faster, and more accurate by over two standard errors."""
         return self.errors > 2 and self.answer_seconds < self.exact_seconds
 
 
@@ -193,19 +193,19 @@ def verdict(direction: str, exact: Sequence[Fit], answer: Sequence[Fit], labels:
 
 
 def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int) -> None:
-    """The table and the sentences about SSSL_N and the answer to the open problem."""
+    """Write the table and the sentences on SSSL_N and the answer to the open problem."""
     verdicts = [
         verdict(f"{source.name} → {target.name}", exact, answer, target.labels)
         for (source, target), exact, answer in zip((sets, sets[::-1]), fits[EXACT], fits[ANSWER], strict=True)
     ]
     records = [
         {
-            **vars(found),
-            "difference": found.difference,
-            "errors": found.errors,
-            "ratio": found.exact_seconds / found.answer_seconds,
+            **vars(verdict),
+            "difference": verdict.difference,
+            "errors": verdict.errors,
+            "ratio": verdict.exact_seconds / verdict.answer_seconds,
         }
-        for found in verdicts
+        for verdict in verdicts
     ]
     shown = [
         Column("direction", "direction", left=True),
@@ -227,30 +227,30 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
         f"has {m} landmarks. Gain: points of accuracy on the target; its standard error over the draws of landmarks, "
         "and, paired, over the images of the target. Seconds are medians of a fit, landmarks included.",
     )
-    report.tell(*(sentence(found, m) for found in verdicts))
+    report.tell(*(sentence(verdict, m) for verdict in verdicts))
 
 
-def sentence(found: Verdict, m: int) -> str:
-    """Put the numbers of one direction into words."""
-    ratio = found.exact_seconds / found.answer_seconds
+def sentence(v: Verdict, m: int) -> str:
+    """Describe the numbers of one direction."""
+    ratio = v.exact_seconds / v.answer_seconds
     speed = f"{ratio:.1f} times as fast" if ratio >= 1 else f"{1 / ratio:.1f} times as slow"
-    more = "more" if found.difference > 0 else "less"
+    more = "more" if v.difference > 0 else "less"
     return (
-        f"{found.direction}: with {m} landmarks {METHODS[ANSWER].name} recognises {abs(found.difference):.1f} points "
-        f"{more} than SSSL_N ({found.answer:.1f} and {found.exact:.1f} %), {abs(found.errors):.1f} standard errors, "
+        f"{v.direction}: with {m} landmarks {METHODS[ANSWER].name} recognises {abs(v.difference):.1f} points "
+        f"{more} than SSSL_N ({v.answer:.1f} and {v.exact:.1f} %), {abs(v.errors):.1f} standard errors, "
         f"and is {speed} with the cost of its landmarks. "
         + (
             "That answers the open problem: a semi-supervised method on m landmarks, faster and more accurate."
-            if found.holds
+            if v.holds
             else "That does not answer the open problem, which asks for both."
         )
     )
 
 
-def subtitle(parts: Sequence[str]) -> str:
-    """Of the page."""
-    words = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
-    return "Domain generalization and adaptation with m landmarks: " + ", ".join(words[part] for part in parts)
+def subtitle(experiments: Sequence[str]) -> str:
+    """Return the subtitle of the page."""
+    titles = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
+    return "Domain generalization and adaptation with m landmarks: " + ", ".join(titles[name] for name in experiments)
 
 
 def introduction(report: Report) -> None:
@@ -267,7 +267,7 @@ def introduction(report: Report) -> None:
 
 
 def practice_caption(table: str, m: int, draws: int) -> str:
-    """Of a table with the settings of `METHODS`."""
+    """Return the caption of a table with the settings of `METHODS`."""
     text = (
         f"{TABLES[table].text} {m} landmarks, k-means centres of the source, or of the rows of both sets; mean ± "
         f"standard error over {draws} draws; methods without ± do not depend on the draw. Fit s: median seconds of a "
@@ -285,7 +285,7 @@ def practice_caption(table: str, m: int, draws: int) -> str:
 
 
 def chosen_caption(table: str) -> str:
-    """Of a table with settings by cross-validation."""
+    """Return the caption of a table with settings chosen by cross-validation."""
     return (
         f"{TABLES[table].text} Each method's hyper-parameters by 3-fold cross-validation over digits of the source, "
         "copies of a digit in one fold; separately for either direction. CSV: what was chosen, and its accuracy on "
@@ -294,7 +294,7 @@ def chosen_caption(table: str) -> str:
 
 
 def facts(draws: range, m: int) -> dict[str, str]:
-    """Settings at the foot of the page."""
+    """Return the settings at the foot of the page."""
     settings = {key: setting_text(method.setting) for key, method in METHODS.items() if method.setting}
     return {
         "draws": f"{len(draws)}, seeds {draws.start} to {draws.stop - 1}; {m} landmarks; float64",

@@ -12,7 +12,7 @@ BLUE, GREEN, GREY = SERIES[0], SERIES[2], SERIES[4]
 
 @dataclass(frozen=True)
 class Bar:
-    """Accuracies of a method, %, one a panel, with their standard errors and a published figure where there is one."""
+    """Accuracies of a method, %, one for each panel, with standard errors and published figures where known."""
 
     name: str
     kind: str
@@ -22,7 +22,10 @@ class Bar:
 
 
 def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
-    """A bar for each method in each panel, coloured by what it knows; ± one standard error; published as a tick."""
+    """Draw a bar for each method in each panel, coloured by what it knows, ± one standard error.
+
+    Published figures are ticks.
+    """
     colours = dict(zip(kinds, (GREY, BLUE, GREEN), strict=False))
     with drawing(6.4, 1.15 + 0.32 * len(bars), paper) as (figure, png):
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False, gridspec_kw={"wspace": 0.08})[0]

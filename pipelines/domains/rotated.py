@@ -1,4 +1,4 @@
-"""Domain generalization proper: six domains of rotated and restyled MNIST digits, each left out in turn.
+"""Domain generalization: six domains of rotated and restyled MNIST digits, each left out in turn.
 
 No row of the left-out domain takes part in a fit, nor in the choice of hyper-parameters: these are chosen once for each
 left-out domain, by leaving out each of the others in turn (draw `seed`). Domains have different digits, 28×28 pixels,
@@ -51,11 +51,11 @@ class Domains:
 
     @property
     def landmarks(self) -> Array:
-        """Of all domains that are there, as many of each."""
+        """Landmarks of all its domains together, as many from each."""
         return np.concatenate([self.centres[g] for g in np.unique(self.domain)])
 
     def split(self, left_out: int) -> tuple[Domains, Domains]:
-        """All other domains, and this one."""
+        """Return all other domains, and this one."""
         rest, this = (
             Domains(self.rows[mask], self.labels[mask], self.domain[mask], self.centres)
             for mask in (self.domain != left_out, self.domain == left_out)
@@ -64,17 +64,17 @@ class Domains:
 
 
 def styled(mnist: Digits, rows: int, seed: int) -> list[Digits]:
-    """`rows` digits in each style, none in two."""
+    """Return `rows` digits in each style, none in two."""
     ids = np.random.default_rng(seed).permutation(len(mnist))[: rows * len(STYLES)]
-    found = []
+    sets = []
     for (name, style), some in zip(STYLES.items(), np.array_split(ids, len(STYLES)), strict=True):
         digits = mnist.take(some)
-        found.append(Digits(name, turned(digits.images, *style), digits.labels))
-    return found
+        sets.append(Digits(name, turned(digits.images, *style), digits.labels))
+    return sets
 
 
-def drawn(mnist: Digits, rows: int, m: int, seed: int) -> tuple[Domains, float]:
-    """The domains of a draw with m/(G − 1) landmarks each, and the seconds that those of G − 1 domains take."""
+def draw_domains(mnist: Digits, rows: int, m: int, seed: int) -> tuple[Domains, float]:
+    """Return the domains of a draw with m/(G − 1) landmarks each, and the seconds for those of G − 1 domains."""
     sets = styled(mnist, rows, seed)
     features = [grey(digits.images) for digits in sets]
     count = max(1, m // (len(sets) - 1))
@@ -87,21 +87,21 @@ def drawn(mnist: Digits, rows: int, m: int, seed: int) -> tuple[Domains, float]:
 
 
 def pooled_krr(source: Domains, setting: Setting) -> Predict:
-    """Ridge regression on landmarks, whatever the domain."""
+    """Fit ridge regression on landmarks, ignoring domains."""
     Z = source.landmarks
     model = KernelRidgeClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=Z)
     return model.fit(source.rows, source.labels).predict
 
 
 def pooled_sssl(source: Domains, setting: Setting) -> Predict:
-    """Ridge regression on the leading eigenfunctions of all source rows, all of them labelled."""
+    """Fit ridge regression on the leading eigenfunctions of all source rows, all of them labelled."""
     Z = source.landmarks
     kernel, s = kernel_of(Z, setting["width"]), int(setting["n_components"])
     return SSSLClassifier(kernel, s, setting["alpha"], landmarks=Z).fit(source.rows, source.labels).predict
 
 
 def dica_krr(source: Domains, setting: Setting, supervised: bool = True) -> Predict:
-    """Kernel ridge regression in components of DICA."""
+    """Fit kernel ridge regression in components of DICA."""
     Z = source.landmarks
     given = {"alpha": setting["penalty"], "landmarks": Z, "supervised": supervised}
     model = DICA(kernel_of(Z, setting["width"]), int(setting["n_components"]), **given)
@@ -132,25 +132,25 @@ METHODS = {
 
 
 def accuracy(method: Method, source: Domains, target: Domains, setting: Setting) -> float:
-    """% of the target's rows that are recognised."""
+    """Return the accuracy in % on the target's rows."""
     return 100 * float(np.mean(method.fit(source, setting)(target.rows) == target.labels))
 
 
 def choose(method: Method, source: Domains) -> dict[str, float]:
-    """The setting with the best mean accuracy over the source's domains, each left out in turn; the first of equals."""
+    """Choose the setting with the best mean accuracy over the source's domains, each left out in turn."""
     best: dict[str, float] = {}
     highest = -1.0
     for values in product(*method.grid.values()):
         setting = dict(zip(method.grid, values, strict=True))
-        found = statistics.fmean(accuracy(method, *source.split(g), setting) for g in np.unique(source.domain))
-        if found > highest:
-            best, highest = setting, found
+        mean = statistics.fmean(accuracy(method, *source.split(g), setting) for g in np.unique(source.domain))
+        if mean > highest:
+            best, highest = setting, mean
     return best
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """Accuracies by method, left-out domain and draw, %; seconds of a fit with its landmarks; what was chosen."""
+    """Accuracies by method, left-out domain and draw, %; seconds of a fit with its landmarks; chosen settings."""
 
     accuracies: dict[str, list[list[float]]]
     seconds: dict[str, float]
@@ -168,7 +168,7 @@ def measure(mnist: Digits, rows: int, m: int, draws: Sequence[int], *, quiet: bo
         threadpool_limits(limits=1, user_api="blas"),
     ):
         for number, draw in enumerate(draws):
-            domains, spent = drawn(mnist, rows, m, draw)
+            domains, spent = draw_domains(mnist, rows, m, draw)
             for g in range(n):
                 source, target = domains.split(g)
                 for name, method in METHODS.items() if number == 0 else ():
@@ -176,25 +176,25 @@ def measure(mnist: Digits, rows: int, m: int, draws: Sequence[int], *, quiet: bo
                 if number == 0:
                     after()
                 for name, method in METHODS.items():
-                    found, seconds = timed(accuracy, method, source, target, chosen[name][g])
-                    accuracies[name][g].append(found)
+                    share, seconds = timed(accuracy, method, source, target, chosen[name][g])
+                    accuracies[name][g].append(share)
                     times[name].append(seconds + spent)
                 after()
     return Rotated(accuracies, {name: statistics.median(some) for name, some in times.items()}, chosen)
 
 
-def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: int) -> None:
-    """The table, the pictures and the sentence."""
+def show(report: Report, results: Rotated, sets: Sequence[Digits], rows: int, m: int) -> None:
+    """Show the table, the pictures and the sentence."""
     names = list(STYLES)
     records = []
-    over_domains = {name: np.mean(values, axis=0).tolist() for name, values in found.accuracies.items()}
+    over_domains = {name: np.mean(values, axis=0).tolist() for name, values in results.accuracies.items()}
     for g, left_out in enumerate([*names, "mean"]):
         line: dict[str, Any] = {"left_out": left_out}
         for name in METHODS:
-            values = found.accuracies[name][g] if g < len(names) else over_domains[name]
+            values = results.accuracies[name][g] if g < len(names) else over_domains[name]
             line[name], line[f"{name}_error"] = mean_and_error(values)
         records.append(line)
-    records.append({"left_out": "fit s", **{name: found.seconds[name] for name in METHODS}})
+    records.append({"left_out": "fit s", **{name: results.seconds[name] for name in METHODS}})
 
     def cell(name: str) -> Callable[[Mapping[str, Any]], str]:
         def text(line: Mapping[str, Any]) -> str:
@@ -228,10 +228,10 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
 
 def sentence(over_domains: Mapping[str, Sequence[float]]) -> str:
     """Compare the other methods with pooled KRR, draw by draw."""
-    parts = []
+    sentences = []
     for name in list(METHODS)[1:]:
         gains = np.subtract(over_domains[name], over_domains["KRR"])
         gain, error = mean_and_error(gains.tolist())
         more = "more" if gain > 0 else "less"
-        parts.append(f"{name} {abs(gain):.1f} points {more}" + (f" (standard error {error:.1f})" if error else ""))
-    return f"Over all domains, beside KRR on the pooled rows: {', '.join(parts)}."
+        sentences.append(f"{name} {abs(gain):.1f} points {more}" + (f" (standard error {error:.1f})" if error else ""))
+    return f"Over all domains, beside KRR on the pooled rows: {', '.join(sentences)}."

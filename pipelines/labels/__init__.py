@@ -1,1 +1,1 @@
-"""Few labels among many rows: what the rows without one are worth, by several methods."""
+"""Few labels among many rows: what unlabelled rows add, by several methods."""

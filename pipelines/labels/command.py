@@ -1,4 +1,4 @@
-"""`python -m pipelines labels`: a few labels and many rows without one, and what five methods make of them.
+"""`python -m pipelines labels`: few labels among many rows, used by five methods.
 
 Everything that a method needs to choose is chosen by cross-validation on the few labels of a draw; test digits are read
 at the end. One sweep of all rows gives the eigenfunctions that every draw, fold and setting of SSSL shares.
@@ -40,14 +40,14 @@ PLAIN_COUNTS, PLAIN_ALPHAS = (50, 100, 200), (4.0, 0.4, 0.04)  # without
 
 
 def settings(manifold: float, counts: Sequence[int], alphas: Sequence[float]) -> tuple[Setting, ...]:
-    """Candidates of SSSL, larger penalties and, of one penalty, fewer eigenfunctions first."""
+    """Return the candidates of SSSL: larger penalties first, then fewer eigenfunctions."""
     return tuple({"manifold": manifold, "n_components": s, "alpha": alpha} for alpha, s in product(alphas, counts))
 
 
 def methods(
     digits: Digits, ids: Array, *, landmarks: int, pool: int, seed: int, after: Callable[[], None]
 ) -> list[Method]:
-    """The five, with what they share over draws: eigenfunctions, and the graph of neighbours."""
+    """Return the five methods with what draws share: eigenfunctions, and the graph of neighbours."""
     counts = {MANIFOLD: max(COUNTS), 0.0: max(PLAIN_COUNTS)}
     values = eigenfunctions(digits, ids, counts, landmarks=landmarks, seed=seed, after=after)
     graph = neighbours(np.concatenate([digits.X[:pool], digits.X[digits.rows :]]), pool)
@@ -72,10 +72,10 @@ def trials(
     seed: int,
     after: Callable[[], None],
 ) -> list[Record]:
-    """A record for every number of labels, draw and method: error on the test digits in %, and what was chosen."""
+    """Return a record for every number of labels, draw and method: error on the test digits in %, and the choice."""
     test, records = np.arange(digits.rows, len(digits.X)), list[Record]()
     for per_class, draw in product(counts, range(draws)):
-        ids = digits.drawn(per_class, pool, np.random.RandomState([seed, per_class, draw]))
+        ids = digits.sample(per_class, pool, np.random.RandomState([seed, per_class, draw]))
         labels = digits.y[ids]
         for method in several:
             setting = choose(method, ids, labels, seed + draw)
@@ -87,7 +87,7 @@ def trials(
 
 
 def summary(records: Sequence[Record]) -> list[Record]:
-    """A line a method: mean and standard deviation over draws, for each number of labels a class."""
+    """Return a line for each method: mean and standard deviation over draws, by number of labels per class."""
     lines = []
     for name in dict.fromkeys(one["method"] for one in records):
         line: Record = {"method": name}
@@ -98,14 +98,14 @@ def summary(records: Sequence[Record]) -> list[Record]:
 
 
 def chosen(records: Sequence[Record]) -> list[Record]:
-    """For each number of labels and method the setting that most draws chose, and how many did."""
-    found = []
+    """Return the setting chosen most often for each number of labels and method, and in how many draws."""
+    lines = []
     for count, name in dict.fromkeys((one["labels"], one["method"]) for one in records):
         mine = [one for one in records if (one["labels"], one["method"]) == (count, name)]
         texts = Counter(_text({k: v for k, v in one.items() if k in NAMES}) for one in mine)
         text, times = texts.most_common(1)[0]
-        found.append({"labels": count, "method": name, "setting": text, "draws": f"{times} of {len(mine)}"})
-    return found
+        lines.append({"labels": count, "method": name, "setting": text, "draws": f"{times} of {len(mine)}"})
+    return lines
 
 
 NAMES = {"alpha": "α", "manifold": "μ", "n_components": "s"}
@@ -117,16 +117,18 @@ def _text(setting: Setting) -> str:
 
 @click.command()
 @click.option("--set", "which", type=click.Choice(SETS), default="bundled", show_default=True, help="The digits.")
-@click.option("--labels", "counts", type=Numbers(whole=True), default="1,5,10,100", show_default=True, help="A class.")
+@click.option(
+    "--labels", "counts", type=Numbers(whole=True), default="1,5,10,100", show_default=True, help="Labels per class."
+)
 @click.option(
     "--landmarks",
     "-m",
     type=click.IntRange(20),
     default=None,
-    help="Of SSSL. [default: a quarter of the rows, at most 2,000]",
+    help="Landmarks of SSSL. [default: a quarter of the rows, at most 2,000]",
 )
 @click.option(
-    "--pool", type=click.IntRange(100), default=10_000, show_default=True, help="Most rows that labels are drawn from."
+    "--pool", type=click.IntRange(100), default=10_000, show_default=True, help="Most rows from which labels are drawn."
 )
 @options("labels", repeats=5, repeats_help="Draws of the labels.")
 def labels(
@@ -140,21 +142,21 @@ def labels(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Few labels: what the rows without one are worth.
+    """Learn from few labels, with and without unlabelled rows.
 
     \b
-    1. Takes digits, as oriented strokes in a common pose, and forgets the labels of all
-       rows but --labels of each class, drawn --repeats times.
-    2. Learns by kernel ridge on the labels alone, by self-training, by scikit-learn's
-       LabelSpreading, by SSSL, and by SSSL with a graph of all rows (manifold=).
-       Settings are chosen by cross-validation on these labels alone.
+    1. Takes digits, as oriented strokes in a common pose, and keeps the labels of
+       --labels rows of each class, drawn --repeats times.
+    2. Learns by kernel ridge on the labels alone, by self-training, by
+       scikit-learn's LabelSpreading, by SSSL, and by SSSL with a graph of all
+       rows (manifold=). Settings are chosen by cross-validation on these labels.
     3. Reads the test digits, once.
 
     \b
     python -m pipelines labels
     python -m pipelines labels --set mnist --repeats 10
 
-    LabelSpreading and self-training see --pool rows, SSSL all. In --out: report.html, results.csv, draws.csv,
+    LabelSpreading and self-training use --pool rows, SSSL all. In --out: report.html, results.csv, draws.csv,
     chosen.csv, labels.png, results.json. A quarter of a minute with scikit-learn's digits, seven minutes with
     MNIST's and ten draws.
     """
@@ -162,11 +164,11 @@ def labels(
     pool = min(pool, digits.rows)
     landmarks = landmarks or min(2000, digits.rows // 4)
     report = Report(out, "A few labels", f"{digits.title}: {digits.rows:,} rows, {repeats} draws", quiet=as_json)
-    first = digits.drawn(max(counts), pool, np.random.RandomState(seed))
+    first = digits.sample(max(counts), pool, np.random.RandomState(seed))
     with steps("fits", 4 + METHODS * len(counts) * repeats, quiet=as_json) as after:
         several = methods(digits, first, landmarks=landmarks, pool=pool, seed=seed, after=after)
-        found = trials(digits, several, counts, pool=pool, draws=repeats, seed=seed, after=after)
-    _show(report, found, counts)
+        records = trials(digits, several, counts, pool=pool, draws=repeats, seed=seed, after=after)
+    _show(report, records, counts)
     _, d = digits.X.shape
     facts = {
         "data": f"{digits.title}: {digits.rows:,} rows of {d} features, {len(digits.X) - digits.rows:,} test digits",
@@ -175,11 +177,11 @@ def labels(
         "labels": f"drawn among {pool:,} rows, {repeats} times; LabelSpreading and self-training see no others",
         "seed": seed,
     }
-    report.finish(facts, all=found)
+    report.finish(facts, all=records)
 
 
 def _show(report: Report, records: list[Record], counts: Sequence[int]) -> None:
-    """Tables of errors and of what was chosen, and the picture."""
+    """Show tables of errors and choices, and the picture."""
     lines = summary(records)
     columns = [Column("method", "labels a class", left=True)]
     for count in map(str, counts):
@@ -223,7 +225,7 @@ def _show(report: Report, records: list[Record], counts: Sequence[int]) -> None:
 
 
 def _curve(line: Record, counts: Sequence[int]) -> Curve:
-    """The errors of one method; a bar stays above 0."""
+    """Return the errors of one method as a curve; its error bars stay above 0."""
     errors = np.array([line[str(count)] for count in counts])
     bars = np.array([line[f"{count}_std"] or 0.0 for count in counts])
     return Curve(line["method"], counts, np.maximum(errors, 1e-2), error=np.minimum(bars, 0.9 * errors))

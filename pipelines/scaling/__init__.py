@@ -1,1 +1,1 @@
-"""One and two workers measured, up to 1,000 by a model."""
+"""Scaling: one and two workers measured, up to 1,000 by a model."""

@@ -1,6 +1,6 @@
-"""`python -m pipelines scaling`: how fits scale with workers, and what the scheduler of a cluster spends on them.
+"""`python -m pipelines scaling`: how fits scale with workers, and what they cost a cluster's scheduler.
 
-Strong and weak scaling over one and two workers (`workers`), and what a segment costs beside its rows (`scheduler`).
+Measures strong and weak scaling over one and two workers (`workers`), and the overhead of a segment (`scheduler`).
 """
 
 import os
@@ -19,19 +19,19 @@ from pipelines.shared.experiments import Report, data_option, json_option, out_o
 from pipelines.shared.timed_sweeps import digits_corpus
 
 CHUNK_ROWS = 10_000
-# of --quick, where they are not given
+# values of --quick for options that are not given
 QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount that is measured: options of the command."""
+    """Amount of work in the measurements: options of the command."""
 
-    rows: int  # of the sweeps on one and two workers
+    rows: int  # rows of the sweeps on one and two workers
     landmarks: int
     repeats: int
-    crowd: int  # workers under the scheduler that is measured
-    segments: tuple[int, ...]  # of the sweeps that measure it, at least two numbers
+    crowd: int  # workers of the scheduler that is measured
+    segments: tuple[int, ...]  # segments of the sweeps that measure it, at least two numbers
 
     def __post_init__(self) -> None:
         if len(self.segments) < 2:
@@ -44,13 +44,15 @@ class Effort:
 
     @property
     def chunk_rows(self) -> int:
-        """Of the corpora: as usual, or less for all workers to have some."""
+        """Chunk rows of the corpora: the default, or fewer so that every worker has some."""
         return min(CHUNK_ROWS, max(1, self.rows // 32))
 
 
 @click.command()
-@click.option("--rows", default=320_000, show_default=True, type=click.IntRange(64), help="Of the measured sweeps.")
-@click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="m.")
+@click.option(
+    "--rows", default=320_000, show_default=True, type=click.IntRange(64), help="Rows of the measured sweeps."
+)
+@click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="Landmarks m.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Alternated rounds of 3 sweeps.")
 @click.option(
     "--crowd", default=100, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
@@ -60,9 +62,9 @@ class Effort:
     default="100,300,500",
     show_default=True,
     type=Numbers(whole=True),
-    help="Numbers of segments that cost nothing.",
+    help="Numbers of empty segments.",
 )
-@click.option("--quick", is_flag=True, help="Small sizes for whatever is not given: seconds, and no figures to trust.")
+@click.option("--quick", is_flag=True, help="Use small sizes for all that is not given; figures are not reliable.")
 @json_option
 @out_option("scaling", "Directory for report.html, CSV, PNG and the corpora.")
 @data_option("Directory with MNIST's idx files; random pixels without them.")
@@ -74,12 +76,11 @@ def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data:
     1. Strong and weak scaling over 1 and 2 worker processes: all rows on one,
        all rows on two, half the rows on one, each on a fresh cluster; beside it
        the matrix product of one process while one and while two are busy.
-    2. What a segment costs whatever its rows cost: sweeps of rows that are
-       nothing, on a hundred workers, with and without a run directory; how much
-       of it is the scheduler's, the driver's, the workers'. From both: how many
-       workers a scheduler keeps busy.
+    2. The overhead of a segment: sweeps of nearly empty segments on a hundred
+       workers, with and without a run directory, by scheduler, driver and
+       workers. From both: how many workers a scheduler keeps busy.
 
-    About ten minutes on two processors. Others' use of the machine is in the figures: the load average is told.
+    About ten minutes on two processors. Other use of the machine affects the figures; the load average is shown.
 
     \b
     python -m pipelines scaling --quick
@@ -99,17 +100,17 @@ def scaling(context: click.Context, quick: bool, as_json: bool, out: Path, data:
 
 
 def _measure(report: Report, effort: Effort, data: Path, *, quiet: bool) -> str:
-    """Measure the sweeps and the segments, and show what came out; the name of the rows."""
+    """Measure the sweeps and the segments, and show the results; return the name of the rows."""
     whole, half = (
         digits_corpus(report.out, data, n, quiet=quiet, chunk_rows=effort.chunk_rows)
         for n in (effort.rows, effort.rows // 2)
     )
     with bar("scaling", enabled=not quiet, unit="sweeps") as update:
         timings = workers.measure(whole, half, effort.landmarks, repeats=effort.repeats, update=update)
-    found = workers.compare(timings)
-    page.scaling(report, found, landmarks=effort.landmarks)
+    result = workers.compare(timings)
+    page.scaling(report, result, landmarks=effort.landmarks)
     with bar("segments", enabled=not quiet, unit="sweeps") as update:
         costs = scheduler.measure(effort.crowd, effort.segments, out=report.out, update=update)
     page.segments(report, [*costs, scheduler.measure_short()], workers=effort.crowd)
-    page.limit(report, found, costs[0]["scheduler"], landmarks=effort.landmarks)
+    page.limit(report, result, costs[0]["scheduler"], landmarks=effort.landmarks)
     return whole.info.name

@@ -1,4 +1,4 @@
-"""The page of `python -m pipelines scaling`: tables of what was measured, and what they say of large clusters.
+"""The page of `python -m pipelines scaling`: tables of measurements, and their meaning for large clusters.
 
 Workers are processes of one task each, with one BLAS thread.
 """
@@ -10,13 +10,13 @@ from pipelines.shared.experiments import Report
 from pipelines.shared.page import Column, Table
 
 Record = dict[str, Any]
-TARGET = 1.85  # strong speed-up of two workers on a machine that does nothing else
+TARGET = 1.85  # strong speed-up of two workers on an idle machine
 SEGMENT_ROWS = 65_536  # most rows of a segment
 
 
-def scaling(report: Report, found: Mapping[str, Any], *, landmarks: int) -> None:
-    """Strong and weak scaling, and what the processors do when one and two are busy."""
-    timings, gemm = found["timings"], found["gemm"]
+def scaling(report: Report, result: Mapping[str, Any], *, landmarks: int) -> None:
+    """Show strong and weak scaling, and the processors' rates when one and two are busy."""
+    timings, gemm = result["timings"], result["gemm"]
     whole, half = (f(timing["rows"] for timing in timings) for f in (max, min))
     names = {"strong": f"strong: {whole:,} rows", "weak": f"weak: {half:,} rows a worker"}
     report.table(
@@ -30,24 +30,24 @@ def scaling(report: Report, found: Mapping[str, Any], *, landmarks: int) -> None
                 Column("speed_up", "speed-up", ".2f"),
                 Column("efficiency", "efficiency %", lambda record: f"{100 * record['efficiency']:.0f}"),
             ],
-            [{"what": name, **found[key]} for key, name in names.items()],
+            [{"what": name, **result[key]} for key, name in names.items()],
         ),
         caption=f"Moments of {landmarks:,} landmarks, each sweep on a fresh local cluster, from the first task to the "
         f"merged total; median over the rounds, whose order alternates ({len(timings) // 3} of them).",
     )
-    speed = found["strong"]["speed_up"]
+    speed = result["strong"]["speed_up"]
     report.tell(
         f"Two workers are {speed:.2f} times as fast as one on the same rows (target {TARGET}: "
         f"{'reached' if speed >= TARGET else 'NOT reached'}). The float32 matrix products of two busy processes "
         f"together are {gemm['speed_up']:.2f} times those of one ({gemm['one'] / 1e9:.0f} GFLOP/s), so that the sweep "
-        f"has {100 * found['explained']:.0f} % of the speed-up that the processors had to give."
+        f"has {100 * result['explained']:.0f} % of the speed-up that the processors had to give."
     )
     Table([Column(key, key) for key in timings[0]], timings).write_csv(report.out / "timings.csv")
-    report.results["measured"] = dict(found)
+    report.results["measured"] = dict(result)
 
 
 def segments(report: Report, records: Sequence[Record], *, workers: int) -> None:
-    """Show the cost of a segment whose rows cost nothing, by whose time it is."""
+    """Show the overhead of a segment by process: scheduler, driver and workers."""
     milli = {"seconds": "wall", "scheduler": "scheduler", "driver": "driver", "workers": "workers"}
     yes = {True: "yes", False: "no"}
     columns = [
@@ -67,10 +67,10 @@ def segments(report: Report, records: Sequence[Record], *, workers: int) -> None
     )
 
 
-def limit(report: Report, found: Mapping[str, Any], cost: float, *, landmarks: int) -> None:
-    """Say how many workers the scheduler keeps busy; `cost` seconds of it a segment that has a task of its own."""
-    rows = max(timing["rows"] for timing in found["timings"])
-    seconds = found["strong"]["one_seconds"] / rows * SEGMENT_ROWS
+def limit(report: Report, result: Mapping[str, Any], cost: float, *, landmarks: int) -> None:
+    """Say how many workers the scheduler keeps busy; `cost` is its seconds for a segment that is a task of its own."""
+    rows = max(timing["rows"] for timing in result["timings"])
+    seconds = result["strong"]["one_seconds"] / rows * SEGMENT_ROWS
     most = seconds / max(cost, 1e-6)
     report.tell(
         f"With {landmarks:,} landmarks a segment of {SEGMENT_ROWS:,} rows takes a worker {seconds:.2f} s, and a task "

@@ -1,4 +1,4 @@
-"""The cost of a segment beside its rows: sweeps of segments that do next to nothing, on hundreds of workers.
+"""The overhead of a segment: sweeps of segments that do next to nothing, on hundreds of workers.
 
 A segment says how long it takes, for a task has several short ones (`engine.dask_executor.segments_a_task`): those of
 most sweeps here are a task each, and sixteen are one where the least is measured.
@@ -35,10 +35,10 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 from pipelines.shared.blank import Blank
 
-START_SECONDS = 120.0  # most that processes may take to start
-CONNECTIONS = 24  # that a worker keeps open to others
-LONG_FLOPS = 1e12  # of a segment that has a task of its own
-SHORT_SEGMENTS = (256, 768)  # of sweeps whose tasks have sixteen each, on `SHORT_WORKERS`
+START_SECONDS = 120.0  # most seconds for processes to start
+CONNECTIONS = 24  # open connections of a worker to others
+LONG_FLOPS = 1e12  # flops of a segment that is a task of its own
+SHORT_SEGMENTS = (256, 768)  # segments of sweeps whose tasks have sixteen each, on `SHORT_WORKERS`
 SHORT_WORKERS = 2
 ROLES = ("driver", "scheduler", "workers")
 _QUIET = {
@@ -52,24 +52,24 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Count:
-    """A statistic of eight bytes: how many rows there are. It says that a row takes so many flops."""
+    """A statistic of eight bytes: the number of rows. It reports so many flops for each row."""
 
     flops_per_row: float = 1.0
 
     def zero(self) -> Accumulator:
-        """Of no rows."""
+        """Return the count of no rows."""
         return {"rows": np.zeros(1)}
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """Add those of a chunk."""
+        """Add the rows of a chunk."""
         total["rows"] += len(chunk)
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """a + b."""
+        """Return a + b."""
         return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
-        """Eight bytes, and what it says."""
+        """Return eight bytes and the reported flops."""
         return Footprint(self.flops_per_row, 8, 8)
 
 
@@ -77,13 +77,13 @@ class Count:
 class Cost:
     """Seconds of one sweep."""
 
-    segments: int  # how many it had
-    seconds: float  # by the clock
-    processor: dict[str, float]  # seconds of the processor by role, "driver", "scheduler" and "workers"
+    segments: int  # number of segments
+    seconds: float  # elapsed
+    processor: dict[str, float]  # processor time by process: "driver", "scheduler" and "workers"
 
 
 def count_rows(client: Client, segments: int, *, run: Path | None, long: bool = True) -> Cost:
-    """Sweep so many segments of one row each; `long`: a task each, as where they take seconds."""
+    """Sweep so many segments of one row each; `long`: each is a task, as if segments took seconds."""
     statistic = Count(LONG_FLOPS if long else 1.0)
     with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1}):
         before, start = processor_seconds(client), time.perf_counter()
@@ -95,7 +95,7 @@ def count_rows(client: Client, segments: int, *, run: Path | None, long: bool = 
 
 
 def processor_seconds(client: Client) -> dict[str, float]:
-    """Of the processor, that driver, scheduler and workers have had."""
+    """Return the processor time used by driver, scheduler and workers."""
     first = min(client.scheduler_info(n_workers=-1)["workers"])
     return {
         "driver": time.process_time(),
@@ -106,7 +106,7 @@ def processor_seconds(client: Client) -> dict[str, float]:
 
 @contextmanager
 def crowd(workers: int) -> Iterator[Client]:
-    """A client of a scheduler in a process of its own and of so many workers, one task each, in another."""
+    """Yield a client of a scheduler and many workers, one task each, in two further processes."""
     context = multiprocessing.get_context("spawn")
     with (
         _process(context, _scheduler) as address,
@@ -119,7 +119,7 @@ def crowd(workers: int) -> Iterator[Client]:
 
 @contextmanager
 def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterator[str]:
-    """A process that runs `function(connection, …)`; what it says when it is ready. It ends when the block does."""
+    """Run `function(connection, …)` in a process for the block; yield what it sends when it is ready."""
     ours, theirs = context.Pipe()
     process = context.Process(target=function, args=(theirs, *args), daemon=True)
     process.start()
@@ -129,7 +129,7 @@ def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterato
             raise StalledError(f"{function.__name__.strip('_')}: not started within {START_SECONDS:.0f} s")
         yield str(ours.recv())
     finally:
-        ours.close()  # which ends it
+        ours.close()  # ends the process
         process.join(10)
         if process.is_alive():
             process.kill()
@@ -137,7 +137,7 @@ def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterato
 
 
 def _scheduler(pipe: Connection) -> None:
-    """A scheduler on loopback."""
+    """Run a scheduler on loopback."""
 
     async def serve() -> None:
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
@@ -148,13 +148,13 @@ def _scheduler(pipe: Connection) -> None:
 
 
 def _workers(pipe: Connection, address: str, count: int) -> None:
-    """Workers in one process, which share its interpreter."""
+    """Run workers in one process, which share its interpreter."""
 
     async def serve() -> None:
         with tempfile.TemporaryDirectory(prefix="bigkernel-crowd-") as scratch:
             made = [Worker(address, nthreads=1, memory_limit=0, local_directory=scratch) for _ in range(count)]
             await asyncio.gather(*made)
-            for worker in made:  # all of them to all would be more open files than a process may have
+            for worker in made:  # connecting all to all would exceed the limit of open files
                 worker.rpc.limit = CONNECTIONS
             pipe.send("ready")
             await _closed(pipe)
@@ -164,14 +164,14 @@ def _workers(pipe: Connection, address: str, count: int) -> None:
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
-    # a line for each of hundreds of workers is none that anybody reads
+    # hundreds of workers would log a line each
     logging.getLogger("distributed").setLevel(logging.WARNING)
     with dask.config.set(_QUIET):
         asyncio.run(serving)
 
 
 async def _closed(pipe: Connection) -> None:
-    """Until the other end of the pipe is closed."""
+    """Wait until the other end of the pipe is closed."""
     await asyncio.to_thread(_wait, pipe)
 
 
@@ -183,18 +183,18 @@ def _wait(pipe: Connection) -> None:
 
 
 def line(costs: Sequence[Cost]) -> dict[str, float]:
-    """Seconds a segment by least squares over the sweeps: `seconds`, those of each role, and `fixed`."""
+    """Fit seconds per segment by least squares over the sweeps: `seconds` by process, and `fixed`."""
     counts = np.array([cost.segments for cost in costs], np.float64)
     if len(set(counts)) < 2:
         raise ValueError(f"a line: expected at least two numbers of segments, found {sorted(set(counts))}")
-    found = {"seconds": [cost.seconds for cost in costs]}
-    found |= {role: [cost.processor[role] for cost in costs] for role in ROLES}
-    slopes = {name: np.polyfit(counts, np.array(values), 1) for name, values in found.items()}
+    seconds = {"seconds": [cost.seconds for cost in costs]}
+    seconds |= {role: [cost.processor[role] for cost in costs] for role in ROLES}
+    slopes = {name: np.polyfit(counts, np.array(values), 1) for name, values in seconds.items()}
     return {**{name: float(slope) for name, (slope, _) in slopes.items()}, "fixed": float(slopes["seconds"][1])}
 
 
 def measure_short() -> dict[str, Any]:
-    """A record of segments of which sixteen are one task."""
+    """Measure segments of which sixteen are one task; return a record."""
     with crowd(SHORT_WORKERS) as client:
         count_rows(client, SHORT_SEGMENTS[0], run=None, long=False)  # workers have imported everything
         costs = [count_rows(client, count, run=None, long=False) for count in SHORT_SEGMENTS]
@@ -204,17 +204,17 @@ def measure_short() -> dict[str, Any]:
 def measure(
     workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
 ) -> list[dict[str, Any]]:
-    """Records of segments that have a task of their own, without and with a run directory: what `line` gives."""
-    found: dict[bool, list[Cost]] = {False: [], True: []}
+    """Measure segments that are tasks of their own, without and with a run directory; return records as `line` does."""
+    results: dict[bool, list[Cost]] = {False: [], True: []}
     done = 0
     with crowd(workers) as client:
-        # workers know one another, and have imported everything
+        # workers are connected and have imported everything
         count_rows(client, workers, run=None)
-        # every round meets both cases, so that a slow minute does too
+        # every round measures both cases, so that a slow minute affects both
         for count in counts:
-            for published, costs in found.items():
+            for published, costs in results.items():
                 with tempfile.TemporaryDirectory(dir=out) as scratch:
                     costs.append(count_rows(client, count, run=Path(scratch, "run") if published else None))
                 done += 1
                 update(done, 2 * len(counts))
-    return [{"task": 1, "run": published, **line(costs)} for published, costs in found.items()]
+    return [{"task": 1, "run": published, **line(costs)} for published, costs in results.items()]

@@ -20,7 +20,7 @@ from bigkernel.engine.sweep import sweep
 from pipelines.shared.product_rates import gemm_flops_per_second
 from pipelines.shared.timed_sweeps import moments_job
 
-GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # of the matrices, and of one timing
+GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # size of the matrices, and seconds of one timing
 _WARM_LANDMARKS = 64
 _PATIENCE_SECONDS = 120.0
 
@@ -29,35 +29,35 @@ _PATIENCE_SECONDS = 120.0
 class Timing:
     """One sweep on a fresh cluster."""
 
-    workers: int  # of it
+    workers: int  # number of workers
     rows: int
     seconds: float  # from the first task to the merged total
-    segments: int  # how many
-    flops_per_second: float  # of the sweep, all workers together
-    gemm_flops_per_second: float  # of one worker while all are busy, the mean
-    load: float  # mean number of processes that wanted a processor in the last minute, when it began
+    segments: int  # number of segments
+    flops_per_second: float  # flops per second of the sweep, all workers together
+    gemm_flops_per_second: float  # flops per second of one worker while all are busy, the mean
+    load: float  # load average of the last minute at the beginning
 
 
 def measure(
     whole: Corpus, half: Corpus, landmarks: int, *, repeats: int, update: Callable[[int, int | None], None]
 ) -> list[Timing]:
-    """The timings of so many rounds, in the order in which they were made."""
+    """Time the sweeps of several rounds, and return them in order."""
     cases = [(1, whole), (2, whole), (1, half)]
-    found: list[Timing] = []
+    timings: list[Timing] = []
     for number in range(repeats):
         for workers, corpus in cases if number % 2 == 0 else cases[::-1]:
-            found.append(timed(corpus, landmarks, workers))
-            update(len(found), repeats * len(cases))
-    return found
+            timings.append(timed(corpus, landmarks, workers))
+            update(len(timings), repeats * len(cases))
+    return timings
 
 
 def timed(corpus: Corpus, landmarks: int, workers: int) -> Timing:
-    """A sweep of all rows on a fresh cluster of so many processes."""
+    """Sweep all rows on a fresh cluster of so many processes."""
     load = os.getloadavg()[0]
     rows, statistic = moments_job(corpus, landmarks)
     _, small = moments_job(corpus, min(_WARM_LANDMARKS, landmarks))
     with connect("local", workers=workers, dashboard=0) as client:
-        sweep(rows, small, client=client)  # workers have imported everything, the files are in the page cache
+        sweep(rows, small, client=client)  # workers have imported everything, and the files are in the page cache
         before = gemm(client)
         swept = sweep(rows, statistic, client=client)
         after = gemm(client)
@@ -73,7 +73,7 @@ def timed(corpus: Corpus, landmarks: int, workers: int) -> Timing:
 
 
 def gemm(client: Client) -> list[float]:
-    """Flops a second of every worker's own matrix product, all at the same moment."""
+    """Return each worker's flops per second in a matrix product, measured at the same time."""
     futures = [
         client.submit(gemm_flops_per_second, GEMM_SIZE, GEMM_SECONDS, workers=[address], pure=False)
         for address in client.ncores()
@@ -85,7 +85,7 @@ def gemm(client: Client) -> list[float]:
 
 
 def compare(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Medians over the rounds, as plain data.
+    """Return medians over the rounds as plain data.
 
     Keys: `strong` and `weak` (`one_seconds`, `two_seconds`, `speed_up`, `efficiency`; of weak scaling the efficiency is
     that of twice the rows in the same time), `gemm` (`one`, `two`: flops a second of a process when one is busy and

@@ -1,1 +1,1 @@
-"""Data, charts, pictures and report page of several experiments."""
+"""Data, charts, pictures and report page shared by several experiments."""

@@ -1,4 +1,4 @@
-"""Line charts of the experiments: curves with error bars, bands and levels, on light or dark paper."""
+"""Line charts of the experiments: curves with error bars, bands and levels, on light or dark backgrounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Curve:
     y: Any
     error: Any = None  # (k,) half the length of the error bars, or None
     band: Any = None  # half the width (k,) of a shaded band around y, or None
-    line: bool = True  # whether points are joined, and shown
+    line: bool = True  # whether points are joined, and whether they are marked
     marks: bool = True
-    dashed: bool = False  # whether the line is so
+    dashed: bool = False  # whether the line is dashed
     colour: int | str | None = None  # "ink", the number of a colour of the palette, or None for the next one
-    mark: int | None = None  # the number of a mark, or None for the next one
-    width: float = 1.8  # of the line, in points
+    mark: int | None = None  # index of a marker, or None for the next one
+    width: float = 1.8  # width of the line, in points
 
 
 def curves(
@@ -44,7 +44,7 @@ def curves(
     height: float = 3.6,
     paper: Paper = LIGHT,
 ) -> bytes:
-    """Curves in one frame, the legend above it; `levels` are dashed horizontal lines, each with its name."""
+    """Draw curves in one frame, the legend above it; `levels` are dashed horizontal lines with names."""
     with drawing(6.4, height, paper) as (figure, png):
         ax = figure.subplots()
         marks = iter(MARKS * len(shown))

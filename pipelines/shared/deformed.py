@@ -1,7 +1,7 @@
-"""Deformed copies of images of digits by SciPy: a random affine map, a smooth random displacement, another pen.
+"""Deformed copies of digit images by SciPy: a random affine map, a smooth displacement, another pen.
 
-Rows are made in blocks of `BLOCK_ROWS`, each with a random generator of its own, so that a row depends on the seed, its
-number and its original alone, whatever is made beside it.
+Rows are made in blocks of `BLOCK_ROWS`, each with its own random generator, so that a row depends on the seed, its
+number and its original alone.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from scipy.ndimage import map_coordinates, maximum_filter, minimum_filter
 from bigkernel.arrays import Array
 
 BLOCK_ROWS = 512
-PARALLEL_ROWS = 20_000  # fewer are made sooner than processes start
-HEIGHT, SMOOTHNESS = 28, 4.0  # pixels: images that lengths are told for, and σ of the smoothing there
+PARALLEL_ROWS = 20_000  # fewer are made faster than processes start
+HEIGHT, SMOOTHNESS = 28, 4.0  # image size in pixels that lengths refer to, and σ of the smoothing there
 
 
 @dataclass(frozen=True)
 class Variation:
-    """How far copies differ from their originals: figures are drawn evenly between − and + of these."""
+    """How far copies differ from their originals: values are drawn uniformly between − and + of these."""
 
     elastic: float = 0.0  # standard deviation of the smooth displacement, in pixels of an image 28 high
     shift: float = 0.0  # pixels of an image 28 high
     size: float = 0.0  # logarithms of the scale, and of width over height
     aspect: float = 0.0
     rotation: float = 0.0  # degrees
-    shear: float = 0.0  # pixels across for one down
-    pen: float = 0.0  # share of the way to the largest (or smallest) of the 3×3 pixels about each
+    shear: float = 0.0  # pixels across per pixel down
+    pen: float = 0.0  # share of the way to the largest (or smallest) of the 3×3 pixels around each
 
     def times(self, strength: float) -> Variation:
-        """The same with another displacement."""
+        """Return the same with another displacement."""
         return replace(self, elastic=self.elastic * strength)
 
 
@@ -45,7 +45,7 @@ RESTYLED = Variation(size=0.5, aspect=0.1, rotation=10.0, shear=0.15, shift=0.84
 
 
 def deformed(images: Array, block: int, seed: int, variation: Variation) -> Array:
-    """A copy of each of at most `BLOCK_ROWS` images (b, h, w), as `block` draws them; of the same dtype."""
+    """Return a copy of each of at most `BLOCK_ROWS` images (b, h, w), deformed as `block` says; the dtype is kept."""
     (b, h, w), rng = images.shape, np.random.default_rng([seed, block])
     size, aspect, rotation, shear, down, across, pen = rng.uniform(-1, 1, (BLOCK_ROWS, 7))[:b].T
     scale = h / HEIGHT
@@ -61,7 +61,7 @@ def deformed(images: Array, block: int, seed: int, variation: Variation) -> Arra
 
 
 def turned(images: Array, rotation: float, pen: float, contrast: float) -> Array:
-    """Images (b, h, w) of pixels 0 to 1, turned by so many degrees, with another pen and contrast about 1/2."""
+    """Return images (b, h, w) of pixels 0 to 1, rotated, with another pen and contrast about 1/2."""
     b, h, w = images.shape
     zero = np.zeros(b)
     places = places_of(inverse_maps(zero, zero, zero + rotation, zero), np.zeros((b, 2)), h, w)
@@ -70,7 +70,7 @@ def turned(images: Array, rotation: float, pen: float, contrast: float) -> Array
 
 
 def inverse_maps(size: Array, aspect: Array, degrees: Array, shear: Array) -> Array:
-    """Matrices (b, 2, 2) of (down, across) that take a place of a copy to the place of its original."""
+    """Return matrices (b, 2, 2) of (down, across) that map a place in a copy to its place in the original."""
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     tall, wide = np.exp(size - aspect / 2), np.exp(size + aspect / 2)
     of_down = np.stack([cos, -sin], axis=1) / tall[:, None]
@@ -79,7 +79,7 @@ def inverse_maps(size: Array, aspect: Array, degrees: Array, shear: Array) -> Ar
 
 
 def places_of(matrices: Array, shifts: Array, h: int, w: int) -> Array:
-    """Places (b, 2, h, w) in the originals, of every pixel of the copies; both are mapped about their middles."""
+    """Return places (b, 2, h, w) in the originals of every pixel of the copies; both are mapped about their middles."""
     middle = np.array([(h - 1) / 2, (w - 1) / 2])
     grid = np.stack(np.meshgrid(np.arange(h), np.arange(w), indexing="ij")).reshape(2, -1)
     from_middle = grid - middle[:, None] - shifts[:, :, None]
@@ -88,18 +88,18 @@ def places_of(matrices: Array, shifts: Array, h: int, w: int) -> Array:
 
 
 def smooth(noise: Array, sigma: float) -> Array:
-    """White noise (b, 2, h, w) smoothed with a Gaussian of σ pixels, edges joined, to a standard deviation of 1."""
+    """Smooth white noise (b, 2, h, w) with a Gaussian of σ pixels, edges joined, to a standard deviation of 1."""
     h, w = noise.shape[2:]
     down, across = fft.fftfreq(h)[:, None], fft.rfftfreq(w)
     transfer = np.exp(-2 * (np.pi * sigma) ** 2 * (down**2 + across**2))
-    weights = fft.irfft2(transfer, (h, w))  # that values of the noise are summed with
+    weights = fft.irfft2(transfer, (h, w))  # weights of the noise in each smoothed value
     transfer /= np.sqrt((weights**2).sum())
     fields: Array = fft.irfft2(fft.rfft2(noise) * transfer.astype(noise.dtype), (h, w))
     return fields
 
 
 def redrawn(images: Array, places: Array, pen: Array) -> Array:
-    """Images (b, h, w) at places (b, 2, h, w), 0 beyond their edges; `pen` (b,) above 0 thickens, below 0 thins."""
+    """Return images (b, h, w) at places (b, 2, h, w), 0 outside them; `pen` (b,) thickens above 0, thins below."""
     values = [map_coordinates(x, at, np.float32, order=1, cval=0) for x, at in zip(images, places, strict=True)]
     shown = np.stack(values)
     if pen.any():
@@ -112,7 +112,7 @@ def redrawn(images: Array, places: Array, pen: Array) -> Array:
 
 
 def block_of(originals: Array, block: int, n_rows: int, seed: int, variation: Variation) -> Array:
-    """Rows of a block of `n_rows`: first the originals (n, h, w) as they are, then copies round by round."""
+    """Return the rows of a block of `n_rows`: first the originals (n, h, w), then copies round by round."""
     ids = np.arange(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, n_rows))
     images = originals[ids % len(originals)]
     if ids[-1] < len(originals):
@@ -122,7 +122,7 @@ def block_of(originals: Array, block: int, n_rows: int, seed: int, variation: Va
 
 
 def blocks(originals: Array, n_rows: int, seed: int, variation: Variation, processes: int = 1) -> Iterator[Array]:
-    """All rows, block by block in their order; many are made by several processes, which all hold the originals."""
+    """Yield all rows, block by block in order; large numbers are made by several processes that hold the originals."""
     numbers = range(-(-n_rows // BLOCK_ROWS))
     if processes == 1 or n_rows < PARALLEL_ROWS:
         for block in numbers:
@@ -135,7 +135,7 @@ def blocks(originals: Array, n_rows: int, seed: int, variation: Variation, proce
 
 
 def copies_of(images: Array, rounds: int, seed: int, variation: Variation) -> Array:
-    """So many copies of each image (n, h, w), round by round."""
+    """Return copies of each image (n, h, w), round by round."""
     made = blocks(images, (rounds + 1) * len(images), seed, variation)
     return np.concatenate(list(made))[len(images) :]
 
@@ -144,7 +144,7 @@ _held: tuple[Array, int, int, Variation]
 
 
 def _hold(*shared: Any) -> None:
-    """Keep what all blocks of this process are made of."""
+    """Keep the arguments of all blocks of this process."""
     global _held
     _held = shared  # type: ignore[assignment]
 

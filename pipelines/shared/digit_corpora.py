@@ -26,7 +26,7 @@ from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.deformed import Variation, blocks
 
 TEST_ORIGINALS = 597  # of 1,797
-# of the copies of the bundled digits: more would move classes of 8×8 pixels into one another
+# variation of the copies of the bundled digits: more would move classes of 8×8 pixels into one another
 VARIATION = Variation(elastic=0.35)
 MNIST_FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 
@@ -35,7 +35,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class Digits:
-    """Training and test corpus, and whether they were found whole in the output directory."""
+    """Training and test corpus, and whether they were found complete in the output directory."""
 
     train: Corpus
     test: Corpus
@@ -43,9 +43,9 @@ class Digits:
 
 
 def bundled_originals(seed: int) -> tuple[Array, Array, Array, Array]:
-    """scikit-learn's digits as (training images, their labels, test images, their labels), pixels 0 to 255 uint8.
+    """Return scikit-learn's digits: training images, labels, test images, labels; pixels 0 to 255, uint8.
 
-    597 originals are held out, the classes in proportion; they are never deformed and never seen in training.
+    The 597 test digits have the classes in proportion and are never deformed.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -59,7 +59,7 @@ def bundled_originals(seed: int) -> tuple[Array, Array, Array, Array]:
 
 
 def originals(out: Path, seed: int, *, keep: bool) -> Digits:
-    """The bundled digits as they are: 1,200 to train on or deform, at originals.corpus; the others at test.corpus."""
+    """Return the bundled digits, undeformed: 1,200 for training at originals.corpus, the others at test.corpus."""
     images, labels, test_images, test_labels = bundled_originals(seed)
     train, kept = _undeformed(out / "originals.corpus", "digits", f"kept, seed {seed}", images, labels, keep=keep)
     held_out = f"held out, seed {seed}"
@@ -89,7 +89,7 @@ def deform(
     quiet: bool,
     overwrite: bool = False,
 ) -> Corpus:
-    """Write `n_rows` rows to `target`: the images of a corpus as they are, then deformed copies round by round.
+    """Write `n_rows` rows to `target`: the images of a corpus, then deformed copies round by round.
 
     Columns are repeated; `group` is the number of the original where there is none. The originals are held in memory.
     """
@@ -116,7 +116,7 @@ def deform(
 
 
 def kept_copies(path: Path, originals: Corpus, n_rows: int, *, seed: int, variation: Variation) -> Corpus | None:
-    """The corpus at `path`, if it is whole and what `deform` would make."""
+    """Return the corpus at `path` if it is complete and what `deform` would make."""
     return _kept(path, _source_of_copies(originals, seed, variation), n_rows, keep=True)
 
 
@@ -126,16 +126,16 @@ def _source_of_copies(originals: Corpus, seed: int, variation: Variation) -> str
 
 
 def bundled(out: Path, n_rows: int, seed: int, *, keep: bool, quiet: bool = True) -> Digits:
-    """Training corpus of `n_rows` deformed digits and test corpus of originals."""
-    found, path = originals(out, seed, keep=keep), out / "train.corpus"
+    """Return a training corpus of `n_rows` deformed digits and a test corpus of originals."""
+    undeformed, path = originals(out, seed, keep=keep), out / "train.corpus"
     options: dict[str, Any] = {"seed": seed, "variation": VARIATION}
-    kept = kept_copies(path, found.train, n_rows, **options) if keep else None
-    train = kept or deform(found.train, path, n_rows, **options, quiet=quiet, overwrite=True)
-    return Digits(train, found.test, kept is not None)
+    kept = kept_copies(path, undeformed.train, n_rows, **options) if keep else None
+    train = kept or deform(undeformed.train, path, n_rows, **options, quiet=quiet, overwrite=True)
+    return Digits(train, undeformed.test, kept is not None)
 
 
 def mnist(out: Path, data: Path, *, keep: bool, progress: Progress) -> Digits:
-    """Training and test corpus of the MNIST files in `data`; the labels' files are found by their names."""
+    """Return training and test corpus of the MNIST files in `data`; files of labels are found by name."""
     corpora = []
     for name, file in zip(("train", "test"), MNIST_FILES, strict=True):
         source = open_source(data / file)
@@ -152,7 +152,7 @@ def mnist(out: Path, data: Path, *, keep: bool, progress: Progress) -> Digits:
 
 
 def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
-    """Row ids, sorted: `per_class` of each class, drawn at random, no two from one group."""
+    """Return sorted row ids: `per_class` random rows of each class, no two from one group."""
     order = np.random.RandomState(seed).permutation(len(y))
     chosen = []
     for label in np.unique(y[y != -1]):
@@ -165,27 +165,27 @@ def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
 
 
 def rows_at(rows: Rows, ids: Array) -> Array:
-    """The mapped rows of ids in any order and shape, (*ids.shape, d)."""
+    """Return the mapped rows of ids in any order and shape, (*ids.shape, d)."""
     distinct, place = np.unique(ids, return_inverse=True)
     taken: Array = rows.take(distinct)[place.reshape(ids.shape)]
     return taken
 
 
 def images_at(corpus: Corpus, ids: Array) -> Array:
-    """Rows of ids in any order and shape as images, (*ids.shape, h, w)."""
+    """Return rows of ids in any order and shape as images, (*ids.shape, h, w)."""
     shape = corpus.info.image_shape or (1, corpus.n_features)
     return rows_at(as_rows(corpus), ids).reshape(*ids.shape, *shape)
 
 
 def _kept(path: Path, source: str, n_rows: int | None, *, keep: bool) -> Corpus | None:
-    """The corpus at `path` if it is whole and of the same source and rows, and may be kept."""
+    """Return the corpus at `path` if it is complete, has the same source and rows, and may be kept."""
     try:
-        found = open_corpus(path)
-        for name in ("x", *found.columns):
-            zarr_arrays.require_chunks(found.array(name))
+        corpus = open_corpus(path)
+        for name in ("x", *corpus.columns):
+            zarr_arrays.require_chunks(corpus.array(name))
     except DataError:
         return None
-    return found if keep and (found.info.source, found.n_rows) == (source, n_rows) else None
+    return corpus if keep and (corpus.info.source, corpus.n_rows) == (source, n_rows) else None
 
 
 def _sha256(path: str) -> str:

@@ -28,21 +28,21 @@ GRAM = "Gram sweep"
 
 @dataclass(frozen=True)
 class Job:
-    """One sweep: `announced_bytes()` of a worker by its plan, and `run()` for seconds and peak bytes of a worker."""
+    """One sweep: `planned_bytes()` of a worker by its plan, and `run()` for seconds and peak bytes of a worker."""
 
-    announced_bytes: Callable[[], int]
+    planned_bytes: Callable[[], int]
     run: Callable[[], tuple[float, int]]
 
 
 def domained(corpus: Corpus) -> Rows:
-    """Unit-norm rows in four domains, block by block; those of the last are unlabelled."""
+    """Yield unit-norm rows in four domains, block by block; those of the last are unlabelled."""
     domain = np.arange(len(corpus)) * N_DOMAINS // len(corpus)
     y = np.where(domain == N_DOMAINS - 1, -1, corpus.column("y"))
     return as_rows(corpus, y=y, domain=domain.astype(np.int8)).map(UnitNorm())
 
 
 def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
-    """All sweeps, by name."""
+    """Return all sweeps by name."""
     rows, kernel = domained(corpus), Gaussian(SIGMA)
     plain, statistic = moments_job(corpus, m)
     Z = rows.take(uniform(len(rows), m, np.random.RandomState(0)))
@@ -72,37 +72,37 @@ def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
 def measure(
     corpus: Corpus, m: int, *, repeats: int, workers: int, update: Callable[[int, int], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Every sweep `repeats` times on a local cluster: its seconds, their ratio to the Gram sweep, and memory."""
+    """Run every sweep `repeats` times on a local cluster; return seconds, ratios to the Gram sweep, and memory."""
     todo = jobs(corpus, m)
-    announced = {name: job.announced_bytes() for name, job in todo.items()}
-    found: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}
+    announced = {name: job.planned_bytes() for name, job in todo.items()}
+    results: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}
     few = domained(corpus).window(0, min(len(corpus), 4_096))
     for number, name in product(range(repeats), todo):
-        # a cluster of its own, so that the peak of a worker is its own
+        # a new cluster, so that the peak of a worker is that of this sweep
         with connect("local", workers=workers) as client, executing(client):
-            KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=16).fit(few)  # workers import what they need
-            found[name].append(todo[name].run())
-        update(number * len(todo) + len([runs for runs in found.values() if len(runs) > number]), repeats * len(todo))
+            KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=16).fit(few)  # workers import their modules
+            results[name].append(todo[name].run())
+        update(number * len(todo) + len([runs for runs in results.values() if len(runs) > number]), repeats * len(todo))
     return {
         name: {
             "seconds": statistics.median(seconds for seconds, _ in runs),
             "all_seconds": [seconds for seconds, _ in runs],
-            "ratio": statistics.median(run[0] / gram[0] for run, gram in zip(runs, found[GRAM], strict=True)),
+            "ratio": statistics.median(run[0] / gram[0] for run, gram in zip(runs, results[GRAM], strict=True)),
             "peak_bytes": max(peak for _, peak in runs),
-            "announced_bytes": announced[name],
+            "planned_bytes": announced[name],
         }
-        for name, runs in found.items()
+        for name, runs in results.items()
     }
 
 
 def summary(result: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A line a method: seconds, their ratio to the Gram sweep's, memory as measured and as announced."""
+    """Return a line for each method: seconds, ratio to the Gram sweep, measured and planned memory."""
     columns = [
         Column("name", "one sweep of", left=True),
         Column("seconds", "seconds", ".2f"),
         Column("ratio", "to Gram", lambda line: f"{line['ratio']:.2f}×"),
         Column("peak_bytes", "peak MB", lambda line: f"{line['peak_bytes'] / 1e6:,.0f}"),
-        Column("announced_bytes", "announced MB", lambda line: f"{line['announced_bytes'] / 1e6:,.0f}"),
+        Column("planned_bytes", "planned MB", lambda line: f"{line['planned_bytes'] / 1e6:,.0f}"),
     ]
     return Table(columns, [{"name": name, **figures} for name, figures in result.items()])
 

@@ -35,7 +35,7 @@ from pipelines.shared.page import MISSING, Column, Page, Table
 
 Value = TypeVar("Value")
 
-# file: what it is and where it is published
+# file: its contents and its source
 FILES = {
     "winequality-white.csv": "UCI Wine Quality, white, doi 10.24432/C56S3T",
     "digits16_USPS_1800.mat": "the USPS half (1,800 digits) of the USPS–MNIST pair of Long et al., ICCV 2013",
@@ -48,14 +48,14 @@ FILES = {
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 seed_option = click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Of every random choice."
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Seed of every random choice."
 )
 
 
 def data_option(text: str) -> Decorator:
-    """--data, the directory that `text` describes."""
+    """Add --data, the directory that `text` describes."""
     return click.option(
         "--data",
         default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
@@ -66,13 +66,13 @@ def data_option(text: str) -> Decorator:
 
 
 def out_option(name: str, text: str) -> Decorator:
-    """--out, by default out/NAME, for what `text` says."""
+    """Add --out, by default out/NAME; `text` says what it is for."""
     path = click.Path(file_okay=False, path_type=Path)
     return click.option("--out", default=Path("out", name), show_default=True, type=path, help=text)
 
 
 def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
-    """The options of most experiments: --data, --repeats, --seed, --out, --json."""
+    """Add the options of most experiments: --data, --repeats, --seed, --out, --json."""
     several = (
         data_option("Directory with the data files."),
         click.option(
@@ -82,11 +82,11 @@ def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
         out_option(name, "Directory for report.html, CSV and PNG."),
         json_option,
     )
-    return lambda function: functools.reduce(lambda found, option: option(found), reversed(several), function)
+    return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(several), function)
 
 
 def data_file(data: Path, name: str) -> Path:
-    """Return the path of a data file; where it is not there, say what it is."""
+    """Return the path of a data file; if it is missing, say what it is."""
     path = data / name
     if not path.is_file():
         raise DataError(f"{path}: not found; it is {FILES[name]}. --data or BIGKERNEL_DATA names its directory")
@@ -94,24 +94,24 @@ def data_file(data: Path, name: str) -> Path:
 
 
 def read_all(path: Path, **options: Any) -> tuple[Array, Array]:
-    """All rows of a file and their labels, in memory; options are those of `open_source`."""
+    """Read all rows of a file and their labels into memory; options are those of `open_source`."""
     blocks = [(np.asarray(block[0]), np.asarray(block[1])) for block in open_source(path, **options).blocks()]
-    x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    x, y = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
     return x, y
 
 
 def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:
-    """USPS rows (1800, 256) and labels, MNIST rows (2000, 256) and labels; 16×16 pixels, rows of unit L2 norm."""
-    found = []
+    """Read USPS rows (1800, 256) and labels, MNIST rows (2000, 256) and labels; 16×16 pixels, rows of unit norm."""
+    arrays = []
     for name in ("digits16_USPS_1800.mat", "digits16_MNIST_2000.mat"):
         stored = loadmat(data_file(data, name))
-        found += [normalize(stored["fts"].astype(np.float64)), stored["labels"].ravel().astype(np.int64) - 1]
-    return found[0], found[1], found[2], found[3]
+        arrays += [normalize(stored["fts"].astype(np.float64)), stored["labels"].ravel().astype(np.int64) - 1]
+    return arrays[0], arrays[1], arrays[2], arrays[3]
 
 
 @contextmanager
 def steps(what: str, count: int, *, quiet: bool, rows: int = 0) -> Iterator[Callable[[], None]]:
-    """A bar over `count` steps, or over as many fits of `rows` rows; yields what is to be called after each."""
+    """Show a bar over `count` steps, or over fits of `rows` rows; yield the function to call after each."""
     done = itertools.count(1)
     with bar(what, enabled=not quiet, unit="rows" if rows else "steps") as update:
         yield lambda: update(next(done) * (rows or 1), count * (rows or 1))
@@ -125,19 +125,19 @@ def timed(function: Callable[..., Value], *args: Any, **options: Any) -> tuple[V
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error; none of a single figure, or of one that no draw changes."""
+    """Return mean and standard error; None of a single value, or if the draws do not change it."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(set(values)) > 1 else None
     return statistics.fmean(values), error
 
 
 def spread(key: str, values: Sequence[float] | Array) -> dict[str, float | None]:
-    """Mean and sample standard deviation of repeated figures under `key` and `key_std`; none of a single figure."""
+    """Return mean and sample standard deviation under `key` and `key_std`; None of a single value."""
     values = np.asarray(values, np.float64)
     return {key: float(values.mean()), f"{key}_std": float(values.std(ddof=1)) if len(values) > 1 else None}
 
 
 def plus_minus(key: str, spec: str, suffix: str) -> Callable[[Mapping[str, Any]], str]:
-    """The text of a record's `mean ± spread`; of the mean alone where it has no spread."""
+    """Format a record's `mean ± spread`, or the mean if it has no spread."""
 
     def show(record: Mapping[str, Any]) -> str:
         if record.get(key) is None:
@@ -149,23 +149,23 @@ def plus_minus(key: str, spec: str, suffix: str) -> Callable[[Mapping[str, Any]]
 
 
 def spread_columns(key: str, header: str, spec: str, *, suffix: str = "_std") -> list[Column]:
-    """`mean ± spread` as one shown column, and the spread, under the key with its suffix, by itself in the CSV."""
+    """Return `mean ± spread` as a shown column, and a hidden column of the spread for the CSV."""
     return [Column(key, header, plus_minus(key, spec, suffix)), Column(f"{key}{suffix}", f"{header} ±", hidden=True)]
 
 
 def show_seconds(value: float) -> str:
-    """Three digits of what may be a millisecond or a minute."""
+    """Format seconds with three digits, from milliseconds to minutes."""
     return f"{value:.{4 if value < 0.1 else 3 if value < 1 else 2 if value < 10 else 1}f}"
 
 
 @dataclass
 class Report:
-    """Tables and pictures of an experiment: printed, kept as files, and put on one page."""
+    """Tables and pictures of an experiment, which are printed, written to files and put on one page."""
 
-    out: Path  # directory of the files; made when the report is
-    title: str  # of the page
+    out: Path  # directory of the files, made when the report is
+    title: str  # title of the page
     subtitle: str
-    quiet: bool = False  # print nothing but, at the end, one JSON object
+    quiet: bool = False  # print nothing but one JSON object at the end
     page: Page = field(init=False)
     results: dict[str, Any] = field(init=False, default_factory=dict)
     _begun: float = field(init=False, default_factory=time.perf_counter)
@@ -206,7 +206,7 @@ class Report:
         self.page.figure(light, dark, caption=caption)
 
     def finish(self, facts: Mapping[str, Any], **more: Any) -> None:
-        """Write report.html and results.json and say where they are."""
+        """Write report.html and results.json, and print where they are."""
         seconds = time.perf_counter() - self._begun
         facts = {
             **facts,

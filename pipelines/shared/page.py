@@ -40,7 +40,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the key of its values, its header, and how a value is written ("" as `str` does it).
+    """A column of a table: the key of its values, its header, and their format ("" for `str`).
 
     `show` is a format specification such as ",.1f" or a function of the whole record. Text stands left, all else right.
     A hidden column is written to CSV only.
@@ -53,7 +53,7 @@ class Column:
     hidden: bool = False
 
     def text(self, record: Mapping[str, Any]) -> str:
-        """Return the cell of a record."""
+        """Return the text of a record's cell."""
         if callable(self.show):
             return self.show(record)
         value = record.get(self.key)
@@ -73,7 +73,7 @@ class Table:
         return [column for column in self.columns if not column.hidden]
 
     def print(self, console: Console | None = None) -> None:
-        """Print it, one line a record, no cell wrapped."""
+        """Print it, a line for each record, no cell wrapped."""
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
         for column in self.shown:
             table.add_column(Text(visible(column.header)), justify="left" if column.left else "right", no_wrap=True)
@@ -82,7 +82,7 @@ class Table:
         (console or Console()).print(table)
 
     def write_csv(self, path: Path) -> None:
-        """Write the values themselves, unrounded, under their keys; what is missing stays empty."""
+        """Write the values, unrounded, under their keys; missing ones stay empty."""
         keys = [column.key for column in self.columns]
         with open(path, "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
@@ -92,14 +92,14 @@ class Table:
 
 @dataclass
 class Page:
-    """A page. Every method adds a part and returns the page."""
+    """A page. Every method but `html` and `write` appends to it and returns it."""
 
     title: str
     subtitle: str = ""
-    _parts: list[str] = field(default_factory=list)
+    _markup: list[str] = field(default_factory=list)
 
     def _add(self, markup: str) -> Self:
-        self._parts.append(markup)
+        self._markup.append(markup)
         return self
 
     def heading(self, text: str) -> Self:
@@ -111,7 +111,7 @@ class Page:
         return self._add("".join(f"<p>{_shown(paragraph)}</p>" for paragraph in filter(None, paragraphs)))
 
     def facts(self, values: Mapping[str, Any]) -> Self:
-        """Add names and values, a line each."""
+        """Add names and values, one per line."""
         lines = "".join(f"<dt>{_shown(name)}</dt><dd>{_shown(value)}</dd>" for name, value in values.items())
         return self._add(f"<dl>{lines}</dl>")
 
@@ -139,7 +139,7 @@ class Page:
     def html(self) -> str:
         """Render the whole page."""
         head = _HEAD.replace("{title}", _shown(self.title)).replace("{subtitle}", _shown(self.subtitle))
-        return head + "\n".join(self._parts) + "\n</body></html>\n"
+        return head + "\n".join(self._markup) + "\n</body></html>\n"
 
     def write(self, path: Path) -> Path:
         """Write the page and return its path."""

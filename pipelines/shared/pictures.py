@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 200
-WRONG = palette.LIGHT["failed"]  # vermilion: told from blue and grey by every kind of colour vision
+WRONG = palette.LIGHT["failed"]  # vermilion: distinct from blue and grey for every kind of colour vision
 SERIES = tuple(light for light, _ in palette.SERIES)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Colours of a picture; all others by their role (`bigkernel.monitor.palette`)."""
+    """Colours of a picture; other colours are chosen by role (`bigkernel.monitor.palette`)."""
 
     ink: str
     soft: str
@@ -48,14 +48,14 @@ DARK = _paper(palette.DARK, "#14191f", "gray")
 
 
 def both(draw: Callable[..., bytes], *args: Any, **options: Any) -> tuple[bytes, bytes]:
-    """The same picture for light and for dark paper."""
+    """Draw the same picture for light and dark backgrounds."""
     return draw(*args, paper=LIGHT, **options), draw(*args, paper=DARK, **options)
 
 
 def predictions(
     images: Array, predicted: Sequence[Any], true: Sequence[Any], *, columns: int = 10, paper: Paper = LIGHT
 ) -> bytes:
-    """Digits (n, h, w), each under its predicted label; wrong ones framed in colour, with the true label behind."""
+    """Draw digits (n, h, w) under their predicted labels; wrong ones are framed and show the true label behind it."""
     rows = -(-len(images) // columns)
     with drawing(6.4, 0.86 * rows, paper) as (figure, png):
         axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.12, "hspace": 0.12})
@@ -75,12 +75,12 @@ def predictions(
 
 def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> bytes:
     """Draw a confusion matrix (c, c), true class by predicted class, with its counts."""
-    # square root: single errors are seen beside a full diagonal
+    # square root: single errors remain visible beside a full diagonal
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     texts = [[f"{int(count):,}" if count else "·" for count in line] for line in counts]
     names, side = [str(label) for label in labels], 1.4 + 0.42 * len(labels)
-    words = {"x_label": "predicted digit", "y_label": "true digit"}
-    return heat_map(shares, names, names, **words, texts=texts, size=(side, side - 0.35), paper=paper)
+    axes = {"x_label": "predicted digit", "y_label": "true digit"}
+    return heat_map(shares, names, names, **axes, texts=texts, size=(side, side - 0.35), paper=paper)
 
 
 def heat_map(
@@ -95,7 +95,7 @@ def heat_map(
     size: tuple[float, float] | None = None,
     paper: Paper = LIGHT,
 ) -> bytes:
-    """Draw numbers (r, c) of at least 0 as colours, each with its text or value, columns and rows under their names."""
+    """Draw numbers (r, c) of at least 0 as colours, each with its text or value, under names of columns and rows."""
     from matplotlib.colors import LinearSegmentedColormap
 
     with drawing(*(size or (6.4, 1.3 + 0.36 * len(rows))), paper) as (figure, png):
@@ -120,7 +120,7 @@ def heat_map(
 def accuracy_bars(
     names: Sequence[str], accuracy: Sequence[float], standard_error: Sequence[float], *, paper: Paper = LIGHT
 ) -> bytes:
-    """Accuracies (0 to 1) as bars from 0 to 100 %, with ± one standard error."""
+    """Draw accuracies (0 to 1) as bars from 0 to 100 %, with ± one standard error."""
     with drawing(6.4, 0.75 + 0.42 * len(names), paper) as (figure, png):
         ax = figure.subplots()
         values, errors = 100 * np.asarray(accuracy), 100 * np.asarray(standard_error)
@@ -139,7 +139,7 @@ def accuracy_bars(
 
 @contextmanager
 def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure, io.BytesIO]]:
-    """An empty figure; its PNG is in the buffer after the block."""
+    """Yield an empty figure; after the block, its PNG is in the buffer."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -158,12 +158,13 @@ def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure,
 
 
 def digit(ax: Axes, image: Array, paper: Paper) -> None:
+    """Draw a digit."""
     ax.imshow(image, cmap=paper.digits, vmin=0, vmax=255, interpolation="nearest")
     _frame(ax, paper)
 
 
 def bare(ax: Axes, paper: Paper) -> None:
-    """Grid lines instead of a frame."""
+    """Draw grid lines and no frame."""
     for spine in ax.spines.values():
         spine.set_visible(False)
     ax.tick_params(length=0)
@@ -172,7 +173,7 @@ def bare(ax: Axes, paper: Paper) -> None:
 
 
 def contact_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
-    """Draw digits in groups side by side, each (r, c, h, w) under its name ("": none), the rows beside their titles."""
+    """Draw groups of digits side by side, each (r, c, h, w) under its name ("": none), rows beside their titles."""
     places: list[tuple[str, Array, int] | None] = []
     for name, images in groups.items():
         places += [None] * bool(places) + [(name, images, j) for j in range(images.shape[1])]

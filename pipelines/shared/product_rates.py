@@ -1,4 +1,4 @@
-"""Rates of the matrix products of a sweep, by themselves: what sweeps are held against."""
+"""Rates of the matrix products of a sweep, for comparison with sweeps."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from bigkernel.kernels.blas import syrk
 
 
 def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
-    """Rate of the single-threaded float32 matrix product of this machine."""
+    """Measure the rate of the single-threaded float32 matrix product of this machine."""
     a = np.ones((size, size), np.float32)
     out = np.empty_like(a)
     with threadpool_limits(limits=1, user_api="blas"):
@@ -26,11 +26,11 @@ def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
 def product_flops_per_second(
     rows: int, columns: int, landmarks: int, width: int, seconds: float = 1.0
 ) -> dict[str, float]:
-    """Rates of one thread at the two float32 products of a sweep, by the calls and in the buffers of a sweep.
+    """Measure one thread's rates at the two float32 products of a sweep, by its calls and in its buffers.
 
     "block": rows (b, columns) by landmarks, into the first columns of a block (b, width); "gram": the rank-b update of
-    a Gram matrix (width, width). By the clock; with "_processor" behind in the time that this thread had. Each is
-    repeated for so many seconds, and done once at least.
+    a Gram matrix (width, width). Rates are per elapsed second and, with the suffix "_processor", per second of this
+    thread's processor time. Each product is repeated for so many seconds, and done at least once.
     """
     rng = np.random.default_rng(0)
     x, Z = rng.random((rows, columns), np.float32), rng.random((columns, landmarks), np.float32)
@@ -39,7 +39,7 @@ def product_flops_per_second(
         "block": (2.0 * rows * columns * landmarks, lambda: np.matmul(x, Z, out=block[:, :landmarks])),
         "gram": (float(rows) * width**2, lambda: syrk(block, gram, accumulate=True)),
     }
-    found = {}
+    rates = {}
     with threadpool_limits(limits=1, user_api="blas"):
         for name, (flops, function) in work.items():
             function()
@@ -47,6 +47,6 @@ def product_flops_per_second(
             while not count or time.perf_counter() - clock < seconds:
                 function()
                 count += 1
-            found[name + "_processor"] = flops * count / (time.thread_time() - processor)
-            found[name] = flops * count / (time.perf_counter() - clock)
-    return found
+            rates[name + "_processor"] = flops * count / (time.thread_time() - processor)
+            rates[name] = flops * count / (time.perf_counter() - clock)
+    return rates

@@ -1,4 +1,4 @@
-"""Sweeps that are timed: corpora of digits, moments over them, and tables of the figures.
+"""Timed sweeps: corpora of digits, moments over them, and tables of the results.
 
 Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two), where `--data` has them; random
 8-bit pixels otherwise. Corpora are kept in `--out` and used again.
@@ -23,11 +23,11 @@ from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.experiments import read_all
 
 FEATURES = 784
-SIGMA = 0.7071  # of unit-norm digits
+SIGMA = 0.7071  # width for unit-norm digits
 
 
 def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows: int = 10_000) -> Corpus:
-    """A corpus of n_rows × 784 uint8 made once."""
+    """Return a corpus of n_rows × 784 uint8, made once."""
     source = data / "train-images-idx3-ubyte.gz"
     path = out / f"{'mnist' if source.exists() else 'random'}-{n_rows}-{chunk_rows}.corpus"
     try:
@@ -61,7 +61,7 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows
 
 
 def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStatistic]:
-    """Unit-norm rows and the moments of m Gaussian landmarks with ten classes."""
+    """Return unit-norm rows, and the statistic of moments with m Gaussian landmarks and ten classes."""
     rows = as_rows(corpus).map(UnitNorm())
     landmarks = rows.take(uniform(len(rows), m, np.random.RandomState(seed)))
     kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)

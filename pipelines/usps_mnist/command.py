@@ -51,7 +51,7 @@ COUNTS = (50, 100, 200, 400, 800)  # landmarks of the curves
 
 
 def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: bool) -> Fits:
-    """Fit all methods with the reference's hyper-parameters; SSSL_N in turn with those of SSSL_m, three times."""
+    """Fit all methods with the reference's hyper-parameters; SSSL_N and SSSL_m take turns, three times."""
     pair = draws.pair
     X, y = pair.source, pair.source_labels
     plain: dict[str, Callable[[], Predict]] = {
@@ -76,12 +76,12 @@ def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: boo
 
 
 def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits: Fits, *, quiet: bool) -> None:
-    """Choose by cross-validation on the source, fit with what was chosen, and write the second table."""
+    """Choose by cross-validation on the source, fit with the chosen settings, and write the second table."""
     pair = draws.pair
     X, y = pair.source, pair.source_labels
     kinds = {kind: draws.landmarks(kind, m, seed)[0] for kind in KINDS}
-    found = whole_grid(X, y, pair.target, kinds, m, seed, quiet=quiet)
-    of_rr, of_krr, of_sssl = (best(found, method) for method in ("RR", "KRR", "SSSL_m"))
+    grid = whole_grid(X, y, pair.target, kinds, m, seed, quiet=quiet)
+    of_rr, of_krr, of_sssl = (best(grid, method) for method in ("RR", "KRR", "SSSL_m"))
     setting = Setting("all", of_sssl.landmarks, m, of_sssl.s, of_sssl.sigma, of_sssl.alpha)
     with steps("SSSL as chosen", len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
         approximate = draws.fits([setting], after)[setting]
@@ -94,36 +94,36 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
             [evaluate(pair, lambda: sssl_exact(pair, of_sssl.sigma, of_sssl.s, of_sssl.alpha))],
         ),
     ]
-    page.without_target_labels(report, results, found, fits, m)
+    page.without_target_labels(report, results, grid, fits, m)
 
 
 def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet: bool) -> None:
-    """Fit SSSL_m on 50 to 800 landmarks and draw accuracies and seconds against their number."""
+    """Fit SSSL_m on 50 to 800 landmarks and plot accuracies and seconds against their number."""
     pair = draws.pair
     most = 2 * min(len(pair.source), len(pair.target))
     counts = sorted({count for count in COUNTS if count <= most} | {m})
     settings = [replace(setting, m=count) for count in counts for setting in curve_settings(m)]
     with steps("50 to 800 landmarks", len(settings) * len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
-        found = draws.fits(settings, after)
-    page.against_landmarks(report, found, fits["SSSL_N"], counts)
+        fitted = draws.fits(settings, after)
+    page.against_landmarks(report, fitted, fits["SSSL_N"], counts)
 
 
 @click.command()
 @options("usps-mnist", repeats=10, repeats_help="Draws of landmarks.")
-@click.option("--landmarks", "m", type=click.IntRange(10), default=400, show_default=True, help="Of SSSL_m.")
+@click.option("--landmarks", "m", type=click.IntRange(10), default=400, show_default=True, help="Landmarks of SSSL_m.")
 def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m: int) -> None:
-    """SSSL, exact and Nyström, from labelled USPS to unlabelled MNIST digits.
+    """Fit SSSL, exact and Nyström, from labelled USPS to unlabelled MNIST digits.
 
     The printed reference is “Fast Domain Generalization with Kernel Methods”, part 2 (SSSL).
 
     \b
-    1. Hyper-parameters as printed: LR, RR, KRR on 1,800 labelled USPS digits; SSSL_N
-       (exact) and SSSL_m (400 landmarks, ten draws of them) that see 2,000 MNIST
-       digits without labels as well. Accuracy on either set, and seconds, beside the
-       printed numbers. SSSL_m with eigenfunctions of the landmarks (eq. 8 of the
-       reference) and of all rows; landmarks uniform and by k-means.
-    2. The same methods with hyper-parameters chosen without any label of MNIST, by
-       5-fold cross-validation on USPS: what an honest user would have got.
+    1. Hyper-parameters as printed: LR, RR, KRR on 1,800 labelled USPS digits;
+       SSSL_N (exact) and SSSL_m (400 landmarks, ten draws of them) also on 2,000
+       MNIST digits without labels. Accuracy on either set, and seconds, beside
+       the printed numbers. SSSL_m with eigenfunctions of the landmarks (eq. 8 of
+       the reference) and of all rows; landmarks uniform and by k-means.
+    2. The same methods with hyper-parameters chosen without labels of MNIST, by
+       5-fold cross-validation on USPS, as a user could have done.
     3. Accuracy and seconds against the number of landmarks, 50 to 800.
 
     Needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat (the pair of Long et al., ICCV 2013) in --data. Two

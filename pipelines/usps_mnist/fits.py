@@ -1,4 +1,4 @@
-"""The methods of `python -m pipelines usps-mnist`, fitted to the pair and judged on it.
+"""The methods of `python -m pipelines usps-mnist`, fitted to the pair and evaluated on it.
 
 Shapes: n_l labelled rows of the source, n_u rows of the target, N = n_l + n_u, d pixels, m landmarks, s eigenfunctions.
 """
@@ -20,9 +20,9 @@ from pipelines.shared.experiments import digit_pair, timed
 Predict = Callable[[Array], Array]
 N_CLASSES = 10
 UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")
-HALVES_OF = "balanced-k-means"  # what HALVES is among the choices of the estimators
-SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # of SSSL as the reference prints them; it prints no s for SSSL_m
-FOUND_COMPONENTS = 100  # of HALVES; found on the accuracies themselves
+HALVES_OF = "balanced-k-means"  # name of HALVES among the choices of the estimators
+SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # SSSL as the reference prints it; it prints no s for SSSL_m
+HALVES_COMPONENTS = 100  # s of HALVES; found on the accuracies themselves
 RR_ALPHA, KRR_ALPHA, KRR_SIGMA = 1.0, 1.0, 0.06
 
 
@@ -37,7 +37,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of SSSL_m: "all" or "landmarks", a kind of landmarks, their number, and hyper-parameters."""
+    """Parameters of SSSL_m: "all" or "landmarks", a choice of landmarks, their number, and hyper-parameters."""
 
     eigenfunctions: str
     landmarks: str
@@ -47,33 +47,33 @@ class Setting:
     alpha: float = ALPHA
 
 
-Fits = dict[str | Setting, list[Fit]]  # by the name of a method, or the setting of SSSL_m
+Fits = dict[str | Setting, list[Fit]]  # by name of a method, or setting of SSSL_m
 
 
 def table_settings(m: int) -> list[Setting]:
-    """SSSL_m in the first table."""
+    """Return the settings of SSSL_m in the first table."""
     return [
         Setting("landmarks", UNIFORM, m),
         Setting("all", UNIFORM, m),
         Setting("landmarks", UNIFORM, m, s=m),
         Setting("landmarks", KMEANS, m),
         Setting("all", KMEANS, m),
-        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+        Setting("all", HALVES, m, s=HALVES_COMPONENTS),
     ]
 
 
 def curve_settings(m: int) -> list[Setting]:
-    """SSSL_m in the curves."""
+    """Return the settings of SSSL_m in the curves."""
     return [
         Setting("landmarks", UNIFORM, m),
         Setting("all", UNIFORM, m),
         Setting("all", KMEANS, m),
-        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+        Setting("all", HALVES, m, s=HALVES_COMPONENTS),
     ]
 
 
 def median_seconds(fits: Sequence[Fit]) -> float:
-    """Of one fit."""
+    """Return the median seconds of a fit."""
     return statistics.median(fit.seconds for fit in fits)
 
 
@@ -85,19 +85,19 @@ class Pair:
     source_labels: Array
     target: Array  # (n_u, d) and (n_u,); the labels only measure accuracies
     target_labels: Array
-    rows: Array  # (N, d) and (N,), source above target; −1 where unlabelled, as SSSL is told
+    rows: Array  # (N, d) and (N,), source above target; −1 where unlabelled, as given to SSSL
     labels: Array
 
     @classmethod
     def read(cls, data: Path) -> Self:
-        """The digit pair in a directory."""
+        """Read the digit pair in a directory."""
         source, source_labels, target, target_labels = digit_pair(data)
         labels = np.concatenate([source_labels, np.full(len(target), -1)])
         return cls(source, source_labels, target, target_labels, np.concatenate([source, target]), labels)
 
 
 def evaluate(pair: Pair, fit: Callable[[], Predict]) -> Fit:
-    """Accuracies of the predictor that `fit` returns, and the seconds of `fit`."""
+    """Return the accuracies of the predictor that `fit` returns, and the seconds of `fit`."""
     predict, seconds = timed(fit)
     source, target = (
         100 * float(np.mean(predict(X) == y))
@@ -107,23 +107,23 @@ def evaluate(pair: Pair, fit: Callable[[], Predict]) -> Fit:
 
 
 def with_ones(X: Array) -> Array:
-    """[1, X]: the reference has its intercept as a column, which RR then penalises."""
+    """Return [1, X]: the reference has its intercept as a column, which RR then penalises."""
     return np.hstack([np.ones((len(X), 1)), X])
 
 
 def one_hot(labels: Array) -> Array:
-    """Targets (n, 10) of labels 0 to 9."""
+    """Return targets (n, 10) of labels 0 to 9."""
     targets: Array = np.eye(N_CLASSES)[labels]
     return targets
 
 
 def lr(X: Array, labels: Array) -> Predict:
-    """Linear regression on one-hot targets; the class of the largest value."""
+    """Fit linear regression on one-hot targets; predict the class of the largest value."""
     return _argmax(LinearRegression(fit_intercept=False).fit(with_ones(X), one_hot(labels)))
 
 
 def rr(X: Array, labels: Array, alpha: float) -> Predict:
-    """Ridge regression on one-hot targets; the class of the largest value."""
+    """Fit ridge regression on one-hot targets; predict the class of the largest value."""
     return _argmax(Ridge(alpha, fit_intercept=False).fit(with_ones(X), one_hot(labels)))
 
 
@@ -132,17 +132,17 @@ def _argmax(model: Any) -> Predict:
 
 
 def krr(X: Array, labels: Array, sigma: float, alpha: float) -> Predict:
-    """Exact KRR."""
+    """Fit exact KRR."""
     return KernelRidgeClassifier(Gaussian(sigma), alpha=alpha).fit(X, labels).predict
 
 
 def sssl_exact(pair: Pair, sigma: float = SIGMA, s: int = COMPONENTS, alpha: float = ALPHA) -> Predict:
-    """SSSL_N."""
+    """Fit SSSL_N."""
     return SSSLClassifier(Gaussian(sigma), s, alpha).fit(pair.rows, pair.labels).predict
 
 
 def sssl(setting: Setting, landmarks: Array | str, draw: int) -> SSSLClassifier:
-    """SSSL_m, not yet fitted."""
+    """Return SSSL_m, not yet fitted."""
     return SSSLClassifier(
         Gaussian(setting.sigma),
         setting.s,
@@ -155,7 +155,7 @@ def sssl(setting: Setting, landmarks: Array | str, draw: int) -> SSSLClassifier:
 
 
 def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int) -> Array | str:
-    """Landmarks (m, d) of a draw; "uniform" leaves it to the estimator to draw them from all rows."""
+    """Return the landmarks (m, d) of a draw; with "uniform" the estimator samples them from all rows."""
     if kind == UNIFORM:
         return "uniform"
     domain = np.repeat([0, 1], [len(source), len(target)])
@@ -164,7 +164,7 @@ def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int)
 
 
 class Draws:
-    """Fits of SSSL_m over draws of landmarks: centres are found once a draw, a setting is fitted once."""
+    """Fits of SSSL_m over draws of landmarks: centres are computed once a draw, a setting is fitted once."""
 
     def __init__(self, pair: Pair, draws: Sequence[int]) -> None:
         self.pair, self.draws = pair, draws
@@ -172,14 +172,14 @@ class Draws:
         self._fits: dict[tuple[Setting, int], Fit] = {}
 
     def landmarks(self, kind: str, m: int, draw: int) -> tuple[Array | str, float]:
-        """Landmarks of a draw, and the seconds that it took to find them."""
+        """Return the landmarks of a draw, and the seconds to find them."""
         key = kind, m, draw
         if key not in self._landmarks:
             self._landmarks[key] = timed(choose_landmarks, self.pair.source, self.pair.target, *key)
         return self._landmarks[key]
 
     def fit(self, setting: Setting, draw: int) -> Fit:
-        """One draw; the seconds include those of its landmarks."""
+        """Fit one draw; the seconds include those of its landmarks."""
         if (setting, draw) not in self._fits:
             landmarks, seconds = self.landmarks(setting.landmarks, setting.m, draw)
             model = sssl(setting, landmarks, draw)
@@ -188,7 +188,7 @@ class Draws:
         return self._fits[setting, draw]
 
     def fits(self, settings: Sequence[Setting], after: Callable[[], None]) -> dict[Setting, list[Fit]]:
-        """Every draw of every setting, `after` called behind each; settings take turns: their seconds compare."""
+        """Fit every draw of every setting, calling `after` after each; settings take turns so that times compare."""
         for draw in self.draws:
             for setting in settings:
                 self.fit(setting, draw)

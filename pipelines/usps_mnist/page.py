@@ -15,7 +15,7 @@ from pipelines.usps_mnist.choice import Chosen
 from pipelines.usps_mnist.fits import (
     ALPHA,
     COMPONENTS,
-    FOUND_COMPONENTS,
+    HALVES_COMPONENTS,
     SIGMA,
     UNIFORM,
     Fit,
@@ -40,12 +40,12 @@ PRINTED: dict[str, tuple[float, float, float, float | None, float | None]] = {
 
 
 def mean(fits: Sequence[Fit], key: str) -> float:
-    """Of "source" or "target"."""
+    """Return the mean of "source" or "target"."""
     return statistics.fmean(getattr(fit, key) for fit in fits)
 
 
 def images(rows: Array) -> Array:
-    """Rows (…, 256) as images (…, 16, 16), each with its brightest pixel at 255."""
+    """Return rows (…, 256) as images (…, 16, 16), each with its brightest pixel at 255."""
     shaped = rows.reshape(*rows.shape[:-1], SIDE, SIDE)
     brightest: Array = 255 * shaped / np.maximum(shaped.max(axis=(-2, -1), keepdims=True), 1e-300)
     return brightest
@@ -85,14 +85,14 @@ def _printed_values(method: str) -> dict[str, Any]:
 
 
 def record(method: str, fits: Sequence[Fit], setting: Setting | None = None) -> dict[str, Any]:
-    """A line of the first table."""
+    """Return a line of the first table."""
     chosen: dict[str, Any] = {"s": COMPONENTS} if method == "SSSL_N" else {}
     if setting is not None:
         chosen = {key: getattr(setting, key) for key in ("eigenfunctions", "landmarks", "m", "s")}
     return {
         "method": method,
         **chosen,
-        # only landmarks are drawn: the others give the same model every time
+        # only landmarks are random: the others give the same model every time
         **spread("source", [fit.source for fit in (fits if setting else fits[:1])]),
         **spread("target", [fit.target for fit in (fits if setting else fits[:1])]),
         "seconds": median_seconds(fits),
@@ -140,7 +140,7 @@ def verdict(fits: Fits, m: int) -> dict[str, Any]:
 
 
 def as_printed(report: Report, fits: Fits, m: int) -> None:
-    """The first table, and what it says of the reference's numbers."""
+    """Write the first table and compare it with the reference's numbers."""
     records = [record(name, fits[name]) for name in ("LR", "RR", "KRR", "SSSL_N")]
     records += [record("SSSL_m", fits[setting], setting) for setting in table_settings(m)]
     report.table(
@@ -154,14 +154,14 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
         "of a fit, landmarks included. Last column: source and target accuracy and seconds as printed, on the "
         "reference's machine; of SSSL_m also ±0.51 and ±2.50, and not its s.",
     )
-    found = verdict(fits, m)
+    comparison = verdict(fits, m)
     source, target = PRINTED["SSSL_m"][:2]
     best = max((row for row in records if row["method"] == "SSSL_m"), key=lambda row: row["target"])
-    if found["reached"]:
+    if comparison["reached"]:
         rows = ", ".join(
             f"“{FORMS[row['eigenfunctions']]}, {row['landmarks']}, s = {row['s']}” ({row['source']:.2f} and "
             f"{row['target']:.2f} %)"
-            for row in found["reached"]
+            for row in comparison["reached"]
         )
         first = f"Not below the {source} and {target} % that the reference prints for SSSL_m: {rows}."
     else:
@@ -172,9 +172,9 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
     uniform = max(mean(fits[setting], "target") for setting in table_settings(m) if setting.landmarks == UNIFORM)
     krr, exact = (mean(fits[name], "target") for name in ("KRR", "SSSL_N"))
     ratios = " and ".join(
-        f"{np.floor(10 * found['speedup'][form]) / 10:.1f} (“{name}”)" for form, name in FORMS.items()
+        f"{np.floor(10 * comparison['speedup'][form]) / 10:.1f} (“{name}”)" for form, name in FORMS.items()
     )
-    short = " and ".join(f"“{FORMS[form]}”" for form, ratio in found["speedup"].items() if ratio < REQUIRED_RATIO)
+    short = " and ".join(f"“{FORMS[form]}”" for form, ratio in comparison["speedup"].items() if ratio < REQUIRED_RATIO)
     report.tell(
         f"{first} With uniform landmarks the target accuracy is at most {uniform:.1f} %.",
         "The last row was looked for: forms, kinds of landmarks and s were tried on these very accuracies, target "
@@ -193,16 +193,16 @@ def as_printed(report: Report, fits: Fits, m: int) -> None:
 def without_target_labels(
     report: Report, results: Sequence[tuple[Chosen, list[Fit]]], grid: Sequence[Chosen], fits: Fits, m: int
 ) -> None:
-    """The second table: chosen on the source alone."""
+    """Write the second table: settings chosen on the source alone."""
     records = []
-    for chosen, found in results:
+    for chosen, fitted in results:
         before = fits[chosen.method] if chosen.method in fits else fits[table_settings(m)[-1]]
         records.append(
             {"method": chosen.method, "chosen": chosen.text, "cv": chosen.accuracy}
             | {"landmarks": chosen.landmarks or None, "sigma": chosen.sigma, "s": chosen.s, "alpha": chosen.alpha}
-            | spread("source", [fit.source for fit in found])
-            | spread("target", [fit.target for fit in found])
-            | {"table_target": mean(before, "target"), "seconds": median_seconds(found)}
+            | spread("source", [fit.source for fit in fitted])
+            | spread("target", [fit.target for fit in fitted])
+            | {"table_target": mean(before, "target"), "seconds": median_seconds(fitted)}
         )
     columns = [
         Column("method", "method", left=True),
@@ -242,8 +242,8 @@ def without_target_labels(
 def against_landmarks(
     report: Report, fits: Mapping[Setting, list[Fit]], exact: Sequence[Fit], counts: Sequence[int]
 ) -> None:
-    """Accuracies and seconds of SSSL_m over m, SSSL_N as a level; the points go to curves.csv."""
-    records = [record("SSSL_m", found, setting) for setting, found in fits.items()]
+    """Plot accuracies and seconds of SSSL_m over m, with SSSL_N as a level; write the points to curves.csv."""
+    records = [record("SSSL_m", curve, setting) for setting, curve in fits.items()]
     columns = [Column(key, key) for key in ("eigenfunctions", "landmarks", "m", "s", "source", "source_std")]
     columns += [Column(key, key) for key in ("target", "target_std", "seconds")]
     Table(columns, records).write_csv(report.out / "curves.csv")
@@ -253,11 +253,11 @@ def against_landmarks(
         chosen.setdefault(f"{FORMS[r['eigenfunctions']]}, {r['landmarks']}", []).append(r)
     captions = {
         "target": "Accuracy on the target against the number of landmarks, mean ± standard deviation over the draws; s "
-        f"= {COMPONENTS}, for “k-means ½” {FOUND_COMPONENTS}, or m where that is less. Points of one m are drawn side "
+        f"= {COMPONENTS}, for “k-means ½” {HALVES_COMPONENTS}, or m where that is less. Points of one m are drawn side "
         "by side.",
         "source": "Accuracy on the source, that is, on the labelled rows themselves.",
     }
-    beside = np.linspace(-0.045, 0.045, len(chosen))  # of the logarithm, so that error bars do not hide one another
+    beside = np.linspace(-0.045, 0.045, len(chosen))  # on the log scale, so that error bars do not overlap
     axes: dict[str, Any] = {"x_label": "landmarks m", "x_log": True, "x_ticks": counts}
     for key, caption in captions.items():
         shown = [

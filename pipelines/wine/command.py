@@ -1,4 +1,4 @@
-"""`python -m pipelines wine`: regression on white wine, redone, speeded up, and made honest.
+"""`python -m pipelines wine`: regression on white wine, reproduced, accelerated and corrected.
 
 The experiment of “Fast Domain Generalization with Kernel Methods”, part 1, the printed reference.
 
@@ -40,7 +40,7 @@ HONEST_LANDMARKS = 400
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit and rows to judge by, standardised."""
+    """Training and test rows, standardised."""
 
     X: Array  # (n, d) and (n,), training rows, by their own statistics
     y: Array
@@ -52,15 +52,15 @@ class Split:
 
 
 def read(data: Path) -> tuple[Array, Array]:
-    """Attributes (n, d) and quality (n,) of the wines, float64."""
+    """Read attributes (n, d) and quality (n,) of the wines, float64."""
     X, y = read_all(data_file(data, "winequality-white.csv"), target=-1)  # quality comes last
     return X.astype(np.float64), y.astype(np.float64)
 
 
 def zscore(values: Array, like: Array | None = None) -> Array:
-    """MATLAB's zscore: columns less their mean, over their sample deviation (divisor n − 1; 1 where it is 0).
+    """Standardise columns as MATLAB's zscore does (divisor n − 1; a deviation of 0 counts as 1).
 
-    Mean and deviation are those of `like` where it is given.
+    Mean and deviation are those of `like` if it is given.
     """
     reference = values if like is None else like
     deviation = reference.std(axis=0, ddof=1)
@@ -69,7 +69,7 @@ def zscore(values: Array, like: Array | None = None) -> Array:
 
 
 def groups(X: Array) -> Array:
-    """One number for each distinct row of X: (n,)."""
+    """Return a number for each distinct row of X, (n,)."""
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1)
 
 
@@ -81,25 +81,25 @@ def standardised(X: Array, y: Array, train: Array, test: Array) -> Split:
 
 
 def random_splits(n: int, repeats: int, seed: int) -> list[tuple[Array, Array]]:
-    """Training and test ids as the reference draws them: int32(0.9 n) training rows, which MATLAB rounds."""
+    """Yield training and test ids as the reference draws them: int32(0.9 n) training rows, which MATLAB rounds."""
     rng, n_train = np.random.RandomState(seed), int(np.floor(0.9 * n + 0.5))
     orders = [rng.permutation(n) for _ in range(repeats)]
     return [(order[:n_train], order[n_train:]) for order in orders]
 
 
 def grouped_splits(group: Array, repeats: int, seed: int) -> list[tuple[Array, Array]]:
-    """Training and test ids with every group on one side; a tenth of the groups is for the test."""
+    """Yield training and test ids with every group on one side; a tenth of the groups is for testing."""
     splitter = GroupShuffleSplit(n_splits=repeats, test_size=0.1, random_state=seed)
     return list(splitter.split(group, groups=group))
 
 
 def with_ones(X: Array) -> Array:
-    """[1, X], as the reference does before LR and RR."""
+    """Return [1, X], as the reference does before LR and RR."""
     return np.hstack([np.ones((len(X), 1)), X])
 
 
 def dense() -> dict[str, Any]:
-    """The reference's three methods."""
+    """Return the reference's three methods."""
     ones = partial(make_pipeline, FunctionTransformer(with_ones))
     return {
         "LR": ones(LinearRegression(fit_intercept=False)),
@@ -109,7 +109,7 @@ def dense() -> dict[str, Any]:
 
 
 def nystrom(landmarks: Sequence[int], seed: int) -> dict[str, Any]:
-    """KRR on uniform landmarks, one model for each number of them, by name."""
+    """Return KRR on uniform landmarks, one model for each number of them, by name."""
     same: dict[str, Any] = {"alpha": PENALTY, "random_state": seed}
     return {page.nystrom_name(m): KernelRidge(Gaussian(SIGMA), n_landmarks=m, **same) for m in landmarks}
 
@@ -144,7 +144,7 @@ def judge(method: str, number: int, model: Any, split: Split) -> Run:
 
 
 def judge_all(what: str, splits: Sequence[Split], models: Callable[[int], dict[str, Any]], *, quiet: bool) -> list[Run]:
-    """Every model of `models(number of the split)` on every split; the bar counts training rows."""
+    """Fit every model of `models(number of the split)` on every split; the bar counts training rows."""
     runs: list[Run] = []
     with bar(what, enabled=not quiet) as update:
         for number, one in enumerate(splits):
@@ -169,30 +169,30 @@ def judge_all(what: str, splits: Sequence[Split], models: Callable[[int], dict[s
     type=click.IntRange(0),
     default=3,
     show_default=True,
-    help="Times that exact KRR and the printed formula run in turn, about 10 s each; 0 leaves that part out.",
+    help="Times that exact KRR and the printed formula run in turn, about 10 s each; 0 skips this.",
 )
 def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmarks: tuple[int, ...], pairs: int) -> None:
-    """Linear, ridge and kernel ridge regression on white wine.
+    """Fit linear, ridge and kernel ridge regression to white wine.
 
     The printed reference is “Fast Domain Generalization with Kernel Methods”, part 1.
 
     \b
-    1. As the reference does it: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on
-       ten random 90/10 splits, training and test rows standardised apart; errors
-       and seconds beside the printed numbers.
-    2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: what of
-       the error of exact KRR is reached in what part of its time.
-    3. An honest variant: statistics of the training rows alone, and rows that
-       repeat one another on one side of the split.
+    1. As in the reference: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on
+       ten random 90/10 splits, training and test rows standardised separately;
+       errors and seconds beside the printed numbers.
+    2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: error
+       and time relative to exact KRR.
+    3. Without leakage: statistics of the training rows alone, and duplicate
+       rows on one side of the split.
     4. Exact KRR against the printed formula, which inverts an n×n matrix twice:
-       seconds in turn in the same run, and the largest difference.
+       seconds in the same run, and the largest difference.
 
     Needs winequality-white.csv (UCI Wine Quality) in --data. A minute or two on two processors.
 
     \b
     python -m pipelines wine
     python -m pipelines wine --repeats 3 --landmarks 400 --landmarks 1600 --pairs 0
-    python -m pipelines wine --json | jq '.as_printed[] | {method, rows, mse, printed_mse, within}'
+    python -m pipelines wine --json | jq '.as_printed[] | {method, mse, within}'
     """
     X, y = read(data)
     group = groups(X)

@@ -32,7 +32,7 @@ class Pair:
 
 
 def gauss_kernel(X: Array, Y: Array, sigma: float) -> Array:
-    """The reference's `gaussKernel`: X (d, n) and Y (d, q) hold a row in each column; (n, q)."""
+    """Evaluate the reference's `gaussKernel`: X (d, n) and Y (d, q) hold a row in each column; (n, q)."""
     Xsq, Ysq = np.sum(X**2, axis=0, keepdims=True), np.sum(Y**2, axis=0, keepdims=True)
     n_x, n_y = X.shape[1], Y.shape[1]
     Dsq = (np.ones((n_y, 1)) @ Xsq).T + np.ones((n_x, 1)) @ Ysq - 2 * X.T @ Y
@@ -41,7 +41,7 @@ def gauss_kernel(X: Array, Y: Array, sigma: float) -> Array:
 
 
 def krr_predict(Xs: Array, ys: Array, Xt: Array, penalty: float, sigma: float) -> tuple[Array, Array]:
-    """The reference's `krrPredict`, line by line, its two inverses included: predictions of the rows Xs and Xt."""
+    """Evaluate the reference's `krrPredict`, line by line, with its two inverses: predictions of rows Xs and Xt."""
     Xs, Xt = (np.hstack([np.ones((len(X), 1)), X]) for X in (Xs, Xt))
     Kss = gauss_kernel(Xs.T, Xs.T, sigma)
     Kst = gauss_kernel(Xs.T, Xt.T, sigma)
@@ -63,17 +63,17 @@ def race(
     done = []
     with bar("exact KRR and the printed formula", enabled=not quiet) as update:
         for number in range(pairs):
-            found, seconds = timed(ours)
+            predictions, seconds = timed(ours)
             update((2 * number + 1) * len(y), 2 * pairs * len(y))
             printed, printed_seconds = timed(krr_predict, X, y, X_test, penalty, sigma)
             update((2 * number + 2) * len(y), 2 * pairs * len(y))
-            difference = max(float(np.abs(a - b).max()) for a, b in zip(found, printed, strict=True))
+            difference = max(float(np.abs(a - b).max()) for a, b in zip(predictions, printed, strict=True))
             done.append(Pair(seconds, printed_seconds, difference, len(y), len(X_test)))
     return done
 
 
 def compare(report: Report, pairs: Sequence[Pair]) -> None:
-    """The table of the pairs, and whether the required ratio is reached."""
+    """Write the table of the pairs, and whether the required ratio is reached."""
     records: list[dict[str, Any]] = [
         {"pair": str(number), "seconds": pair.seconds, "printed_seconds": pair.printed_seconds}
         | {"ratio": pair.printed_seconds / pair.seconds, "difference": pair.difference}

@@ -1,4 +1,4 @@
-"""The tables, pictures and sentences of `python -m pipelines wine`, all computed from its runs."""
+"""The tables, pictures and sentences of `python -m pipelines wine`, computed from its runs."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
 from pipelines.shared.page import Column, Table
 
-# what the reference prints: mean and deviation of the MSE on its training and test rows, and seconds of a run
+# printed in the reference: mean and deviation of the MSE on training and test rows, and seconds of a run
 PRINTED = {
     "LR": {"train": (0.716, 0.004), "apart": (0.735, 0.037), "seconds": 0.02},
     "RR": {"train": (0.718, 0.004), "apart": (0.719, 0.039), "seconds": 0.02},
@@ -33,7 +33,7 @@ class Run:
     n_train: int
     n_test: int
     seconds: float  # to fit, and to predict training and test rows
-    rank: int | None  # of the kernel matrix or core, for kernel methods
+    rank: int | None  # rank of the kernel matrix or core, for kernel methods
 
 
 def nystrom_name(m: int) -> str:
@@ -42,17 +42,17 @@ def nystrom_name(m: int) -> str:
 
 
 def of(runs: Sequence[Run], method: str) -> list[Run]:
-    """The runs of one method, a split each."""
+    """Return the runs of one method, one for each split."""
     return [run for run in runs if run.method == method]
 
 
 def errors(runs: Sequence[Run], method: str, rows: str) -> Array:
-    """MSE of a method on `rows` of every split, (splits,)."""
+    """Return the MSE of a method on `rows` of every split, (splits,)."""
     return np.array([run.mse[rows] for run in of(runs, method)], np.float64)
 
 
 def seconds(runs: Sequence[Run], method: str) -> float:
-    """Median over the splits."""
+    """Return the median over the splits."""
     return statistics.median(run.seconds for run in of(runs, method))
 
 
@@ -71,14 +71,14 @@ def introduction(report: Report, repeats: int, penalty: float, sigma: float) -> 
 
 
 def as_printed(report: Report, runs: Sequence[Run]) -> None:
-    """LR, RR and KRR beside the reference's numbers."""
+    """Show LR, RR and KRR beside the reference's numbers."""
     records = []
     for method, printed in PRINTED.items():
         for rows, shown in (("train", "training"), ("apart", "test")):
-            found, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
-            difference = found["mse"] - mean
+            figures, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
+            difference = figures["mse"] - mean
             records.append(
-                {"method": method, "rows": shown, **found, "printed_mse": mean, "printed_mse_std": deviation}
+                {"method": method, "rows": shown, **figures, "printed_mse": mean, "printed_mse_std": deviation}
                 | {"difference": difference, "within": abs(difference) <= deviation}
                 | {"seconds": seconds(runs, method), "printed_seconds": printed["seconds"]}
             )
@@ -89,7 +89,7 @@ def as_printed(report: Report, runs: Sequence[Run]) -> None:
         *spread_columns("printed_mse", "printed MSE", ".3f"),
         Column("difference", "diff.", "+z.3f"),
         Column("within", "within ±", lambda r: "yes" if r["within"] else "no"),
-        # of training and test rows together: said once
+        # of training and test rows together, said once
         Column("seconds", "s", lambda r: show_seconds(r["seconds"]) if r["rows"] == "training" else ""),
         Column(
             "printed_seconds", "printed s", lambda r: f"{r['printed_seconds']:g}" if r["rows"] == "training" else ""
@@ -113,7 +113,7 @@ def as_printed(report: Report, runs: Sequence[Run]) -> None:
 
 
 def landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts: Sequence[int]) -> None:
-    """Nyström KRR between RR and exact KRR: a table and two pictures."""
+    """Compare Nyström KRR with RR and exact KRR: a table and two pictures."""
     everything, best, slow = [*exact, *runs], errors(exact, "KRR", "apart"), seconds(exact, "KRR")
     names = [nystrom_name(m) for m in counts]
     records = []
@@ -149,12 +149,12 @@ def landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts:
 
 
 def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts: Sequence[int]) -> None:
-    """Draw errors and seconds of Nyström KRR over the number of landmarks, those of RR and exact KRR as levels."""
-    names, drawn = [nystrom_name(m) for m in counts], []
+    """Plot errors and seconds of Nyström KRR over the number of landmarks, with RR and exact KRR as levels."""
+    names, lines = [nystrom_name(m) for m in counts], []
     for key, rows in (("apart", "test"), ("train", "training")):
-        found = [spread("mse", errors(runs, name, key)) for name in names]
-        bars = [one["mse_std"] for one in found]
-        drawn.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in found], None if None in bars else bars))
+        spreads = [spread("mse", errors(runs, name, key)) for name in names]
+        bars = [one["mse_std"] for one in spreads]
+        lines.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in spreads], None if None in bars else bars))
     methods = {"exact KRR": "KRR", "RR": "RR"}
     levels = {name: float(errors(exact, method, "apart").mean()) for name, method in methods.items()}
     times = {name: seconds(exact, method) for name, method in methods.items()}
@@ -162,7 +162,7 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
     report.figure(
         "nystrom_error",
         curves,
-        drawn,
+        lines,
         **axes,
         y_label="mean squared error of the\nstandardised quality (variance 1)",
         levels=[(f"{name}, test: {value:.3f}", value) for name, value in levels.items()],
@@ -182,7 +182,7 @@ def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run]
 
 
 def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_quality: int) -> None:
-    """The errors without copies on both sides and without the test rows' own statistics."""
+    """Show the errors without copies on both sides and without the test rows' own statistics."""
     records = [
         {"method": method}
         | spread("train_mse", errors(runs, method, "train"))
@@ -215,5 +215,5 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
 
 
 def points(runs: Sequence[Run], rows: str) -> list[float]:
-    """Root mean squared errors in quality points, one a split."""
+    """Return root mean squared errors in quality points, one for each split."""
     return [run.points * run.mse[rows] ** 0.5 for run in runs]

@@ -102,7 +102,7 @@ REFUSED = {
         ["--method", "xnv", "--alpha", "gcv"],
         "The 'alpha' parameter of XNV",
     ),
-    "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "artl has none"),
+    "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "not used by artl"),
     "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
     "a parameter that is none": (
         SETTING,
@@ -111,7 +111,7 @@ REFUSED = {
     ),
     "a value that is none": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),
     "a value of another kind": (SETTING, ["--transform", "project:whiten=2"], "--transform project: The 'whiten'"),
-    "a parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found a second 'sigma=2'"),
+    "a parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found 'sigma=2' twice"),
     "a transform that is none": (2, ["--transform", "convolve"], "'convolve' is not one of 'scale'"),
     "a parameter without value": (2, ["--transform", "conv:sigma"], "expected NAME:KEY=VALUE,KEY=VALUE, found 'sigma'"),
     "strokes of what is no image": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),

@@ -98,20 +98,20 @@ def test_one_label_file_for_each_source(run):
     run("ingest", "a", "a", "d", "--labels", "none")
     assert open_corpus("d").columns == ("domain",)
     result = run("ingest", "a", "a", "a", "e", "--labels", "b", "--labels", "b", code=2)
-    assert "2 files for 3 sources" in result.stderr
+    assert "one file for each of 3 sources, or none, found 2" in result.stderr
     assert not os.path.exists("e")
 
 
 @pytest.mark.parametrize(
     ("options", "code", "expected"),
     [
-        (["--split", "test"], 8, "split: 'test'; expected NAME=SHARE"),
-        (["--split", "test=0.1", "--split", "test=0.2"], 8, "split: 'test' is there twice"),
+        (["--split", "test"], 8, "split: expected NAME=SHARE, such as test=0.1, found 'test'"),
+        (["--split", "test=0.1", "--split", "test=0.2"], 8, "split: 'test' is given twice"),
         (["--split", "test=2"], 8, "expected a share of the rows between 0 and 1"),
         (["--split-by", "group"], 2, "--split-by needs --split"),
-        (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group, but the rows have no groups"),
-        (["--grey"], 8, "grey: not an option of format 'npz', which takes x, y"),
-        (["--features", 3], 8, "features: not an option of format 'npz'"),
+        (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group needs groups, found none"),
+        (["--grey"], 8, "grey: unknown option of format 'npz', which has x, y"),
+        (["--features", 3], 8, "features: unknown option of format 'npz'"),
     ],
 )
 def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code, expected):

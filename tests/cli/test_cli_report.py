@@ -184,11 +184,11 @@ def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_wher
     assert read((here / "p.html").read_text())["run"]["state"] == "finished"
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or False)
-    assert "no browser was found" in run("report", "r", "--open").stderr
+    assert "found no browser" in run("report", "r", "--open").stderr
     assert opened == [(here / "r" / "report.html").as_uri()]
 
 
 def test_report_of_nothing_says_what_was_expected(here, run):
     assert "expected a run directory" in run("report", "absent", code=3).stderr
     (here / "empty").mkdir()
-    assert "no run is there" in run("report", "empty", code=3).stderr
+    assert "found no run" in run("report", "empty", code=3).stderr

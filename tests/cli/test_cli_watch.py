@@ -142,7 +142,7 @@ def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
     assert (found["run"]["holder"], found["run"]["state"]) == ("", "finished")
     shown = invoke(run, "--once").stdout
     assert shown.startswith("finished ")
-    assert "to go on" not in shown
+    assert "to resume" not in shown
     assert invoke(run).stdout.splitlines()[-1].startswith("finished ")
 
 
@@ -218,7 +218,7 @@ def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(
     lines = invoke(left, code=6).stdout.splitlines()
     # the lock was touched 200 s ago, the last message is of a second ago; the simulation leaves no receipts
     assert re.fullmatch(r"the driver \(process 4242 on node1\) died [\d.]+ m?s ago; nothing is kept yet", lines[-2])
-    assert lines[-1] == "to go on: bigkernel fit c m --run job.run --resume"
+    assert lines[-1] == "to resume: bigkernel fit c m --run job.run --resume"
 
 
 def test_what_a_lost_job_was_at_does_not_run_on(half):
@@ -251,7 +251,7 @@ def about(kind, **changes):
     return json.dumps({"time": time.time(), "kind": kind, "job": "simulated", "sweep": "simulated-sweep", **changes})
 
 
-SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "announced_bytes": 1}
+SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "planned_bytes": 1}
 RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_bytes": 1, "starts": 1, "seconds": {}}
 
 
@@ -327,15 +327,15 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
     run = tmp_path / "job.run"
     sweep(as_rows(X), STATISTIC, client="serial", run=run)
     (run / journal.NAME).unlink(missing_ok=True)
-    assert invoke(run).stdout == f"{run} is finished; its last driver kept no journal, which would tell more\n"
+    assert invoke(run).stdout == f"{run} is finished; details are missing, as its last driver kept no journal\n"
     shutil.rmtree(next((run / "partials").glob("3-0")))
     for receipt in sorted((run / "receipts").iterdir())[1:]:
         receipt.unlink()
     text = invoke(run, code=75).stdout
-    assert f"no driver is at work in {run}; 1 of 5 segments are kept" in text
+    assert f"no driver is running in {run}; 1 of 5 segments are kept" in text
     with run_lock.locked(run):
         text = invoke(run, "--once").stdout
-    assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal; 1 of 5 segments" in " ".join(
+    assert f"process {os.getpid()} on {os.uname().nodename} is running, without a journal; 1 of 5 segments" in " ".join(
         text.split()
     )
 
@@ -345,9 +345,9 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
     [
         ("nothing", (), 3, "found nothing"),
         ("file", (), 3, "found a file"),
-        ("empty", (), 3, "no run is there"),
-        ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
-        ("tcp://127.0.0.1:9", (), 6, "is it running?"),
+        ("empty", (), 3, "found no run"),
+        ("empty", ("--tls", "."), 2, "--tls: expected an address"),
+        ("tcp://127.0.0.1:9", (), 6, "check that it is running"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options, code, found):
@@ -376,7 +376,7 @@ def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_p
     assert result().exit_code == 6
     assert f"the driver (process {driver.process.pid} on " in lines[-2]
     assert " of 16 segments are kept" in lines[-2]
-    assert lines[-1].startswith("to go on: ")
+    assert lines[-1].startswith("to resume: ")
     assert lines[-1].endswith(f"--run {run} --resume")
     assert sum(one.segments_done for one in survey(run)) >= 2
 
@@ -420,7 +420,7 @@ def test_a_scheduler_that_has_seen_no_job_says_how_to_start_one():
 
 
 def test_a_scheduler_without_books_is_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match="no job of bigkernel has run on this scheduler; start one with --cluster"):
+    with pytest.raises(ConfigError, match="found no bigkernel job on this scheduler; start one with --cluster"):
         watching.ask_scheduler(Client(None), "tcp://a:1")
 
 
@@ -435,7 +435,7 @@ def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refuse
     assert "by-file" in [job["id"] for job in found["jobs"] if job["state"] == "running"]
     client.sync(_apply, board, ended("by-file")[0][0])
     file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
-    assert "give the address that the job printed" in invoke(file, code=8).stderr
+    assert "use the address printed by the job" in invoke(file, code=8).stderr
 
 
 class Client:
@@ -488,7 +488,7 @@ def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
     with run_lock.locked(half) as lock:
         result = invoke(half, code=75)
         lock.require()
-    assert result.stderr == "watching ended; the job goes on\n"
+    assert result.stderr == "stopped watching; the job continues\n"
 
 
 def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):

@@ -57,7 +57,7 @@ def test_a_line_of_a_search_is_the_best_over_what_is_not_drawn(ax):
     wanted = [max(s for s, p in zip(mean, params, strict=True) if p["kernel"].sigma == width) for width in (0.5, 2.0)]
     np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([[0.5, 2.0], wanted]))
     assert ax.get_xlabel() == "sigma"
-    with pytest.raises(ConfigError, match="no number varies"):
+    with pytest.raises(ConfigError, match="a grid with a varying number"):
         plot_search(SweepSearchCV(Ridge(), {"alpha": [1.0]}, cv=3).fit(X, y), ax=ax)
 
 
@@ -65,7 +65,7 @@ def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
     found = SweepSearchCV(Ridge(), {"alpha": [1.0, 1e4]}, cv=3, scoring=["r2", "neg_mean_squared_error"], refit="r2")
     plot_search(found.fit(X, y), score="neg_mean_squared_error", ax=ax)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), found.cv_results_["mean_test_neg_mean_squared_error"])
-    with pytest.raises(ConfigError, match="'mse' is none of the scores of this search: r2, neg_mean"):
+    with pytest.raises(ConfigError, match="'mse' is not one of the scores of this search: r2, neg_mean"):
         plot_search(found, score="mse", ax=ax)
 
 

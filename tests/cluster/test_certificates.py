@@ -92,14 +92,14 @@ def test_a_directory_is_whole_or_not_there_wherever_it_was_stopped(step, tmp_pat
 def test_what_is_there_already_is_left_alone(kind, tmp_path):
     target = tmp_path / "tls"
     {"directory": target.mkdir, "file": target.touch, "link to nothing": lambda: target.symlink_to("nowhere")}[kind]()
-    with pytest.raises(ConfigError, match=f"{target}: exists already"):
+    with pytest.raises(ConfigError, match=f"{target}: already exists"):
         make_certificates(target)
     assert not target.is_dir() or not list(target.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file/tls: cannot be made: "):
+    with pytest.raises(ConfigError, match="file/tls: cannot be created: "):
         make_certificates(tmp_path / "file" / "tls")
 
 
@@ -117,19 +117,23 @@ def encrypt(path):
 
 
 FLAWS = {
-    "missing": ("cert.pem", lambda path: path.unlink(), "cert.pem: no certificates there"),
-    "no authority": ("ca.pem", lambda path: path.unlink(), "ca.pem: no certificates there"),
-    "readable by the group": ("key.pem", chmod(0o640), r"key.pem: open to other users \(mode 0640\); chmod 600"),
-    "readable by all": ("key.pem", chmod(0o604), "key.pem: open to other users"),
-    "an authority that others can replace": ("ca.pem", chmod(0o666), "ca.pem: open to other users .* chmod 644"),
-    "a directory that others can change": ("", chmod(0o770), r"open to other users \(mode 0770\); chmod 750"),
+    "missing": ("cert.pem", lambda path: path.unlink(), "cert.pem: found no certificates"),
+    "no authority": ("ca.pem", lambda path: path.unlink(), "ca.pem: found no certificates"),
+    "readable by the group": ("key.pem", chmod(0o640), r"key.pem: accessible to other users \(mode 0640\); chmod 600"),
+    "readable by all": ("key.pem", chmod(0o604), "key.pem: accessible to other users"),
+    "an authority that others can replace": ("ca.pem", chmod(0o666), "ca.pem: accessible to other users .* chmod 644"),
+    "a directory that others can change": ("", chmod(0o770), r"accessible to other users \(mode 0770\); chmod 750"),
     "empty": ("cert.pem", replace(""), "expected certificates and the key of cert.pem"),
     "an empty authority": ("ca.pem", replace(""), "expected certificates"),
     "text": ("key.pem", replace("here"), "expected certificates"),
-    "an encrypted key": ("key.pem", encrypt, "key.pem: the private key is encrypted"),
+    "an encrypted key": ("key.pem", encrypt, "key.pem: expected a private key without passphrase"),
     "another key": ("key.pem", lambda path: path.write_bytes(pem_of((-1, 9))[1]), "expected certificates and the key"),
-    "another authority": ("ca.pem", lambda path: path.write_bytes(pem_of((-1, 9))[0]), "cert.pem: .* make a new"),
-    "expired": ("", lambda path: store(path, (-9, -1)), "cert.pem: certificate has expired, by .*ca.pem and the clock"),
+    "another authority": ("ca.pem", lambda path: path.write_bytes(pem_of((-1, 9))[0]), "cert.pem: .* create a new"),
+    "expired": (
+        "",
+        lambda path: store(path, (-9, -1)),
+        "cert.pem: certificate has expired \\(checked with .*ca.pem and the clock",
+    ),
     "not valid yet": ("", lambda path: store(path, (1, 9)), "cert.pem: certificate is not yet valid"),
     "a pipe": ("cert.pem", lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "cert.pem: expected a file"),
     "a directory": ("cert.pem", lambda path: (path.unlink(), path.mkdir(0o700)), "cert.pem: expected a file"),
@@ -156,7 +160,7 @@ def test_one_that_ends_within_a_week_is_used_with_a_warning(made, caplog):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_key_of_another_user_is_refused(made):
     os.chown(made / "key.pem", 12345, -1)
-    with pytest.raises(ConfigError, match=r"key.pem: belongs to user 12345, expected \d+ or root"):
+    with pytest.raises(ConfigError, match=r"key.pem: expected owner \d+ or root, found user 12345"):
         security_of(made)
 
 

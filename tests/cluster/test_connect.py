@@ -101,9 +101,9 @@ def test_a_client_that_exists_is_given_back_with_our_plugins(cluster):
         assert len(found) == 2
         assert all(found.values())
         assert client.status == "running"
-        with pytest.raises(ConfigError, match="workers: a client was given, whose cluster is there"):
+        with pytest.raises(ConfigError, match="workers: not used with a client, whose cluster already exists"):
             connect(client, workers=2)
-    with pytest.raises(ConfigError, match="Client is closed"):
+    with pytest.raises(ConfigError, match="found one that is closed"):
         connect(client)
 
 
@@ -172,20 +172,29 @@ REFUSED = {
     "a port beyond all": (LOCAL + "    dashboard: 99999\n", "dashboard"),
     "workers beyond all": (LOCAL.replace("1", "100000"), "workers: expected from 1 to 1024"),
     "memory beyond all": (LOCAL + "    memory-limit: 10000000 TiB\n", "memory limit.*1 PiB"),
-    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no certificates there"),
-    "insecure and local": (LOCAL + "    insecure: true\n", "insecure: has a meaning with kind: address only"),
-    "certificates and an open address": (ADDRESS + "    tls: keys\n", r"certificates are given \(.*keys\)"),
-    "certificates missing": (ADDRESS.replace("tcp", "tls"), r"tls://127.0.0.1:1: needs certificates.*tls: DIR"),
-    "another scheme": (ADDRESS.replace("tcp", "http"), "not an address of a scheduler.*tcp, tls"),
-    "a word for an address": (ADDRESS.replace("tcp://127.0.0.1:1", "local"), "local: not an address of a scheduler"),
-    "no port": (ADDRESS.replace(":1", ""), "not an address of a scheduler.*port"),
-    "port 0": (ADDRESS.replace(":1\n", ":0\n"), "not an address of a scheduler.*0 is no port"),
+    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: found no certificates"),
+    "insecure and local": (LOCAL + "    insecure: true\n", "insecure: only valid with kind: address"),
+    "certificates and an open address": (
+        ADDRESS + "    tls: keys\n",
+        r"certificates \(.*keys\) need an encrypted address",
+    ),
+    "certificates missing": (
+        ADDRESS.replace("tcp", "tls"),
+        r"tls://127.0.0.1:1: expected a directory of certificates.*tls: DIR",
+    ),
+    "another scheme": (ADDRESS.replace("tcp", "http"), "expected the address of a scheduler.*tcp, tls"),
+    "a word for an address": (
+        ADDRESS.replace("tcp://127.0.0.1:1", "local"),
+        "local: expected the address of a scheduler",
+    ),
+    "no port": (ADDRESS.replace(":1", ""), "expected the address of a scheduler.*port"),
+    "port 0": (ADDRESS.replace(":1\n", ":0\n"), "expected the address of a scheduler.*0 is not a port"),
     "directory that cannot be": (LOCAL + "    directory: /proc/nothing\n", "directory|nothing"),
     "no address": ("bigkernel:\n  cluster:\n    kind: address\n", "address: missing"),
-    "not an address": ("bigkernel:\n  cluster:\n    kind: address\n    address: here\n", "not an address"),
-    "code": ("bigkernel: !!python/object/apply:os.mkdir [/tmp/bigkernel-was-here]\n", "cannot be read as YAML"),
-    "not YAML": ("a: [", "cannot be read as YAML"),
-    "binary": ("\x00", "cannot be read as YAML"),
+    "not an address": ("bigkernel:\n  cluster:\n    kind: address\n    address: here\n", "expected the address"),
+    "code": ("bigkernel: !!python/object/apply:os.mkdir [/tmp/bigkernel-was-here]\n", "cannot be read as a YAML"),
+    "not YAML": ("a: [", "cannot be read as a YAML"),
+    "binary": ("\x00", "cannot be read as a YAML"),
 }
 
 
@@ -196,10 +205,10 @@ REFUSED |= {
     "hosts missing": (SSH.replace("    hosts: [node1, node2]\n", ""), r"cluster\.hosts: missing"),
     "a host with a command": (SSH.replace("node2", "'node2; reboot'"), "hosts: expected names or addresses of hosts"),
     "a host that is an option": (SSH.replace("node2", "-oProxyCommand=sh"), "hosts: expected names or addresses"),
-    "hosts without certificates": (SSH, "kind: ssh: workers run on other machines.*make certificates"),
-    "jobs without certificates": (SLURM, "kind: slurm: workers run on other machines.*make certificates"),
-    "a host twice": (SSH.replace("node2", "node1"), "hosts: one stands there twice"),
-    "a partition by SSH": (SSH + "    partition: work\n", "partition: has a meaning with kind: slurm only"),
+    "hosts without certificates": (SSH, "kind: ssh: workers on other machines need certificates.*bigkernel certs"),
+    "jobs without certificates": (SLURM, "kind: slurm: workers on other machines need certificates.*bigkernel certs"),
+    "a host twice": (SSH.replace("node2", "node1"), "hosts: expected distinct hosts"),
+    "a partition by SSH": (SSH + "    partition: work\n", "partition: only valid with kind: slurm"),
     "no walltime": (SLURM.replace('    walltime: "01:00:00"\n', ""), "walltime: missing"),
     "walltime without quotes": (SLURM.replace('"01', "10").replace('"', ""), 'walltime: expected "hours:.*found 36000'),
     "walltime of a moment": (SLURM.replace("01:00:00", "00:00:30"), "walltime: expected at least a minute"),
@@ -228,7 +237,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(wr
 def test_a_mapping_of_another_file_is_a_cluster_too(tmp_path):
     found = cluster_of({"kind": "address", "address": "tls://a:1", "tls": "keys"}, "job.yaml: cluster", tmp_path)
     assert (found.address, found.tls) == ("tls://a:1", tmp_path / "keys")
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no certificates there"), connect(found):
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: found no certificates"), connect(found):
         pass
     with pytest.raises(ConfigError, match=r"^job\.yaml: cluster\.nodes: unknown"):
         cluster_of({"kind": "local", "nodes": 3}, "job.yaml: cluster", tmp_path)
@@ -237,7 +246,7 @@ def test_a_mapping_of_another_file_is_a_cluster_too(tmp_path):
 
 
 def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="there is none"), connect("kubernetes"):
+    with pytest.raises(ConfigError, match="found none"), connect("kubernetes"):
         pass
     with pytest.raises(ConfigError, match="cannot be read"), connect(tmp_path):
         pass
@@ -251,7 +260,7 @@ def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
         ({"memory_limit": "lots"}, "memory"),
         ({"memory_limit": 5}, "100 MB"),
         ({"dashboard": 65536}, "dashboard: expected a port from 0 to 65535"),
-        ({"tls": "/nowhere"}, "/nowhere: no certificates there"),
+        ({"tls": "/nowhere"}, "/nowhere: found no certificates"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments, message):
@@ -264,9 +273,9 @@ def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments
 def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     path = write(ADDRESS.replace("tcp", "tls") + "    tls: keys\n")
-    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no certificates there"), connect(path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: found no certificates"), connect(path):
         pass
-    with pytest.raises(ConfigError, match=r"^/elsewhere: no certificates"), connect(path, tls="/elsewhere"):
+    with pytest.raises(ConfigError, match=r"^/elsewhere: found no certificates"), connect(path, tls="/elsewhere"):
         pass
 
 
@@ -298,7 +307,7 @@ def test_what_does_not_fit_is_refused_by_the_path_of_its_key(found, message, tmp
     [
         ("a: &x 1\nb: *x\n", r"an alias \(\*name\)"),
         ("kind: local\nkind: ssh\n", "kind is given twice"),
-        ("a: !!python/name:os.system\n", "cannot be read as YAML of a cluster"),
+        ("a: !!python/name:os.system\n", "cannot be read as a YAML cluster file"),
         ("#" * 70_000, "more than 65536 characters"),
     ],
 )

@@ -264,7 +264,7 @@ def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
     for name in FILES:
         (secret / name).write_bytes((tmp_path / "made" / name).read_bytes())
         (secret / name).chmod(0o440)
-    with pytest.raises(ConfigError, match=r"key\.pem: open to other users"):
+    with pytest.raises(ConfigError, match=r"key\.pem: accessible to other users"):
         security_of(secret)
     (init,) = PODS["job"]["initContainers"]
     words = [

@@ -78,13 +78,13 @@ def test_up_to_a_thousand_integers_are_classes():
 @pytest.mark.parametrize(
     ("y", "classes", "expected"),
     [
-        ([1, -1, 1], "auto", "its labels are -1, 1, and −1 among classes means unlabelled"),
-        ([-1, -1, -1], True, "its labels are -1, and −1 among classes means unlabelled"),
-        (["1", "-1", "1"], "auto", "its labels are -1, 1, .* classes=True: take it as unlabelled"),
-        ([1, np.inf, 1], "auto", "row 1: the label is infinite"),
-        ([1, 0.5, 1], True, "row 1: 0.5 is no class"),
-        (["a", "b", "a"], False, "row 0: the label 'a' is a name"),
-        (None, True, "no labels"),
+        ([1, -1, 1], "auto", "labels -1, 1 are ambiguous, as −1 among classes means unlabelled"),
+        ([-1, -1, -1], True, "labels -1 are ambiguous, as −1 among classes means unlabelled"),
+        (["1", "-1", "1"], "auto", "labels -1, 1 are ambiguous, .* classes=True"),
+        ([1, np.inf, 1], "auto", "row 1: found an infinite label"),
+        ([1, 0.5, 1], True, "row 1: expected a class, found 0.5"),
+        (["a", "b", "a"], False, "row 0: expected a number, found the label 'a'"),
+        (None, True, "needs labels"),
     ],
 )
 def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, expected):
@@ -146,10 +146,10 @@ def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        (X[:, :3], Y, "features: 3, but .*a.npz has 4"),
-        (X.astype(np.float32), Y, "dtype: float32, but .*a.npz has float64.*say which dtype"),
-        (X.reshape(1000, 2, 2), Y, r"image shape: \(2, 2\), but .*a.npz has None"),
-        (X, None, "labels: no labels, but .*a.npz has labels"),
+        (X[:, :3], Y, "features: found 3, expected 4 as in .*a.npz"),
+        (X.astype(np.float32), Y, "dtype: found float32, expected float64 as in .*a.npz; set the dtype"),
+        (X.reshape(1000, 2, 2), Y, r"image shape: found \(2, 2\), expected None as in .*a.npz"),
+        (X, None, "labels: found no labels, expected labels as in .*a.npz"),
     ],
 )
 def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path, x, y, expected):
@@ -161,11 +161,11 @@ def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path
 def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
     bad = X.copy()
     bad[7, 1] = np.nan
-    with pytest.raises(DataError, match=r"b.npz: rows with NaN or infinite values in x, the first are \[7\]"):
+    with pytest.raises(DataError, match=r"b.npz: found rows with NaN or infinite values in x, the first are \[7\]"):
         ingest([archive("a"), archive("b", bad)], tmp_path / "c")
-    with pytest.raises(DataError, match=r"b.npz: row 3: the label is infinite"):
+    with pytest.raises(DataError, match=r"b.npz: row 3: found an infinite label"):
         ingest([archive("a"), archive("b", X[:5], np.array([0, 1, 2, np.inf, 0]))], tmp_path / "c")
-    with pytest.raises(DataError, match=r"b.npz: 1000 rows, expected 999 of them"):
+    with pytest.raises(DataError, match=r"b.npz: expected 999 rows, found 1000"):
         ingest([archive("a"), replace(archive("b"), n_rows=999)], tmp_path / "c")
     assert list(tmp_path.glob("*c*")) == []
 
@@ -182,7 +182,7 @@ def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tm
     assert np.array_equal(rest.array("x")[:], X[place >= 250_000])
     assert np.array_equal(test.column("y"), Y[place < 250_000])
     assert abs(test.n_rows - 250) < 45  # 3.3 standard deviations
-    assert rest.info.source.endswith(", what stays of a split test=0.25 by row, seed 3")
+    assert rest.info.source.endswith(", remainder of a split test=0.25 by row, seed 3")
     assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
 
 
@@ -204,9 +204,11 @@ def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_e
     (tmp_path / "c-test").mkdir()
     with pytest.raises(DataError, match="c-test: already exists"):
         ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}))
-    with pytest.raises(DataError, match=r"d-test: none of 5 rows falls into it \(test=0.001 by row, seed 0\)"):
+    with pytest.raises(
+        DataError, match=r"d-test: found no row in this split among 5 rows \(test=0.001 by row, seed 0\)"
+    ):
         ingest(archive("a", X[:5], Y[:5]), tmp_path / "d", split=Split({"test": 0.001}))
-    with pytest.raises(DataError, match="a split by group, but the rows have no groups"):
+    with pytest.raises(DataError, match="a split by group needs groups, found none"):
         ingest(archive("a"), tmp_path / "e", split=Split({"test": 0.3}, by="group"))
     assert not [name for name in "cde" if (tmp_path / name).exists()]
 
@@ -214,12 +216,12 @@ def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_e
 @pytest.mark.parametrize(
     ("shares", "options", "expected"),
     [
-        ({"test": 0.0}, {}, "test=0.0; expected a share"),
-        ({"test": 1.0}, {}, "test=1.0; expected a share"),
+        ({"test": 0.0}, {}, "expected a share .* found test=0.0"),
+        ({"test": 1.0}, {}, "expected a share .* found test=1.0"),
         ({"a": 0.5, "b": 0.5}, {}, "whose sum is below 1"),
         ({}, {}, "whose sum is below 1"),
-        ({"../up": 0.1}, {}, "the name '../up'"),
-        ({"test": 0.1}, {"by": "column"}, "by 'column'; expected row or group"),
+        ({"../up": 0.1}, {}, "found '../up'"),
+        ({"test": 0.1}, {"by": "column"}, "expected by row or group, found 'column'"),
     ],
 )
 def test_impossible_splits_are_refused(shares, options, expected):

@@ -80,17 +80,25 @@ def test_a_corpus_keeps_dtypes_columns_and_what_stands_for_no_label(tmp_path):
 
 
 REFUSED = {
-    "no piece": (lambda: (iter(()),), {}, "no row to write"),
-    "no row": (lambda: (X[:0],), {}, "no row to write"),
+    "no piece": (lambda: (iter(()),), {}, "at least one row, found none"),
+    "no row": (lambda: (X[:0],), {}, "at least one row, found none"),
     "labels beside pieces": (lambda: (pieces(X), CODES), {}, r"pair \(X, y\)"),
-    "too few labels": (lambda: (X, CODES[:3]), {}, "y: fewer values than rows; give one a row"),
-    "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "have 6 pixels, rows 4"),
+    "too few labels": (lambda: (X, CODES[:3]), {}, "y: expected one value per row, found fewer"),
+    "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "expected 4 pixels as in a row, found 3×2 = 6"),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
-    "text": (lambda: (FRAME.assign(t="x"),), {}, r"columns that are no numbers \(t: \w+\)"),
-    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "piece 1 of X: rows of 2 features"),
-    "pieces without labels": (lambda: (iter([(X, CODES), X]),), {}, "no column; the first piece had 4 with y"),
-    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), {}, "row 0: its labels are names, those before"),
-    "too few lazy labels": (lambda: (LAZY, da.zeros(90)), {}, "y: fewer values than rows"),
+    "text": (lambda: (FRAME.assign(t="x"),), {}, r"expected numeric columns, found t: \w+"),
+    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "batch 1 of X: expected rows of 4 features"),
+    "pieces without labels": (
+        lambda: (iter([(X, CODES), X]),),
+        {},
+        "expected rows of 4 features with y as in the first batch, found 4 with no column",
+    ),
+    "labels of two kinds": (
+        lambda: (iter([(X, CODES), (X, NAMES)]),),
+        {},
+        "row 0: found labels that are names, unlike the earlier",
+    ),
+    "too few lazy labels": (lambda: (LAZY, da.zeros(90)), {}, "y: expected one value per row, found fewer"),
     "too many lazy labels": (lambda: (LAZY, da.zeros(140)), {}, "found 140"),
 }
 
@@ -149,12 +157,16 @@ def test_labels_as_objects_are_what_they_all_are_and_none_is_no_label(labels, cl
 
 
 ODD = {
-    "names and numbers": (X, np.where(MISSING, 2, NAMES.astype(object)), r"several kinds.*\(names, whole numbers\)"),
-    "sets": (X, np.array([set()] * N), r"several kinds or none \(set\)"),
-    "too large": (X, np.array([10**400] * N), "out of the range of 64 bits"),
-    "dates": (X, np.arange(N).astype("M8[D]"), r"labels of datetime64\[D\]; expected"),
-    "complex": (X, CODES + 1j, "labels of complex128; expected"),
-    "lazy dates": (X, da.arange(N).astype("M8[D]"), "labels of datetime64"),
+    "names and numbers": (
+        X,
+        np.where(MISSING, 2, NAMES.astype(object)),
+        r"only numbers or only names as labels, found names, whole numbers",
+    ),
+    "sets": (X, np.array([set()] * N), r"only numbers or only names as labels, found set"),
+    "too large": (X, np.array([10**400] * N), "exceeds the range of 64 bits"),
+    "dates": (X, np.arange(N).astype("M8[D]"), r"as labels, found datetime64\[D\]"),
+    "complex": (X, CODES + 1j, "as labels, found complex128"),
+    "lazy dates": (X, da.arange(N).astype("M8[D]"), "as labels, found datetime64"),
     "long rows": (X.astype("g"), CODES, f"x: expected numbers of at most 64 bits, found dtype {np.dtype('g')}"),
 }
 
@@ -189,7 +201,7 @@ def test_single_rows_all_rows_and_lazy_rows(corpus):
         corpus[N]
     with pytest.raises(IndexError):
         corpus[[0, N]]
-    with pytest.raises(TypeError, match=r"corpus\.x takes several"):
+    with pytest.raises(TypeError, match=r"use corpus\.x for several"):
         corpus[:5, 2]
     with pytest.raises(ValueError, match="without a copy"):
         np.asarray(corpus, copy=False)
@@ -233,6 +245,6 @@ def test_two_writers_of_a_process_do_not_disturb_one_another(tmp_path):
 def test_a_corpus_whose_metadata_are_damaged_can_be_written_again(corpus):
     metadata = Path(corpus.path, "zarr.json")
     metadata.write_bytes(metadata.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not as it was"):
+    with pytest.raises(DataError, match="changed since the group was published"):
         open_corpus(corpus.path)
     assert write_corpus(corpus.path, np.zeros((10, 3)), overwrite=True).n_rows == 10

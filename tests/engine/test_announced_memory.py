@@ -34,7 +34,7 @@ executor, m, d, run = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[
 x = np.random.default_rng(0).standard_normal((8192, d), dtype=np.float32)
 features = LandmarkMap(Gaussian(d**0.5), x[:m].astype(np.float64), np.dtype(np.float32))
 swept = sweep(as_rows(x), MomentStatistic(features), client=executor, run=run)
-print(json.dumps([swept.announced_bytes, peak_bytes(), swept.plan.partial_bytes, swept.plan.work_bytes]))
+print(json.dumps([swept.planned_bytes, peak_bytes(), swept.plan.partial_bytes, swept.plan.work_bytes]))
 """
 
 
@@ -117,7 +117,7 @@ def test_what_a_process_holds_and_has_held_is_part_of_what_is_announced(monkeypa
     told = []
     for found in (Resident(10**9, 10**9), Resident(2 * 10**9, 2 * 10**9), Resident(10**9, 10**10)):
         monkeypatch.setattr("bigkernel.engine.executor.resident", lambda found=found, **_: found)
-        told.append(sweep(rows, statistic, client="serial").announced_bytes)
+        told.append(sweep(rows, statistic, client="serial").planned_bytes)
     assert told[0] > 10**9
     assert told[1] - told[0] == 10**9
     assert told[2] == 10**10

@@ -136,10 +136,10 @@ def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):
     writer = PredictionWriter(predictor(), str(tmp_path / "out"), 30, False, False)
     with pytest.raises(DataError, match="row 45"):
         writer.update(writer.zero(), as_rows(X).read(45, 60))
-    with pytest.raises(DataError, match="chunk 1 wants 30 rows, found 20"):
+    with pytest.raises(DataError, match="expected 30 rows in chunk 1, found 20"):
         writer.update(writer.zero(), as_rows(X).read(30, 50))
     zarr_arrays.write_manifest(tmp_path / "out")
-    with pytest.raises(DataError, match="is published;"):
+    with pytest.raises(DataError, match="already published;"):
         writer.update(writer.zero(), as_rows(X).read(30, 60))
 
 

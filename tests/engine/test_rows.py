@@ -150,16 +150,16 @@ def test_rows_are_mapped_in_order_and_never_stored(build, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_travels_and_keeps_its_row_ids(build, kind):
-    part = pickle.loads(pickle.dumps(build(kind).part(40, 95)))
+    part = pickle.loads(pickle.dumps(build(kind).restrict(40, 95)))
     assert_rows(part, 40, 95, first=40, bounds=(40, 60, 61, 95))
 
 
 def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
     x = np.random.default_rng(0).normal(size=(10_000, 10))
     whole = len(pickle.dumps(as_rows(x)))
-    assert len(pickle.dumps(as_rows(x).part(0, 100))) < whole / 50
+    assert len(pickle.dumps(as_rows(x).restrict(0, 100))) < whole / 50
     lazy = as_rows(da.from_array(x, chunks=(100, 10)))
-    assert len(pickle.dumps(lazy.part(500, 600))) < whole / 20
+    assert len(pickle.dumps(lazy.restrict(500, 600))) < whole / 20
 
 
 def test_a_whole_column_is_read_or_is_none(build):
@@ -186,7 +186,7 @@ def test_a_target_may_have_several_columns():
 @pytest.mark.parametrize("kind", ["numpy", "dask"])
 def test_a_column_of_another_length_is_refused(column, kind):
     values = np.ones(N - 1) if kind == "numpy" else da.ones(N - 1)
-    with pytest.raises(DataError, match=f"{column}: expected {N} values to go with the rows, found shape"):
+    with pytest.raises(DataError, match=f"{column}: expected {N} values, one per row, found shape"):
         as_rows(X, **{column: values})
     with pytest.raises(DataError, match=f"{column}: expected {N} values"):
         as_rows(X, **{column: np.float64(3)})
@@ -227,9 +227,9 @@ def test_masked_rows_are_refused_by_row():
 def test_dask_arrays_of_unknown_size_are_refused():
     lazy = da.from_array(X, chunks=20)
     unknown = lazy[lazy[:, 0] > 0]
-    with pytest.raises(DataError, match=r"X: a Dask array of unknown chunk sizes; call compute_chunk_sizes"):
+    with pytest.raises(DataError, match=r"X: expected known chunk sizes, .*; call compute_chunk_sizes"):
         as_rows(unknown)
-    with pytest.raises(DataError, match="y: a Dask array of unknown"):
+    with pytest.raises(DataError, match="y: expected known chunk sizes"):
         as_rows(X, unknown[:, 0])
     assert len(as_rows(unknown.compute_chunk_sizes())) == (X[:, 0] > 0).sum()
 
@@ -328,12 +328,12 @@ def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, sta
     rows = build(kind).window(start, stop)
     assert_rows(rows, start, stop, first=0)
     assert_array_equal(rows.take(np.array([0, stop - start - 1])), X[[start, stop - 1]])
-    assert rows.part(0, stop - start).read(0, 1).x.shape == (1, D)
+    assert rows.restrict(0, stop - start).read(0, 1).x.shape == (1, D)
 
 
 @pytest.mark.parametrize("start, stop", [(-1, 5), (5, 5), (0, N + 1)])
 def test_a_window_beyond_the_rows_is_refused(build, start, stop):
-    with pytest.raises(DataError, match=r"rows .* were asked for, of 110"):
+    with pytest.raises(DataError, match=r"expected rows within 0 to 110, found"):
         build("corpus").window(start, stop)
 
 

@@ -84,7 +84,7 @@ def test_nodes_are_named_by_their_rows():
     found = schedule(planned(3))
     assert found.name_of("0-1") == "rows 2:4"
     assert found.name_of("1-0") == "the merge of rows 0:4"
-    assert found.name_of("all") == "the job itself"
+    assert found.name_of("all") == "the job"
     assert found.segments_of("1-0") == ("0-0", "0-1")
     assert found.segments_of("0-2") == ("0-2",)
     assert found.segments_of("all") == ("all",)

@@ -113,7 +113,7 @@ def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, clust
     with pytest.raises(TaskAbandonedError) as caught:
         sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
     wait_for_workers(client, 2, 90)
-    assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: ended 2 worker")
+    assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: abandoned after 2 worker")
 
 
 @pytest.mark.cluster

@@ -155,7 +155,7 @@ def test_rows_that_are_not_finite_are_named(build, executor, kind):
 def test_a_label_outside_the_classes_is_named(build, executor):
     y = Y.copy()
     y[57] = 7
-    with pytest.raises(DataError, match=r"y: row 57 has the label .*7.*, which is none of the classes"):
+    with pytest.raises(DataError, match=r"y: row 57 has the label .*7.*, which is not one of the classes"):
         sweep(build(y=y), STATISTIC, client=executor)
 
 

@@ -14,7 +14,7 @@ from bigkernel.errors import AccuracyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import MomentStatistic, RoundingProbe, Targets, windows_to_skip
+from bigkernel.statistics.moments import MomentStatistic, RoundingProbe, Targets, probe_interval
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -122,13 +122,13 @@ def test_the_witness_sees_the_rounding_of_products_and_sums():
 
 
 def test_a_witness_of_some_windows_sees_the_first_and_no_more_than_its_share():
-    some = [RoundingProbe(np.zeros((1, 3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
+    some = [RoundingProbe(np.zeros((1, 3, 8)), 5).includes(start, 0) for start in range(0, 500_000, 997)]
     assert some[0]
     assert 0.15 < np.mean(some) < 0.25
-    assert windows_to_skip(1e9, 8000, 10**6) == 1
-    assert windows_to_skip(1e6, 8000, 10**6) == 80
-    assert windows_to_skip(1e6, 8000, 10) == 5
-    assert windows_to_skip(1e6, 8000, 0) == 1
+    assert probe_interval(1e9, 8000, 10**6) == 1
+    assert probe_interval(1e6, 8000, 10**6) == 80
+    assert probe_interval(1e6, 8000, 10) == 5
+    assert probe_interval(1e6, 8000, 0) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -89,7 +89,7 @@ def test_a_search_compares_lists_of_penalties(scoring):
         ({"alpha": np.ones((3, 2))}, ConfigError, "alpha: expected a number, or one for each target"),
         ({"alpha": []}, ConfigError, "alpha: expected a number, or one for each target"),
         ({"alpha": ["a", "b", "c"]}, ConfigError, "alpha: expected a number, or one for each target"),
-        ({"alpha": ALPHAS, "solver": "cg", "n_landmarks": 9}, ConfigError, "all targets share a penalty there"),
+        ({"alpha": ALPHAS, "solver": "cg", "n_landmarks": 9}, ConfigError, "all targets share one penalty"),
     ],
 )
 def test_penalties_that_are_none(settings, error, said):

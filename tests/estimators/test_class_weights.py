@@ -112,10 +112,10 @@ def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solve
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({0: -1.0}, ConfigError, "-1.0 for the class 0"),
-        ({0: "two"}, ConfigError, "'two' for the class 0"),
-        ({0: np.nan}, ConfigError, "nan for the class 0"),
-        ({7: 1.0}, DataError, "7 is none of the classes"),
+        ({0: -1.0}, ConfigError, "-1.0 for class 0"),
+        ({0: "two"}, ConfigError, "'two' for class 0"),
+        ({0: np.nan}, ConfigError, "nan for class 0"),
+        ({7: 1.0}, DataError, "7 is not one of them"),
         ("heavy", ValueError, "class_weight"),
     ],
 )

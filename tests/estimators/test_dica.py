@@ -107,7 +107,7 @@ def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round
     model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).set_params(supervised=False).refit()
     assert_components(model, dense(LANDMARKS, None)[0])
     blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
-    with pytest.raises(ConfigError, match="a fit that did not look at labels"):
+    with pytest.raises(ConfigError, match="computed without labels"):
         blind.refit()
 
 
@@ -141,9 +141,9 @@ def test_rows_without_domains_are_refused(form, supervised):
 
 @FORMS
 def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
-    with pytest.raises(DataError, match=r"aligns several domains; found rows of 1, \[7\]; allow_single_domain=True"):
+    with pytest.raises(DataError, match=r"expects several domains, found 1: \[7\]; .* allow_single_domain=True"):
         DICA(**form).fit(X, LABELS, np.full(N, 7))
-    with pytest.raises(DataError, match=r"found rows of 1, \[5\]"):  # all rows of the others have weight 0
+    with pytest.raises(DataError, match=r"found 1: \[5\]"):  # all rows of the others have weight 0
         DICA(**form).fit(X, LABELS, DOMAIN, sample_weight=(DOMAIN == 5) * 1.0)
     allowed = DICA(**form, allow_single_domain=True)
     one = allowed.fit(X, LABELS, np.full(N, 7)).dual_coef_
@@ -154,14 +154,14 @@ def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
 @pytest.mark.parametrize(
     "domain, message",
     [
-        (DOMAIN[:-1], "domain: expected 150 values to go with the rows, found shape"),
+        (DOMAIN[:-1], "domain: expected 150 values, one per row, found shape"),
         (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
         (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),
         (
             np.array(["a", "b", "c"])[LABELS % 3],
-            "sample_domain: expected integers, found dtype <U1; number the domains",
+            "sample_domain: expected integers, found dtype <U1; encode the domains as integers",
         ),
-        (np.column_stack([DOMAIN, DOMAIN]), r"sample_domain: expected one domain a row, found shape \(150, 2\)"),
+        (np.column_stack([DOMAIN, DOMAIN]), r"sample_domain: expected one domain per row, found shape \(150, 2\)"),
     ],
 )
 def test_domains_that_cannot_be_are_refused(domain, message):
@@ -182,7 +182,7 @@ def test_lazy_columns_are_looked_at_step_by_step():
         watched = replace(rows, columns={**rows.columns, name: Watched(values)})
         assert_array_equal(distinct(watched, name), np.unique(values))
     assert max(parts) < N / 2
-    with pytest.raises(DataError, match="domain: more than 4,096 different values, too many for domains"):
+    with pytest.raises(DataError, match="domain: expected at most 4,096 different values for domains, found more"):
         distinct(as_rows(np.zeros((5000, 1)), domain=np.arange(5000)), "domain")
     with pytest.raises(DataError, match=r"sample_domain: row 77 has the domain 0\.5; expected integers"):
         DICA(**LANDMARKS).fit(da.from_array(X), LABELS, da.from_array(np.where(np.arange(N) == 77, 0.5, DOMAIN)))
@@ -197,7 +197,7 @@ def test_lazy_columns_are_looked_at_step_by_step():
         (np.full(N, -1), "at least 2 classes; the data contains no label"),
         (np.where(LABELS == 1, 1, -1), "only one class, 1"),
         (np.linspace(0, 1, N), "y: Unknown label type"),
-        (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected text alone, or numbers alone"),
+        (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected only text or only numbers"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(form, labels, message):
@@ -209,7 +209,7 @@ def test_labels_that_cannot_be_are_refused(form, labels, message):
 @BOTH
 def test_rows_that_do_not_vary_have_no_components(form, supervised):
     flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
-    with pytest.raises(DataError, match="no component; with n_samples = 150 the rows"):
+    with pytest.raises(DataError, match="found no component, .*n_samples = 150"):
         DICA(**flat, supervised=supervised).fit(np.ones((N, D)), LABELS, DOMAIN)
 
 

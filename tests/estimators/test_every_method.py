@@ -265,7 +265,7 @@ def test_what_transforms_predicts_nothing_and_what_is_exact_has_no_plan_no_parts
         )
         if "exact" in name:
             assert not hasattr(model, "partial_fit")
-            with pytest.raises(ConfigError, match="exact form"):
+            with pytest.raises(ConfigError, match="exact fit"):
                 model.plan(X, METHODS[name][1])
             with pytest.raises(ConfigError, match="fit again"):
                 model.refit()

@@ -149,5 +149,5 @@ def test_an_xarray_is_what_it_holds(xarray):
     assert_array_equal(fitted.dual_coef_, model().fit(da.from_array(X, chunks=(60, 3)), y).dual_coef_)
     assert isinstance(fitted.predict(lazy), da.Array)
     assert_allclose(model().fit(xarray.DataArray(X), y).predict(X), model().fit(X, y).predict(X))
-    with pytest.raises(DataError, match="Dataset of u; give one of its variables"):
+    with pytest.raises(DataError, match="Dataset of u; pass one of its variables"):
         model().fit(xarray.Dataset({"u": ("row", y)}), y)

@@ -104,7 +104,7 @@ def test_domains_tell_the_sides_apart():
 
 
 def test_labels_everywhere_leave_nothing_to_adapt_to():
-    with pytest.raises(DataError, match="JDA has nothing to adapt to"):
+    with pytest.raises(DataError, match="JDA needs unlabelled rows of a target domain"):
         JDA(**GIVEN).fit(X[:N_S], Y[:N_S])
 
 
@@ -115,5 +115,5 @@ def test_a_penalty_that_is_none_is_refused(name, value):
 
 
 def test_rows_that_do_not_differ_have_no_component():
-    with pytest.raises(DataError, match="no component, the rows do not differ"):
+    with pytest.raises(DataError, match="found no component, as the rows do not differ"):
         JDA(**GIVEN, landmarks=np.ones((3, D))).fit(np.ones_like(X), Y)

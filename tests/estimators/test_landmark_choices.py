@@ -126,7 +126,7 @@ def test_balanced_choices_need_domains_and_one_landmark_for_each():
     for choice in ("balanced", "balanced-k-means"):
         with pytest.raises(DataError, match="column 'domain'"):
             KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
-        with pytest.raises(DataError, match=r"n_landmarks=2: expected one for each domain.*3"):
+        with pytest.raises(DataError, match=r"n_landmarks=2: expected at least one for each domain.*3"):
             chosen(choice, count=2)
 
 
@@ -160,9 +160,9 @@ def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_s
             return SweepSearchCV(KernelRidge(KERNEL, random_state=1, **given), {"alpha": [0.1, 1.0]}, cv=3).fit(rows)
         return kind(KERNEL, random_state=1, **given).fit(rows)
 
-    with pytest.warns(RankDeficiencyWarning, match="30 landmarks are taken, [0-9]+ were asked for") as told:
+    with pytest.warns(RankDeficiencyWarning, match="using 30 of [0-9]+ requested landmarks") as told:
         found = fitted_with(80)
-    assert sum("asked for" in str(one.message) for one in told) == 1
+    assert sum("requested" in str(one.message) for one in told) == 1
     with catch_warnings():
         simplefilter("ignore", RankDeficiencyWarning)
         wanted = fitted_with(share)

@@ -135,9 +135,9 @@ def test_copies_of_a_group_are_held_out_together():
 def test_folds_that_can_judge_no_row_are_refused_in_place_of_one_class_for_all(form):
     model, two = KernelRidgeClassifier(probability=True, **form), (Y > 0).astype(int)
     one = np.where(two == 1, 0, np.arange(N))
-    said = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "one class alone": one}
+    said = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "of a single class": one}
     for words, group in said.items():
-        with pytest.raises(DataError, match=rf"{words}[^;]*; give more groups or take probability=False"):
+        with pytest.raises(DataError, match=rf"{words}[^;]*; give more groups or set probability=False"):
             model.fit(as_rows(X, two, group=group))
     assert model.fit(as_rows(X, two, group=np.arange(N) // 4)).score(X, two) > 0.75
 
@@ -147,7 +147,7 @@ def test_one_fold_without_rows_is_refused(monkeypatch):
     few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
     fold = lambda method, statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
     monkeypatch.setattr(fitting, "with_folds", fold)
-    with pytest.raises(DataError, match="no held-out row can be judged"):
+    with pytest.raises(DataError, match="no held-out row to calibrate on"):
         model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
 
 

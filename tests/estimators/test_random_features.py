@@ -205,7 +205,7 @@ def test_rows_can_be_added_and_the_penalty_changed():
         (RandomFourier(Linear()), "x − z"),
         (
             SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"),
-            "no landmarks to take eigenf",
+            "features have no landmarks",
         ),
         (KernelRidge("linear", n_landmarks=P, landmarks="fourier"), "linear kernel.*x − z"),
         (KernelRidge("laplacian", n_landmarks=P, landmarks="orthogonal-fourier"), "laplacian.*orthogonal"),

@@ -205,7 +205,7 @@ def test_deviations_that_rounding_moves_are_warned_of():
         fit = coarse._fitted
         noisy = {**fit.statistics, "E": 1e10 * fit.statistics["E"]}
         coarse._fitted = replace(fit, statistics=noisy)
-    with pytest.warns(AccuracyWarning, match="return_std: deviations may differ from those of exact sums"):
+    with pytest.warns(AccuracyWarning, match="return_std: standard deviations may be off"):
         _, deviations = coarse.predict(X[:5], return_std=True)
     assert np.isfinite(deviations).all()
 
@@ -234,7 +234,7 @@ def test_a_search_judges_alike_however_its_grid_is_ordered():
 
 
 def test_a_number_beyond_the_range_of_python_is_told_with_advice():
-    with pytest.raises(DataError, match=r"KernelRidge: .*take an alpha nearer to 1"), solving(KernelRidge()._method()):
+    with pytest.raises(DataError, match=r"KernelRidge: .*use an alpha closer to 1"), solving(KernelRidge()._method()):
         (1e200) ** 2
 
 

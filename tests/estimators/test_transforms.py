@@ -278,9 +278,9 @@ def test_directions_without_variance_are_left_out_and_rows_without_any_refused()
     model = Projector(2, whiten=True).fit(A)
     assert_allclose(model.components_, [[0.6, 0.8, 0]], atol=1e-12)
     assert_allclose(model.transform(A)[:, 0], (np.arange(5) - 2) / np.sqrt(2), atol=1e-12)
-    with pytest.raises(DataError, match=r"its rows \(n_samples = 4\) are all equal"):
+    with pytest.raises(DataError, match=r"all rows are equal \(n_samples = 4\)"):
         Projector().fit(np.ones((4, 3)))
-    with pytest.raises(DataError, match="leave the range of float64"):
+    with pytest.raises(DataError, match="exceed the range of float64"):
         Projector().fit(A * 1e200)
     with pytest.raises(ValueError, match="'n_components' parameter of Projector"):
         Projector(1.5).fit(A)
@@ -312,12 +312,12 @@ def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
     assert len(search.cv_results_["params"]) == 8
     for given, text in (
         ([], r"expected a list of \(name, transformer\)"),
-        ([("a", Rescaler()), ("a", Rescaler())], "expected different names"),
-        ([("a", preprocessing.Normalizer())], "a is Normalizer; expected a row transform of bigkernel"),
+        ([("a", Rescaler()), ("a", Rescaler())], "expected distinct names"),
+        ([("a", preprocessing.Normalizer())], "a: expected a row transform of bigkernel .*, found Normalizer"),
     ):
         with pytest.raises(ConfigError, match=text):
             RowUnion(given).fit(X)
-    with pytest.raises(ConfigError, match="'b' is no name of the list"):
+    with pytest.raises(ConfigError, match="'b' is not a name in transformer_list"):
         RowUnion([("a", Rescaler())], transformer_weights={"b": 1}).fit(X)
     with pytest.raises(ConfigError, match="a: expected a finite number, found nan"):
         RowUnion([("a", Rescaler())], transformer_weights={"a": np.nan}).fit(X)
@@ -336,7 +336,7 @@ def test_images_are_squares_where_nobody_says_otherwise(ours, tmp_path):
     assert (model.image_height_, model.image_width_) == (7, 7)
     save_model(model, tmp_path / "m")
     assert_array_equal(load_model(tmp_path / "m").transform(IMAGES[:, :49]), model.transform(IMAGES[:, :49]))
-    with pytest.raises(DataError, match="rows of 54 features are no square images; give image_shape"):
+    with pytest.raises(DataError, match="rows of 54 features are not square images; set image_shape"):
         ours().fit(IMAGES)
 
 

@@ -21,7 +21,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.qr_ridge import Stacked
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.qr import QRStatistic, selected, shifted
+from bigkernel.statistics.qr import QRStatistic, select_columns, shift_columns
 
 rng = np.random.default_rng(77)
 ROWS = 700
@@ -123,7 +123,7 @@ def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():
         model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=0).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
     (said,) = (str(one.message) for one in caught if issubclass(one.category, AccuracyWarning))
-    assert "rounding of kernel values" in said
+    assert "rounding error of kernel values" in said
     assert "float64'" not in said
 
 
@@ -143,11 +143,11 @@ def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
     done = CliRunner().invoke(main, [*map(str, words), "--run", str(tmp_path / "run"), "--json"])
     assert done.exit_code == 0, done.output
     (again,) = json.loads(done.stdout)["swept_again"]
-    assert "swept again for a QR factorisation of the rows" in again
+    assert "used a QR factorisation of the rows" in again
     page = (tmp_path / "run" / "report.html").read_text()
     assert again in page
     assert '"sums":"qr"' in page.replace(": ", ":")
-    assert "the rows are swept again, for a QR factorisation" in (tmp_path / "run" / "journal.jsonl").read_text()
+    assert "computing a QR factorisation of the rows" in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
 @pytest.mark.parametrize("count", [1, 5, ROWS])
@@ -167,8 +167,8 @@ def test_the_triangle_is_that_of_all_labelled_rows(count):
     assert (np.diagonal(R) >= 0).all()
     assert_allclose(R.T @ R, about.T @ about, atol=1e-12 * np.abs(about.T @ about).max())
     for found, wanted in (
-        (shifted(R, shift, np.array([1.0])), A),
-        (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
+        (shift_columns(R, shift, np.array([1.0])), A),
+        (select_columns(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
         (add_rows(R, R, triangular=True), np.vstack([about, about])),
     ):
         assert_allclose(found.T @ found, wanted.T @ wanted, atol=1e-12 * np.abs(wanted.T @ wanted).max())

@@ -120,10 +120,18 @@ def test_the_report_says_what_the_views_are():
 @pytest.mark.parametrize(
     "change, error, message",
     [
-        ({"landmarks": Z[:-1], "n_landmarks": None}, DataError, "two views need an even number of them, found 17"),
-        ({"landmarks": Z, "n_landmarks": 5}, DataError, "two views need 10 of them, found 18"),
-        ({"landmarks": Z[:0], "n_landmarks": None}, DataError, "two views need an even number of them, found 0"),
-        ({"landmarks": "fourier"}, ConfigError, "two Nyström views"),
+        (
+            {"landmarks": Z[:-1], "n_landmarks": None},
+            DataError,
+            "expected an even number of landmarks for two views, found 17",
+        ),
+        ({"landmarks": Z, "n_landmarks": 5}, DataError, "expected 10 landmarks for two views, found 18"),
+        (
+            {"landmarks": Z[:0], "n_landmarks": None},
+            DataError,
+            "expected an even number of landmarks for two views, found 0",
+        ),
+        ({"landmarks": "fourier"}, ConfigError, "not supported by XNV"),
         ({"alpha": -1.0}, ValueError, "alpha"),
         ({"alpha": "gcv"}, ValueError, "alpha"),
         ({"alpha": np.nan}, ValueError, "alpha"),

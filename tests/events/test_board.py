@@ -263,7 +263,7 @@ def test_a_snapshot_is_json_without_nan():
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-@pytest.mark.parametrize(("resumed", "told"), [(0, ""), (4, ", 4 of which the run holds")])
+@pytest.mark.parametrize(("resumed", "told"), [(0, ""), (4, ", 4 resumed from the run")])
 def test_the_line_about_the_start_of_a_sweep_says_what_its_run_holds(resumed, told):
     (job, _), (sweep, _) = islice(messages(40, 4), 2)
     board = board_of([(job, START), ({**sweep, "resumed": resumed}, START)])

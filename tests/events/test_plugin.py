@@ -35,7 +35,7 @@ def monitor():
     found = Monitor()
     asyncio.run(found.start(FakeScheduler()))
     about = {"job": "j", "sweep": "tok"}
-    started = {"what": "x", "executor": "dask", "run": "", "announced_bytes": 0}
+    started = {"what": "x", "executor": "dask", "run": "", "planned_bytes": 0}
     steps = {"plan": {"rows": 40, "flops": 40.0}, "stops": [10, 20, 30, 40]}
     told = [
         {"kind": "job_started", "job": "j", "title": "t", "run": "", "host": "h", "pid": 1, "driver": "Client-1"},

@@ -49,7 +49,7 @@ def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(
     assert driver.wait() == -9
     refused = start([*words, "--out", "out"], **SLOW)
     assert refused.wait() == 3
-    assert "holds a search that was interrupted; give --resume to go on" in refused.errors()
+    assert "holds an interrupted search; pass --resume to continue" in refused.errors()
     again = start([*words, "--out", "out", "--resume"], **SLOW)
     assert again.wait() == 0, again.errors()
     assert table(tmp_path / "out") == table(undisturbed)
@@ -124,7 +124,7 @@ def test_f28_a_changed_job_is_refused_with_the_field_and_both_values_and_one_of_
         with dask.config.set({"bigkernel.block-rows": 16}):
             for change, said in CHANGES.values():
                 told = run(*job, *change, "--resume", code=5).stderr
-                assert re.search(rf"ResumeMismatchError: \S+: the run on disk is another job: .*{said}", told)
+                assert re.search(rf"ResumeMismatchError: \S+: the run on disk belongs to another job: .*{said}", told)
             assert published(tmp_path / "run") == before
             # a penalty is no part of the sweep
             assert json.loads(run(*job, "--alpha", "3", "--resume", "--json").stdout)["resumed_segments"] == before

@@ -120,7 +120,9 @@ def test_garbage_in_a_cluster_file_is_refused_before_a_process_starts(key, poiso
     with pytest.raises(ConfigError) as caught, connect(path):
         pass
     assert time.monotonic() - start < 30
-    assert key.replace("-", " ") in str(caught.value).replace("-", " ") or "cannot be read as YAML" in str(caught.value)
+    assert key.replace("-", " ") in str(caught.value).replace("-", " ") or "cannot be read as a YAML" in str(
+        caught.value
+    )
     assert len(str(caught.value)) < 1000
 
 

@@ -257,7 +257,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advic
 
     limit = base + int((0.6 if what == "rows" else 0.3) * model(m).plan(rows).task_bytes)
     with one_worker(limit) as client, executing(client):
-        with pytest.raises(PlanTooLargeError, match=r"a worker would need [\d,]+ MB") as refused:
+        with pytest.raises(PlanTooLargeError, match=r"a worker needs [\d,]+ MB") as refused:
             model(m).fit(rows)
         ran = client.run(lambda dask_worker: len(dask_worker.state.tasks) + len(dask_worker.data))
         assert not any(ran.values())

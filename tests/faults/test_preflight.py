@@ -92,7 +92,9 @@ def test_f35_a_worker_of_another_version_is_named_with_both(joined, rows, touch,
     modules.mkdir()
     (modules / "sitecustomize.py").write_text(f"import {package}\n{package}.__version__ += '.1'\n")
     client = joined(modules=modules)
-    with pytest.raises(ConfigError, match=rf"worker tcp://\S+ has {package} \S+\.1, the driver \S+; install the same"):
+    with pytest.raises(
+        ConfigError, match=rf"worker tcp://\S+: found {package} \S+\.1, expected \S+ as on the driver; install"
+    ):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []
 
@@ -107,7 +109,7 @@ def test_a_worker_that_cannot_see_the_corpus_is_named(joined, rows, touch, tmp_p
 def test_a_worker_that_sees_another_corpus_under_the_path_is_refused(joined, rows, touch, tmp_path):
     corpus(tmp_path / "other", seed=1)
     client = joined(mount=f"mount --bind {tmp_path}/other {tmp_path}/corpus")
-    with pytest.raises(DataError, match="not the same data on every worker and on the driver"):
+    with pytest.raises(DataError, match="expected the same data on all workers and the driver"):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []
 
@@ -119,7 +121,9 @@ def test_a_run_directory_that_a_worker_cannot_share_is_refused(joined, rows, tou
     options = "-o ro " if kind == "read-only" else ""
     bind = f"mount --bind {run} {run} && mount -o remount,ro,bind {run}"
     client = joined(mount=bind if options else f"mount -t tmpfs tmpfs {run}")
-    with pytest.raises(DataError, match=r"worker tcp://\S+: the run directory .*run is not shared with it, or cannot"):
+    with pytest.raises(
+        DataError, match=r"worker tcp://\S+: the run directory .*run is not shared with it, or is not writable"
+    ):
         sweep(rows, Sums(D, touch), client=client, run=run)
     assert touch.starts() == []
     assert list(run.glob(".preflight*")) == []
@@ -145,7 +149,7 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
 
 def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monkeypatch):
     monkeypatch.setattr("bigkernel.engine.preflight.processor", lambda: "abacus")
-    with pytest.warns(RuntimeWarning, match=r"computes on .*, the driver on abacus: .* last bits"):
+    with pytest.warns(RuntimeWarning, match=r"runs on .*, the driver on abacus: .* last bits"):
         swept = sweep(rows, Sums(D), client=client)
     assert swept.total["rows"] == N
 

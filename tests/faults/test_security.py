@@ -281,11 +281,11 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
     address, *_ = secured
     port = address.rpartition(":")[2]
     cases = [
-        (address, {}, r"needs certificates.*tls=DIR"),
-        (address, {"tls": others}, r"no encrypted connection comes about.*other certificates than .*tls"),
+        (address, {}, r"expected a directory of certificates.*tls=DIR"),
+        (address, {"tls": others}, r"no encrypted connection could be made.*other certificates than .*tls"),
         (address, {"tls": tls / "nowhere"}, r"nowhere: .*bigkernel certs"),
-        (f"tcp://127.0.0.1:{port}", {}, r"closed the connection before it answered.*tls://"),
-        (f"tcp://127.0.0.1:{port}", {"tls": tls}, r"not encrypted; write tls://"),
+        (f"tcp://127.0.0.1:{port}", {}, r"closed the connection before answering.*tls://"),
+        (f"tcp://127.0.0.1:{port}", {"tls": tls}, r"need an encrypted address"),
     ]
     for where, arguments, message in cases:
         start = time.monotonic()
@@ -298,7 +298,7 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
 
 def test_tls_to_a_scheduler_without_it_is_named(cluster, tls):
     with (
-        pytest.raises(ConfigError, match=r"no encrypted connection comes about.*a tcp:// scheduler"),
+        pytest.raises(ConfigError, match=r"no encrypted connection could be made.*the scheduler uses tcp://"),
         connect(cluster.scheduler_address.replace("tcp", "tls"), tls=tls),
     ):
         pass
@@ -331,7 +331,7 @@ FAR = ["tcp://192.0.2.1:8786", "tcp://node1:8786", "tcp://0.0.0.0:8786", "ucx://
 def test_an_open_connection_beyond_this_machine_is_refused(address, write):
     start = time.monotonic()
     with (
-        pytest.raises(ConfigError, match="another machine, and not encrypted"),
+        pytest.raises(ConfigError, match="another machine is not encrypted"),
         connect(write("kind: address", f'address: "{address}"')),
     ):
         pass
@@ -516,5 +516,5 @@ def test_where_the_port_is_taken_the_job_runs_on_another_with_one_warning(caplog
             link = client.dashboard_link
             assert status(link) == 200
     warned = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
-    assert warned == [f"port {port} is in use: the dashboard is at {link}"]
+    assert warned == [f"port {port} is in use: serving the dashboard at {link}"]
     assert f":{port}/" not in link

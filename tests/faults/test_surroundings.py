@@ -55,7 +55,7 @@ def test_f36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, t
             shown = board.snapshot(message["time"])["jobs"][0]
             assert 0 <= shown["elapsed_seconds"] < time.monotonic() - begun + 1
             for one in shown["sweeps"]:
-                left = one["left_seconds"] or {"expected": 0.0}
+                left = one["remaining_seconds"] or {"expected": 0.0}
                 assert 0 <= left["expected"] < 3600 / 2
     assert moved
     assert bits(swept) == clean

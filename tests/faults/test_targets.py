@@ -74,7 +74,7 @@ def ways(model: KernelRidge, corpus: Corpus, path: Path) -> dict[str, Callable[[
 @pytest.mark.parametrize("deep", ["in.model", "x/in.model", "x/c/new/in.model"])
 def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
     before = content(Path(corpus.path))
-    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a zarr store; choose a place"):
+    with pytest.raises(DataError, match=r"lies inside the zarr store .*corpus; choose a path"):
         ways(model, corpus, Path(corpus.path) / deep)[way]()
     assert content(Path(corpus.path)) == before
 
@@ -82,13 +82,13 @@ def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
 def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     before = content(Path(corpus.path))
     inside = Path(corpus.path) / "job.run"
-    with pytest.raises(DataError, match=r"the run would lie inside .*, which is a zarr store"), executing(run=inside):
+    with pytest.raises(DataError, match=r"the run lies inside the zarr store"), executing(run=inside):
         pass
     for words in (
         ["fit", corpus.path, tmp_path / "m", "--run", inside, *FIT],
         ["tune", corpus.path, "--out", tmp_path / "t", "--run", inside, *FIT],
     ):
-        assert "the run would lie inside" in " ".join(run(*words, code=3).stderr.split())
+        assert "the run lies inside" in " ".join(run(*words, code=3).stderr.split())
     assert content(Path(corpus.path)) == before
     assert not (tmp_path / "m").exists()
 
@@ -105,8 +105,8 @@ def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
         ["tune", corpus.path, "--out", inside, *FIT],
     ):
         said = run(*words, code=3).stderr
-        assert "would lie inside" in said
-        assert "choose a place outside it" in said
+        assert "lies inside" in said
+        assert "choose a path outside it" in said
     assert content(Path(corpus.path)) == before
 
 
@@ -115,9 +115,9 @@ def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
 
 def test_targets_of_one_job_lie_apart(corpus, tmp_path, no_segment, run):
     for model, job, said in (
-        ("a", "a", "a: is the "),
-        ("a", "a/job", r"a/job: the run would lie inside the model .*/a; choose a place outside it"),
-        ("job/a", "job", r"job/a: the model would lie inside the run .*/job; choose a place outside it"),
+        ("a", "a", "a: is both the "),
+        ("a", "a/job", r"a/job: the run lies inside the model .*/a; choose a path outside it"),
+        ("job/a", "job", r"job/a: the model lies inside the run .*/job; choose a path outside it"),
     ):
         with pytest.raises(DataError, match=said):
             require_apart({"run": tmp_path / job, "model": tmp_path / model})
@@ -141,7 +141,7 @@ def test_a_disk_that_is_read_only_is_refused_before_work(corpus, model, tmpfs, n
     place = tmpfs("1m")
     mounted(place, "remount,ro")
     for job in ways(model, corpus, place / "new").values():
-        with pytest.raises(DataError, match=r"cannot be written there: .*Read-only file system; choose another place"):
+        with pytest.raises(DataError, match=r"cannot be written: .*Read-only file system; choose another path"):
             job()
     for words in (["fit", corpus.path, place / "m", *FIT], ["tune", corpus.path, "--out", place / "t", *FIT]):
         assert "Read-only file system" in run(*words, code=3).stderr
@@ -153,8 +153,8 @@ def test_a_model_that_does_not_fit_on_its_disk_is_refused_before_work(corpus, tm
     usage = shutil.disk_usage(".")._replace(free=8 * (10 * 10 + 10 * 4) - 1)
     monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
     said = run("fit", corpus.path, tmp_path / "m", *FIT, code=4).stderr
-    assert "the model takes up to" in said
-    assert "free some space or choose another place" in said
+    assert "the model needs up to" in said
+    assert "free some space or choose another path" in said
     assert not (tmp_path / "m").exists()
 
 
@@ -180,7 +180,9 @@ def claim_of(target: Path, pid: int) -> Path:
 
 def test_a_second_driver_of_a_target_is_refused_by_name(corpus, model, tmp_path, other, no_segment, run):
     claim = claim_of(tmp_path / "m", other.pid)
-    said = rf"m: the .* is being written: .* in use by process {other.pid} on .* since noon; wait for it, or choose"
+    said = (
+        rf"m: the .* is being written: .* in use by process {other.pid} on .* since noon; wait for it to end, or choose"
+    )
     for job in ways(model, corpus, tmp_path / "m").values():
         with pytest.raises(RunLockedError, match=said):
             job()
@@ -233,5 +235,5 @@ def test_a_name_that_is_too_long_is_refused_in_one_line(words, corpus, run, tmp_
 
 def test_a_name_that_leaves_no_room_for_the_name_of_what_is_begun_is_refused_before_the_work(tmp_path):
     require_target(tmp_path / (213 * "a"), "the model")
-    with pytest.raises(DataError, match="take 256 bytes, and 255 are the most there; choose a shorter name"):
+    with pytest.raises(DataError, match="need 256 bytes, and the file system allows 255; choose a shorter name"):
         require_target(tmp_path / (214 * "a"), "the model")

@@ -197,7 +197,7 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
     assert [looked.damage for looked in walk(tmp_path / "p", "predictions") if looked.damage] == []
     told = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
-    assert ["all rows are written again" in text for text in told] == [True] * (damage != "metadata")
+    assert ["writing all rows again" in text for text in told] == [True] * (damage != "metadata")
     assert left(tmp_path) == []
 
 
@@ -237,7 +237,7 @@ def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus
 
 def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_begins(model, corpus, tmp_path, monkeypatch):
     free_of(monkeypatch, N * 16 - 1)
-    with pytest.raises(PlanTooLargeError, match=r"p.*: the prediction store takes up to 0.0 MB"):
+    with pytest.raises(PlanTooLargeError, match=r"p.*: the prediction store needs up to 0.0 MB"):
         predict(model, corpus, tmp_path / "p")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
@@ -255,7 +255,7 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
     ]
     for job in jobs:
         puts.fail_at = puts.done + 1 if job is not jobs[2] else puts.done
-        with pytest.raises(DataError, match=rf"cannot be written: {os.strerror(number)} \(.* MB are free there\)"):
+        with pytest.raises(DataError, match=rf"cannot be written: {os.strerror(number)} \(.* MB free\)"):
             job()
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -128,9 +128,9 @@ def test_rows_that_are_skipped_teach_nothing():
     [
         ({"patch_size": 10}, DataError, "patches of 10×10 pixels do not fit in images of 9×11"),
         ({"patch_size": (5, 4)}, DataError, "patches of 4×4 pixels do not fit in images of 2×2"),
-        ({"image_shape": (9, 11)}, DataError, "image_shape 9×11 of 1 channels is 99 numbers, but rows have 297"),
+        ({"image_shape": (9, 11)}, DataError, "9×11 pixels of 1 channels are 99 values, but rows have 297"),
         ({"image_shape": (297,)}, ConfigError, r"image_shape: expected \(height, width\) or"),
-        ({"image_shape": None}, DataError, "rows of 297 features are no square images"),
+        ({"image_shape": None}, DataError, "rows of 297 features are not square images"),
         ({"sigma": (1, 2, 3)}, ConfigError, "sigma: expected one value, or one for each of at most 2 layers"),
         ({"patch_size": (3, 2.5)}, ConfigError, "patch_size: expected whole numbers above 0"),
         ({"sigma": (0.5, 0)}, ConfigError, "sigma: expected numbers above 0"),
@@ -143,7 +143,7 @@ def test_what_cannot_be_learnt_is_refused_by_name(options, error, text):
 
 
 def test_images_without_contrast_are_refused_to_learn_from_and_give_zeros():
-    with pytest.raises(DataError, match=r"no patch of 3×3 pixels in 120 rows has any contrast"):
+    with pytest.raises(DataError, match=r"all patches of 3×3 pixels in 120 rows are constant"):
         ConvolutionalNystroem(COLOURED, patch_size=3).fit(np.full_like(X, 0.1))
     model = ConvolutionalNystroem(COLOURED, patch_size=3, random_state=0).fit(X)
     # rounding is no contrast: what it leaves of the mean of equal pixels is not enlarged to length 1

@@ -29,7 +29,7 @@ def patches(height: int, width: int) -> PatchFeatures:
     for patch, apart, m in ((5, 2, 24), (2, 2, 7)):
         grid = PatchGrid(*image, patch=patch, subsampling=apart, centred=not layers)
         Z = rng.normal(size=(m, grid.width))
-        grid.directions(Z)
+        grid.normalise(Z)
         layers.append(PatchLayer(grid, 0.5, Z, np.eye(m)))
         image = (*grid.cells, m)
     return PatchFeatures(tuple(layers))
@@ -161,11 +161,11 @@ def test_images_of_another_size_are_refused_by_name():
         MomentNormalise(4, 5).width(25)
     with pytest.raises(DataError, match=r"orientations: expected rows of 4×5 = 20 pixels"):
         Orientations(4, 5).width(25)
-    with pytest.raises(ConfigError, match=r"images of 0×8 pixels: expected sides of 1 to 1,024"):
+    with pytest.raises(ConfigError, match=r"images: expected sides of 1 to 1,024 pixels, found 0×8"):
         Orientations(0, 8)
     with pytest.raises(ConfigError, match="cells: expected"):
         Orientations(8, 8, cells=0)
-    with pytest.raises(DataError, match=r"rows of 50 features are no square images; give image_shape"):
+    with pytest.raises(DataError, match=r"rows of 50 features are not square images; set image_shape"):
         image_shape_of(None, None, 50)
     assert image_shape_of(None, None, 784) == (28, 28)
 

@@ -19,11 +19,11 @@ from bigkernel.kernels.feature_maps import (
     LandmarkSlices,
     argument,
     centre_of,
-    gather,
-    in_slices,
+    group_by_argument,
+    slice_map,
 )
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentre
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -148,9 +148,9 @@ def test_a_family_travels_as_plain_data(kernels):
 def test_families_are_gathered_by_their_argument():
     kernels = [Gaussian(1.0), Linear(), Laplacian(1.0), Gaussian(LENGTHS), Matern(1.0), Sigmoid(1.0)]
     kernels += [Gaussian(LENGTHS), Laplacian(2.0), Polynomial(2, 1.0)]
-    assert sorted(map(sorted, gather(kernels))) == [[0, 4], [1, 5, 8], [2, 7], [3], [6]]
+    assert sorted(map(sorted, group_by_argument(kernels))) == [[0, 4], [1, 5, 8], [2, 7], [3], [6]]
     assert [argument(kernels[i]) for i in (0, 1, 2, 3)] == ["euclidean", "inner", "manhattan", None]
-    assert gather([]) == []
+    assert group_by_argument([]) == []
 
 
 @pytest.mark.parametrize("unlabelled, weighted", [("drop", False), ("keep", True)])
@@ -189,7 +189,7 @@ def test_moments_about_a_shift_come_back_without_it(dtype):
     total = accumulate(MomentStatistic(shifted, Targets(2)), X, y=y, weight=weight, cuts=(20,))
     for place, kernel in enumerate(kernels):
         group = {name: values[place : place + 1] for name, values in total.items()}
-        found = Moments.of(uncentred(group, shifts[place]))
+        found = Moments.of(uncentre(group, shifts[place]))
         for field, wanted in reference.moments(reference.of_kernel(kernel)(X, Z), y, weight).items():
             slack = (1e-12 if dtype == np.float64 else 2e-6) * np.abs(wanted).max()
             assert_allclose(getattr(found, field), wanted, rtol=0, atol=slack, err_msg=field)
@@ -266,11 +266,11 @@ def test_slices_are_summed_in_float64():
 def test_many_landmarks_go_in_equal_slices_and_few_stay_whole(monkeypatch, dtype, m, widths):
     monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
     few, many = (LandmarkMap(Gaussian(2.0), LANDMARKS[:count], np.dtype(dtype)) for count in (8, m))
-    assert in_slices(few) is few
+    assert slice_map(few) is few
     identity = IdentityMap(np.zeros(D))
-    assert in_slices(identity) is identity
+    assert slice_map(identity) is identity
     chunk = Chunk(ROWS)
-    found = [values.shape[1] for _, values in in_slices(many).parts(chunk, slice(0, 4))]
+    found = [values.shape[1] for _, values in slice_map(many).slices(chunk, slice(0, 4))]
     assert found == widths
     assert max(buffer.size for buffer in chunk.work.buffers.values()) <= 4 * max(widths[0], D + 2)
 
@@ -278,15 +278,15 @@ def test_many_landmarks_go_in_equal_slices_and_few_stay_whole(monkeypatch, dtype
 def test_few_landmarks_of_many_features_travel_prepared(monkeypatch):
     monkeypatch.setattr(feature_maps, "PREPARED_BYTES", LANDMARKS.nbytes - 1)
     plain = LandmarkMap(Gaussian(2.0), LANDMARKS, np.dtype(np.float32))
-    found = in_slices(plain)
+    found = slice_map(plain)
     assert (found.slice_width, found.width) == (COUNT, COUNT)
     assert len(pickle.dumps(found)) < len(pickle.dumps(plain))  # float32 travels, not float64
 
 
 def test_landmarks_that_float32_cannot_resolve_are_refused_before_anything_travels(monkeypatch):
     monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
-    with pytest.raises(DataError, match="float32 the distances between these landmarks"):
-        in_slices(LandmarkMap(Gaussian(1e-3), LANDMARKS + 1e4, np.dtype(np.float32)))
+    with pytest.raises(DataError, match="distances between landmarks in float32"):
+        slice_map(LandmarkMap(Gaussian(1e-3), LANDMARKS + 1e4, np.dtype(np.float32)))
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
     assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:pairwise kernel. the core of 40:bigkernel.errors.RankDeficiencyWarning")
+@pytest.mark.filterwarnings("ignore:pairwise kernel. the kernel matrix of 40:bigkernel.errors.RankDeficiencyWarning")
 def test_landmark_fits_take_them_too_and_several_chunks_are_one():
     one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
     parts = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
@@ -105,15 +105,15 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
     [
         (lambda: KernelRidge("precomputed", n_landmarks=10).fit(K, y), ConfigError, r"\(n, n\) .* found \(10, 90\)"),
         (lambda: KernelRidge("precomputed").fit(K[:, :50], y), ConfigError, r"found \(90, 50\)"),
-        (lambda: KernelRidge("precomputed").fit(K + np.eye(90, k=1), y), DataError, "not symmetric"),
+        (lambda: KernelRidge("precomputed").fit(K + np.eye(90, k=1), y), DataError, "a symmetric matrix"),
         (lambda: Nystroem("precomputed", n_components=5).fit(K), ConfigError, "precomputed"),
         (lambda: Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
-        (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma is of chi2"),
-        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
+        (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma above 0 for chi2"),
+        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for a pair of rows, found str"),
         (lambda: KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
         (lambda: KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
         (lambda: KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),
-        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "a number above 0, found 'wide'"),
+        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "above 0 for chi2, found 'wide'"),
         (lambda: Pairwise(Gaussian(1.0))(X), ConfigError, "expected a function"),
         (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
     ],
@@ -125,7 +125,7 @@ def test_what_is_no_kernel_is_refused_by_name(fit, error, message):
 
 def test_deviations_of_a_precomputed_kernel_are_refused_also_where_as_many_rows_are_predicted():
     model = KernelRidge(2 * Precomputed(), alpha=0.1).fit(K, y)
-    with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is not known"):
+    with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is unknown"):
         model.predict(K, return_std=True)
     assert model.__sklearn_tags__().input_tags.pairwise
 

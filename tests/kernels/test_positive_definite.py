@@ -170,7 +170,7 @@ def test_the_negative_mass_is_a_share_and_that_of_the_eigenvalues_below_the_tole
 
 def test_a_negative_part_is_noted_with_its_share_and_what_is_kept():
     note = negative_note(np.array([2.0, 1.0, 0.0, -1.0]), "sigmoid")
-    assert re.match(r"sigmoid kernel: .*negative part, 25\.0% of .* and 2 of 4 directions", note)
+    assert re.match(r"sigmoid kernel: .*negative eigenvalues \(25\.0% of .* keeping 2 of 4 directions", note)
     assert re.search(r"0\.0% of .*1 of 2", negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-5))
     assert negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-3) == ""
     for rounding in ([1.0, 0.0], [1.0, -EPS], [0.0, 0.0], [0.5]):

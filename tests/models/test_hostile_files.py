@@ -122,7 +122,7 @@ FORGED = {
     "solution of another kind": ("classifier", put(*FIT, "solution", {"table": {}}), "expected Solution"),
     "unknown field": ("classifier", put(*FIT, "evil", 1), "'evil' is unknown"),
     "missing field": ("classifier", drop(*SOLUTION, "rank"), "'rank' is unknown or missing"),
-    "missing model": ("classifier", drop("model"), "expected a predictor and a model"),
+    "missing model": ("classifier", drop("model"), "expected a file with a predictor and a model"),
     "unknown kernel": ("classifier", kernel("os"), "unknown kernel 'os'"),
     "kernel of unknown parameters": ("classifier", kernel("gaussian", sigma=1.0, evil=1), "."),
     "bandwidth below 0": ("classifier", kernel("gaussian", sigma=-1.0), "sigma"),
@@ -134,15 +134,15 @@ FORGED = {
     "another number of features": ("classifier", put(*INPUTS, "n_features", 5), "shape"),
     "features that are text": ("classifier", put(*INPUTS, "n_features", "4"), "expected int"),
     "classes too few": ("classifier", put(*INPUTS, "classes", "labels", ["a", "b"]), "labels"),
-    "no classes": ("classifier", put(*INPUTS, "classes", None), "expected 3 labels"),
+    "no classes": ("classifier", put(*INPUTS, "classes", None), "expected 3 class labels"),
     "unknown dtype": ("classifier", put(*BASIS, "dtype", "float16"), "float32 or float64"),
     "penalty that is text": ("classifier", put(*SOLUTION, "alpha", "0.3"), "alpha: expected float"),
-    "another format": ("classifier", of_format("bigkernel model 9"), "this version reads"),
+    "another format": ("classifier", of_format("bigkernel model 9"), "expected 'bigkernel model 1'"),
     "an array that nobody uses": ("classifier", foreign, "unknown array 'extra'"),
     "an array that is not there": ("classifier", put(*SOLUTION, "coef", "array", "../../secret"), "secret"),
-    "arrays upon one another": ("classifier", overlapping, "do not fit"),
-    "8 TB": ("classifier", reshaped(LANDMARKS, 10**6, 10**6), "do not fit"),
-    "a negative shape": ("classifier", reshaped(LANDMARKS, -M, -D), "do not fit"),
+    "arrays upon one another": ("classifier", overlapping, "do not match"),
+    "8 TB": ("classifier", reshaped(LANDMARKS, 10**6, 10**6), "do not match"),
+    "a negative shape": ("classifier", reshaped(LANDMARKS, -M, -D), "do not match"),
     "an exchanged shape": ("classifier", reshaped(COEF, 3, M), "coefficients"),
     "another dtype": ("classifier", lambda h, v, d: h[COEF].update(dtype="I64"), "I64"),
     "NaN": ("classifier", number(COEF, NAN), "finite"),
@@ -152,7 +152,7 @@ FORGED = {
     "moments of other targets": ("classifier", reshaped("model.statistics.C", 1, 3, M), "statistics C|other targets"),
     "no moments": ("classifier", put(*FIT, "statistics", "table", {}), "rows"),
     "yes as a number": ("regressor", put(*SOLUTION, "with_intercept", 1), "with_intercept: expected bool"),
-    "targets in one column": ("exact", put(*INPUTS, "flat", True), "another kind"),
+    "targets in one column": ("exact", put(*INPUTS, "flat", True), "unexpected type"),
     "frequencies beyond memory": ("fourier", put(*BASIS, "width", 10**12), "shape"),
     "a kernel without frequencies": ("fourier", put(*BASIS, "kernel", LINEAR), "x − z"),
     "pseudo-labels of others": ("artl", reshaped("model.pseudo_labels.sums", 3, M), "pseudo-labels"),
@@ -161,8 +161,8 @@ FORGED = {
     "a step's private value": ("StandardScaler", put(*OF_STEP, "__class__", "x"), "unknown fitted"),
     "a step's value missing": ("StandardScaler", drop(*OF_STEP, "mean_"), "mean_|unknown array"),
     "a norm that is none": ("Normalizer", put(*STEP, "params", "norm", "l7"), "norm"),
-    "steps of one name": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "different names"),
-    "no steps": ("pipeline", put("model", "steps", []), "different names"),
+    "steps of one name": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "distinct step names"),
+    "no steps": ("pipeline", put("model", "steps", []), "distinct step names"),
 }
 WATCHED = None
 
@@ -219,7 +219,7 @@ def test_a_name_that_stands_twice_is_refused(path):
     text = text[:26] + b"00000000" + text[34:]
     text = text[:26] + f"{zlib.crc32(text):08x}".encode() + text[34:]
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
-    with pytest.raises(ModelRejectedError, match="stands twice"):
+    with pytest.raises(ModelRejectedError, match="occurs twice"):
         bk.load_model(path)
 
 

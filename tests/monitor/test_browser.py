@@ -112,7 +112,7 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
         os.kill(victim, signal.SIGKILL)
         Path(hold.gate).touch()
         tab.until("document.querySelector('#log li[data-kind=worker]')")
-        assert "its process ended" in tab.evaluate(text("#log li[data-kind=worker] span"))
+        assert "the process ended" in tab.evaluate(text("#log li[data-kind=worker] span"))
         tab.until(f"{count('merged')} == {SEGMENTS}")
         thread.join(60)
         tab.until("document.getElementById('page').dataset.state == 'finished'")
@@ -181,7 +181,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
             assert tab.evaluate(CLIPPED) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.querySelectorAll('.digits canvas').length") == 2
-    assert "Do not trust this fit" in tab.evaluate(text("#fit .failure"))
+    assert "This fit is unreliable" in tab.evaluate(text("#fit .failure"))
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
     assert "1 earlier attempts" in tab.evaluate(text("#jobs"))

@@ -56,7 +56,7 @@ FIGURES = {
     "kernel": {"name": "gaussian", "sigma": 0.6},
     "stage_seconds": STAGES,
     "arrays": [f"moments/{name}" for name in STAGES],
-    "sound": True,
+    "intact": True,
     "skipped": [],
 }
 

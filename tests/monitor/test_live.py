@@ -51,7 +51,7 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_wrapped(width, segments,
 
 
 def test_the_line_of_a_large_sweep_has_its_figures_at_80_columns_and_fewer_where_it_is_narrow(sweep):
-    low, high = (duration(sweep["left_seconds"][end]) for end in ("low", "high"))
+    low, high = (duration(sweep["remaining_seconds"][end]) for end in ("low", "high"))
     rate = sweep["flops_per_second"]
     rows = f"{rate * sweep['rows'] / sweep['plan']['flops']:,.0f}"
     figures = [
@@ -106,7 +106,7 @@ def test_before_anything_is_known_neither_rate_nor_time_is_told():
 def test_a_letter_of_the_map_shows_the_worst_of_its_segments(group, letter):
     *lines, legend = [line.plain for line in live.segment_map(group * 32, 8)]
     assert lines == [letter * 8] * 4
-    assert legend.endswith("4 segments a letter")
+    assert legend.endswith("4 segments per letter")
     assert letter in legend
 
 
@@ -131,7 +131,7 @@ def test_stages_have_their_share_and_resumed_segments_are_counted(half, sweep):
     text = text_of(half)
     assert "stages: gram 51 %, block 42 %, exp 3 %, read 2 %, convert 2 %" in text
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    assert f"{rows:,} of 131,072,000 rows, 200 segments found in the run" in text
+    assert f"{rows:,} of 131,072,000 rows, 200 segments resumed from the run" in text
 
 
 def test_jobs_that_have_ended_are_a_line_each_and_no_job_is_said():
@@ -141,7 +141,7 @@ def test_jobs_that_have_ended_are_a_line_each_and_no_job_is_said():
     state["jobs"][0].update(state="failed", error="DataError: row 3 is not finite")
     assert "DataError: row 3 is not finite" in text_of(state, 120)
     empty = Board().snapshot(0.0)
-    assert text_of(empty) == "no job has begun here yet\n"
+    assert text_of(empty) == "no job has started here yet\n"
     assert "start one with --cluster tcp://a:1" in text_of({**empty, "address": "tcp://a:1"})
 
 
@@ -163,7 +163,7 @@ RUN = {
     "segments_done": 12,
     "silent_seconds": 180.0,
 }
-GO_ON = "to go on: bigkernel fit 'a corpus' m --resume"
+GO_ON = "to resume: bigkernel fit 'a corpus' m --resume"
 DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are kept"
 
 
@@ -176,7 +176,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
         ({"died": "", "state": "finished"}, []),
         (
             {"died": "", "state": "finished", "known": False},
-            ["job.run is finished; its last driver kept no journal, which would tell more"],
+            ["job.run is finished; details are missing, as its last driver kept no journal"],
         ),
         ({"died": "", "holder": "process 7 on node1", "state": "running"}, []),
         (

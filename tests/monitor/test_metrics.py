@@ -95,7 +95,7 @@ def test_the_figures_are_those_of_the_board():
     assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == sweep["rows_done"] == 20 * 65_536
     assert value(found, "bigkernel_sweep_resumed_rows", **OF_SWEEP) == 4 * 65_536
     assert value(found, "bigkernel_sweep_under_way_rows", **OF_SWEEP) == sweep["rows_under_way"] > 0
-    assert value(found, "bigkernel_announced_bytes", **OF_SWEEP) == 630e6
+    assert value(found, "bigkernel_planned_bytes", **OF_SWEEP) == 630e6
     assert value(found, "bigkernel_peak_bytes", **OF_SWEEP) == 550e6
     assert value(found, "bigkernel_busy_workers", **OF_SWEEP) == 3
     for state, count in sweep["segments"].items():
@@ -108,7 +108,7 @@ def test_the_figures_are_those_of_the_board():
     assert value(found, "bigkernel_stage_seconds_total", stage="gram") == pytest.approx(sweep["stage_seconds"]["gram"])
     assert value(found, "bigkernel_incidents_total", kind="worker") == sweep["incidents"].get("worker", 0)
     low, expected, high = (
-        value(found, "bigkernel_left_seconds", bound=bound, **OF_SWEEP) for bound in ("low", "expected", "high")
+        value(found, "bigkernel_remaining_seconds", bound=bound, **OF_SWEEP) for bound in ("low", "expected", "high")
     )
     assert low <= expected <= high
     info = next(dict(labels) for name, labels in found if name == "bigkernel_job_info")

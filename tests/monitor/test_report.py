@@ -112,11 +112,11 @@ def test_a_failed_job_shows_its_error_and_one_without_a_sweep_says_so(corpus, tm
         raise ValueError("early")
     state = reported(tmp_path / "run")
     assert (state["run"]["state"], state["jobs"][0]["error"]) == ("failed", "ValueError: early")
-    assert state["run"]["gaps"] == ["No sweep has begun."]
+    assert state["run"]["gaps"] == ["No sweep has started."]
 
 
 def test_a_directory_without_a_run_is_refused_and_a_page_that_cannot_be_written_leaves_nothing(killed, tmp_path):
-    with pytest.raises(DataError, match="no run is there"):
+    with pytest.raises(DataError, match="found no run"):
         write(tmp_path)
     (tmp_path / "taken").mkdir()
     with pytest.raises(DataError, match="cannot be written"):
@@ -224,7 +224,7 @@ def test_one_line_that_is_damaged_costs_that_line(copy, killed):
         with open(copy / "journal.jsonl", "a") as file:
             file.write(line + "\n")
     assert gather(copy)["jobs"] == gather(killed)["jobs"]
-    assert gather(copy)["run"]["gaps"] == ["2 lines of the journal are damaged and left out."]
+    assert gather(copy)["run"]["gaps"] == ["2 damaged lines of the journal are left out."]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -243,7 +243,7 @@ def test_no_change_of_bytes_keeps_a_report_from_being_made(data, copy, killed):
 def test_damaged_files_are_named_or_left_out(name, content, copy):
     (copy / name).write_bytes(content)
     gaps = " ".join(reported(copy)["run"]["gaps"])
-    assert ("is damaged: its settings are not known" in gaps) == (name == "moments/manifest.json")
+    assert ("is damaged: the settings are unknown" in gaps) == (name == "moments/manifest.json")
 
 
 @pytest.mark.slow

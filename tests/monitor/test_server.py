@@ -121,7 +121,7 @@ def test_without_an_http_server_there_is_nothing_and_one_warning(caplog):
         pass
 
     server.install(Bare())
-    assert warnings_of(caplog) == ["no page and no JSON about jobs: the scheduler has no HTTP server"]
+    assert warnings_of(caplog) == ["no page and no JSON of jobs: the scheduler has no HTTP server"]
 
 
 def test_a_dashboard_that_is_built_otherwise_costs_the_link_alone(caplog, monkeypatch):
@@ -159,7 +159,7 @@ def test_a_scheduler_without_books_says_so():
         server.install(scheduler)
         answer = await get(scheduler, "/bigkernel/state.json")
         assert answer.code == 503
-        assert json.loads(answer.body) == {"error": "this scheduler keeps no books of jobs"}
+        assert json.loads(answer.body) == {"error": "this scheduler keeps no record of jobs"}
         assert (await get(scheduler, "/bigkernel")).code == 200
 
     on_scheduler(check, monitored=False)

@@ -61,7 +61,7 @@ def test_what_a_pilot_tells_is_compared_with_fits(where):
     assert fit["all_seconds"] == [fit["measured_seconds"]]
     assert 0 < fit["least_seconds"] <= fit["expected_seconds"] <= fit["most_seconds"]
     assert result["within"] == (fit["least_seconds"] <= fit["measured_seconds"] <= fit["most_seconds"])
-    assert 0 < fit["peak_bytes"] < fit["announced_bytes"]
+    assert 0 < fit["peak_bytes"] < fit["planned_bytes"]
 
 
 @pytest.mark.slow
@@ -72,8 +72,8 @@ def test_peaks_are_told_beside_what_was_announced(where):
     told = [(one["landmarks"], one["executor"]) for one in result["sizes"]]
     assert told == [(60, "processes"), (60, "threads"), (90, "processes"), (90, "threads")]
     for one in result["runs"] + result["sizes"]:
-        assert 50_000_000 < one["peak_bytes"] <= one["announced_bytes"]
-        assert one["ratio"] == one["announced_bytes"] / one["peak_bytes"]
+        assert 50_000_000 < one["peak_bytes"] <= one["planned_bytes"]
+        assert one["ratio"] == one["planned_bytes"] / one["peak_bytes"]
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     assert result["silently_wrong"] == 0
     assert result["swept_again"] > 0
     assert {cell["sums"] for cell in result["cells"]} >= {"float32", "float64"}
-    assert 0.1 < result["told_over_error"][2] < 10
+    assert 0.1 < result["estimated_over_error"][2] < 10
 
 
 def test_a_silent_cell_ends_the_command(where, monkeypatch):

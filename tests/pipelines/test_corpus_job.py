@@ -85,7 +85,7 @@ def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch
 @pytest.mark.slow
 def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_another_job(done):
     run, _ = done
-    assert "holds a run already; resume it" in call(*SMALL, "--run", run, code=3).stderr
+    assert "already holds a run; resume it" in call(*SMALL, "--run", run, code=3).stderr
     other = call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5)
     assert "another job" in other.stderr
 

@@ -90,7 +90,7 @@ def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(set
     ("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("rotated", "train-labels-idx1-ubyte.gz")]
 )
 def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
-    options = ["--part", part, "--data", tmp_path, "--out", tmp_path / "out", "--quick"]
+    options = ["--experiment", part, "--data", tmp_path, "--out", tmp_path / "out", "--quick"]
     assert missing in call("domains", *options, code=3).stderr
 
 
@@ -142,7 +142,7 @@ def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
 @pytest.mark.usefixtures("few")
 def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data, tmp_path):
     out = tmp_path / "out"
-    call("domains", "--part", "pair", "--quick", "--landmarks", 24, "--data", data, "--out", out)
+    call("domains", "--experiment", "pair", "--quick", "--landmarks", 24, "--data", data, "--out", out)
     results = json.loads((out / "results.json").read_text())
     for table in TABLES:
         keys = [line["key"] for line in results[f"pair_{table}"]]
@@ -178,7 +178,7 @@ def test_no_digit_is_in_two_domains_and_the_first_is_as_it_was(mnist):
 
 
 def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist):
-    domains, _ = domains_rotated.drawn(mnist, 40, 20, 0)
+    domains, _ = domains_rotated.draw_domains(mnist, 40, 20, 0)
     source, target = domains.split(2)
     assert len(source.rows) == 200
     assert set(target.domain) == {2}
@@ -217,7 +217,7 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp
     for name, job in jobs.items():
         seconds, peak = job.run()
         assert seconds > 0
-        assert job.announced_bytes() > 2**20
-        result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "announced_bytes": job.announced_bytes()}
+        assert job.planned_bytes() > 2**20
+        result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "planned_bytes": job.planned_bytes()}
     domain_sweeps.show(result, "1,200 rows")
     assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5

@@ -28,13 +28,13 @@ def digits():
 
 
 def test_shared_eigenfunctions_predict_what_a_fit_to_all_rows_does(digits):
-    first = digits.drawn(1, 300, np.random.RandomState(0))
+    first = digits.sample(1, 300, np.random.RandomState(0))
     after = []
     values = eigenfunctions(digits, first, {10.0: 30, 0.0: 30}, landmarks=60, seed=0, after=lambda: after.append(1))
     test = np.arange(300, 400)
     assert len(after) == 3
     for manifold, count, per_class in ((10.0, 20, 3), (0.0, 30, 4)):
-        ids = digits.drawn(per_class, 300, np.random.RandomState(per_class))
+        ids = digits.sample(per_class, 300, np.random.RandomState(per_class))
         y = np.full(300, -1)
         y[ids] = digits.y[ids]
         setting = {"manifold": manifold, "n_components": count, "alpha": 0.004}
@@ -47,7 +47,7 @@ def test_shared_eigenfunctions_predict_what_a_fit_to_all_rows_does(digits):
 def test_spreading_is_that_of_scikit_learn_over_nearest_neighbours(digits):
     graph = neighbours(digits.X, 300)
     assert graph.shape == (400, 300)
-    ids = digits.drawn(3, 300, np.random.RandomState(1))
+    ids = digits.sample(3, 300, np.random.RandomState(1))
     y = np.full(300, -1)
     y[ids] = digits.y[ids]
     # its graph counts a row among its own neighbours, and does not spread along that
@@ -63,7 +63,7 @@ def test_spreading_is_that_of_scikit_learn_over_nearest_neighbours(digits):
 
 def test_self_training_takes_its_surest_rows_class_by_class(digits, monkeypatch):
     monkeypatch.setattr(methods, "ROUNDS", (5,))
-    ids, test = digits.drawn(2, 300, np.random.RandomState(2)), np.arange(300, 400)
+    ids, test = digits.sample(2, 300, np.random.RandomState(2)), np.arange(300, 400)
     method = SelfTraining(digits.X, digits.sigma, pool=np.arange(300))
     first = KernelRidgeClassifier(Gaussian(digits.sigma), alpha=0.1).fit(digits.X[ids], digits.y[ids])
     others = np.array([i for i in range(300) if i not in ids])
@@ -110,11 +110,11 @@ def test_rows_of_usps_are_ink_and_a_class_with_too_few_rows_is_named(tmp_path):
     assert (found.X.shape, found.rows) == ((60, 512), 40)
     np.testing.assert_allclose(np.linalg.norm(found.X, axis=1), 1, rtol=1e-6)
     assert found.y[40:].tolist() == [i % 10 for i in range(20)]
-    ids = found.drawn(4, 40, np.random.RandomState(0))
+    ids = found.sample(4, 40, np.random.RandomState(0))
     assert np.bincount(found.y[ids]).tolist() == [4] * 10
     assert ids.max() < 40
     with pytest.raises(ConfigError, match="--labels 5: class 0 has 4 of 40 rows"):
-        found.drawn(5, 40, np.random.RandomState(0))
+        found.sample(5, 40, np.random.RandomState(0))
 
 
 @pytest.mark.slow

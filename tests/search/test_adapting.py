@@ -163,15 +163,15 @@ def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match=r"refit: every domain has labelled rows.*refit=False"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
-        with pytest.raises(ConfigError, match="neg_gcv is of one penalty for all directions"):
+        with pytest.raises(ConfigError, match="neg_gcv needs one penalty for all directions"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
     assert not [event for event in seen if isinstance(event, SweepStarted)]
 
 
 def test_methods_that_share_no_sweep_say_why_and_what_to_take():
     for model, told in (
-        (JDA(n_landmarks=M), "JDA predicts nothing that folds could be judged by; search a Pipeline"),
-        (KernelLogisticClassifier(n_landmarks=M), r"every step of it is a sweep for one model.*KernelRidgeClassifier"),
+        (JDA(n_landmarks=M), "JDA has no predictions to score; search a Pipeline"),
+        (KernelLogisticClassifier(n_landmarks=M), r"every step is a sweep for one model.*KernelRidgeClassifier"),
     ):
         with pytest.raises(ConfigError, match=told):
             SweepSearchCV(model, {"alpha": [0.1, 1.0]}).fit(X, CODES)

@@ -89,8 +89,8 @@ def test_sweeps_of_transforms_and_of_the_best_have_lines_of_their_own():
     model = make_pipeline(Projector(5), MODEL)
     grid = {"kernelridgeclassifier__alpha": [0.1, 1.0], "kernelridgeclassifier__probability": [True]}
     told = str(SweepSearchCV(model, grid, cv=3).plan(X, LABELS))
-    assert "transforms: the sweep of project" in told
-    assert "the best on all rows: values to calibrate on" in told
+    assert "transforms: sweep for project" in told
+    assert "refit on all rows: values for calibration" in told
     without = SweepSearchCV(model, grid, cv=3, refit=False).plan(X, LABELS)
-    assert "the best on all rows" not in str(without)
+    assert "refit on all rows" not in str(without)
     assert without.count == 3

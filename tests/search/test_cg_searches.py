@@ -160,7 +160,7 @@ def test_kernels_go_one_after_the_other_and_candidates_of_both_solvers_in_one_gr
 def test_candidates_whose_descent_has_not_ended_are_marked_and_no_choice():
     few = {"tol": 1e-4, "max_iter": 2}
     with pytest.warns(
-        AccuracyWarning, match=r"of 3 candidates have not ended after 2 steps .*they are no choice"
+        AccuracyWarning, match=r"of 3 candidates did not converge within 2 steps .*cannot be selected"
     ) as caught:
         found = searched(grid={"alpha": [1e-5, 1e-4, 1e4]}, y=Y[:, 1], model=few, cv=3)
     assert [one.category for one in caught] == [AccuracyWarning, BestAtEdgeWarning]
@@ -217,9 +217,9 @@ def test_auto_descends_where_that_costs_less(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' chooses from m×m sums"),
-        ({"scoring": "neg_gcv"}, "neg_gcv is read from moments"),
-        ({"grid": {"alpha": [0.1, 0.0]}}, "expected a number above 0 for alpha"),
+        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' needs m×m sums"),
+        ({"scoring": "neg_gcv"}, "neg_gcv needs moments"),
+        ({"grid": {"alpha": [0.1, 0.0]}}, "alpha: expected a number above 0"),
     ],
 )
 def test_what_it_cannot_do_is_refused(options, told):
@@ -229,7 +229,7 @@ def test_what_it_cannot_do_is_refused(options, told):
 
 def test_a_fold_without_a_class_to_train_on_is_refused_by_name():
     fold = np.where(LABELS == "up", 0, np.arange(N) % 2 + 1)
-    with pytest.raises(DataError, match="cv: split 0 has no row of class number 2 to train on"):
+    with pytest.raises(DataError, match="cv: split 0 has no training row of class number 2"):
         searched(kind=KernelRidgeClassifier, y=LABELS, cv=fold)
 
 

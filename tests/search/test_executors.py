@@ -211,7 +211,7 @@ def test_a_finished_search_is_read_back_and_another_one_is_refused(make_corpus, 
     search = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3)
     with executing("serial", run=tmp_path / "run"):
         first = what_it_says(search.fit(corpus))
-    with executing("serial", run=tmp_path / "run"), pytest.raises(DataError, match="holds a run already"):
+    with executing("serial", run=tmp_path / "run"), pytest.raises(DataError, match="already holds a run"):
         search.fit(corpus)
     with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run", resume=True):
         ended_after(patch, 0)

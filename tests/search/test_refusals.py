@@ -55,12 +55,12 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
 @pytest.mark.parametrize(
     "grid, match",
     [
-        ([], "no candidate"),
+        ([], "at least one candidate"),
         ({"alpha": []}, "alpha.*non-empty"),
         (None, "dict or a list"),
         ({"alpha": 1.0}, "alpha.*needs to be a list"),
         ({"alhpa": [1.0]}, "Invalid parameter 'alhpa'"),
-        ({"kernel__gamma": [1.0]}, "no parameter 'gamma'; it has .*sigma"),
+        ({"kernel__gamma": [1.0]}, "unknown parameter 'gamma'; expected one of .*sigma"),
         ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
     ],
     ids=["empty", "no value", "none", "a number", "unknown", "unknown of the kernel", "unknown in the second"],
@@ -117,17 +117,17 @@ def test_scores_that_are_unknown(scoring):
 
 @pytest.mark.parametrize("score", ["accuracy", "balanced_accuracy", "neg_log_loss"])
 def test_scores_of_classes_asked_of_numbers(score):
-    assert refuse(ConfigError, f"scoring: '{score}' is a score of classes", scoring=score)
+    assert refuse(ConfigError, f"scoring: '{score}' expects a classifier", scoring=score)
 
 
 def test_scores_that_cannot_be_had_of_values():
     for score in ("neg_brier_score", "roc_auc_ovr"):
         assert refuse(ConfigError, f"scoring: '{score}' needs probabilities.*", CLASSIFIER, scoring=score, y=LABELS)
     for scorer in (len, lambda model, X, y: "good", lambda model, X, y: model.predict(X[:3]).sum()):
-        assert refuse(DataError, "scoring: .* cannot be had of a fold: ", scoring=scorer, swept=True)
+        assert refuse(DataError, "scoring: .* failed on a fold: ", scoring=scorer, swept=True)
     with dask.config.set({"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}):
         many = da.zeros((4 * 10**6, 3), chunks=(10**5, 3)), da.zeros(4 * 10**6, chunks=10**5)
-        said = "scoring: score need the values of a candidate at all held-out rows at once.*hold fewer rows out"
+        said = "scoring: score need the predictions for all held-out rows at once.*hold out fewer rows"
         assert refuse(PlanTooLargeError, said, X=many[0], y=many[1], scoring="neg_max_error")
 
 
@@ -144,7 +144,7 @@ def test_scores_that_cannot_be_had_of_values():
 )
 def test_scores_that_such_targets_have_not_are_refused_before_a_sweep(score, labels, match):
     model = MODEL if labels.ndim == 2 else CLASSIFIER
-    said = f"scoring: .* cannot be had of {match}"
+    said = f"scoring: .* cannot be computed for {match}"
     assert refuse(ConfigError, said, model, y=labels, scoring={"s": score}, refit="s")
 
 
@@ -237,7 +237,7 @@ def test_fewer_than_two_folds(cv):
 
 
 def test_no_folds_with_a_score_of_held_out_rows():
-    assert refuse(ConfigError, "cv=0 holds no rows out, which r2 needs", cv=0)
+    assert refuse(ConfigError, "cv=0: r2 needs held-out rows", cv=0)
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
@@ -284,27 +284,27 @@ MISSING = "cv: split 0 has .*class.*(fewer or|stratified)"
 BEFORE = [
     (ConfigError, "gaussian kernel: expected a finite sigma above 0", {"grid": {"kernel__sigma": [1, 0.0]}}),
     (ConfigError, r"expected sigma of shape \(3,\)", {"grid": {"kernel__sigma": [np.ones(2)]}}),
-    (ConfigError, "classifiers and regressors",
+    (ConfigError, "only classifiers or only regressors",
      {"model": Pipeline([("m", MODEL)]), "grid": {"m": [CLASSIFIER, MODEL]}, "y": LABELS}),
     (DataError, r"landmarks: expected an array of shape \(m, 3\)", {"model": KernelRidge(landmarks=Z[:, :2])}),
     (DataError, "cv: expected a fold for each of the 60 rows, found 5", {"cv": np.arange(5)}),
     (DataError, "cv: .*n_splits=61.*n_samples=60", {"cv": N + 1}),
-    (DataError, "cv: it makes no split", {"cv": []}),
+    (DataError, "cv: expected at least one split", {"cv": []}),
     (DataError, "cv: split 0: .*0 to 59", {"cv": [(EVERY[:10], [N])]}),
     (DataError, "cv: split 0: .*0 to 59", {"cv": [(EVERY[:10], [-1])]}),
     (DataError, "cv: split 1: .*0 to 59", {"cv": [([0, 1], [2, 3]), (np.arange(10.0), [20])]}),
-    (DataError, "cv: split 0 trains on row 5, which it tests", {"cv": [(EVERY[:10], EVERY[5:20])]}),
-    (DataError, "cv: split 0 names a row twice", {"cv": [(np.r_[:10, :10], EVERY[20:40])]}),
-    (DataError, "cv: split 0 has 10 rows to train on and 0 to test on", {"cv": [(EVERY[:10], [])]}),
-    (DataError, "cv: split 0 has 0 rows to train on and 10 to test on", {"cv": [([], EVERY[:10])]}),
+    (DataError, "cv: split 0 has row 5 in both train and test", {"cv": [(EVERY[:10], EVERY[5:20])]}),
+    (DataError, "cv: split 0 holds a row twice", {"cv": [(np.r_[:10, :10], EVERY[20:40])]}),
+    (DataError, "cv: split 0: expected rows to train on and to test on, found 10 and 0", {"cv": [(EVERY[:10], [])]}),
+    (DataError, "cv: split 0: expected rows to train on and to test on, found 0 and 10", {"cv": [([], EVERY[:10])]}),
     (ConfigError, "cv: split 0", {"cv": [(EVERY[:10], EVERY[10:20], EVERY[20:30])]}),
-    (DataError, "domain: .*no column of domains", {"cv": "domains"}),
+    (DataError, "domain: .*needs a column of domains", {"cv": "domains"}),
     (DataError, "cv: expected at least 2 domains, found 1", {"cv": "domains", "fit": {"sample_domain": np.ones(N)}}),
     (DataError, "cv: .*groups", {"cv": GroupKFold(3)}),
-    (DataError, "cv: 3 folds of whole groups, but .* have 1 group", {"cv": 3, "fit": {"groups": np.ones(N)}}),
-    (DataError, "cv: 3 folds of whole groups, .* 2 groups", {"cv": 3, "fit": {"groups": EVERY % 2}}),
+    (DataError, "cv: 3 folds of whole groups .* found 1 among", {"cv": 3, "fit": {"groups": np.ones(N)}}),
+    (DataError, "cv: 3 folds of whole groups .* found 2 among", {"cv": 3, "fit": {"groups": EVERY % 2}}),
     (DataError, "group: expected 60 values", {"fit": {"groups": np.ones(7)}}),
-    (DataError, "expected one domain a row", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
+    (DataError, "expected one domain per row", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
     (DataError, "group: expected numbers", {"fit": {"groups": np.array(["a", "b"] * (N // 2))}}),
     (DataError, "cv: expected at least 2 groups, found 1", {**LAZY, "cv": 3, "fit": {"groups": np.ones(N)}}),
     (DataError, "cv: .*n_samples=0", {"model": SEMI, "y": np.full(N, np.nan), "cv": 3}),

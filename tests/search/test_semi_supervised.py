@@ -148,7 +148,7 @@ def test_an_unlabelled_domain_shapes_every_fold_and_is_never_left_out():
 
 
 def test_two_views_have_no_one_penalty_for_gcv():
-    with pytest.raises(ConfigError, match="neg_gcv is of one penalty for all directions"):
+    with pytest.raises(ConfigError, match="neg_gcv needs one penalty for all directions"):
         SweepSearchCV(OF_CLASSES["views"][0], {"alpha": [0.1]}, cv=3, scoring="neg_gcv").fit(X, CODES)
 
 

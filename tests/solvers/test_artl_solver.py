@@ -6,7 +6,7 @@ import reference
 import reference_adaptation as dense
 from numpy.testing import assert_allclose
 
-from bigkernel.solvers.adaptation import Aligned, Strengths, adapted, slope
+from bigkernel.solvers.adaptation import Aligned, Strengths, adaptation_ridge, slope
 from bigkernel.solvers.anchor_graph import laplacian
 from bigkernel.solvers.pseudo_labels import PseudoLabels, soft_labels
 from bigkernel.solvers.whitening import whiten
@@ -40,7 +40,7 @@ def run(weight, rounds, sharpness=4.0, **settings):
     aligned, L = problem(weight)
     strengths, labels, entropies = Strengths(**{**SETTINGS, **settings}), None, []
     for turn in range(rounds + 1):
-        W = adapted(aligned, L, labels, strengths)
+        W = adaptation_ridge(aligned, L, labels, strengths)
         if turn < rounds:
             Q = soft_labels(PHI[N_S:] @ W, slope(aligned, W, sharpness))
             w = weight[N_S:]

@@ -26,8 +26,8 @@ EXACT = np.linalg.solve(A, C)
 HALF = np.full(2, 0.5)  # that the smallest eigenvalue of P⁻¹A is not expected to exceed
 
 
-def excess(alpha):
-    return ((alpha - EXACT) * (A @ (alpha - EXACT))).sum(axis=0)
+def excess(coef):
+    return ((coef - EXACT) * (A @ (coef - EXACT))).sum(axis=0)
 
 
 def fortran(matrix, dtype=np.float64):
@@ -81,17 +81,17 @@ def test_the_falls_are_what_the_excess_loses_and_the_solution_is_that_of_a_direc
         P = factor_sample(fortran(share * B[rows].T @ B[rows] + ALPHA * K), len(B[rows]))
     state = start_cg(np.zeros_like(C), C, P.solve, HALF)
     if kind == "all rows":
-        assert_allclose(state.rho, excess(state.alpha), rtol=1e-6)
+        assert_allclose(state.rho, excess(state.coef), rtol=1e-6)
     steps = 0
-    while (excess(state.alpha) > 1e-10 * excess(np.zeros_like(C))).any():
-        before = excess(state.alpha)
+    while (excess(state.coef) > 1e-10 * excess(np.zeros_like(C))).any():
+        before = excess(state.coef)
         state = step_cg(state, A @ state.direction, P.solve)
         # the smallest excess that float64 can tell
         floor = 1e-12 * excess(np.zeros_like(C))
-        assert_allclose(before - excess(state.alpha), state.decrease, rtol=1e-4, atol=floor.max())
+        assert_allclose(before - excess(state.coef), state.decrease, rtol=1e-4, atol=floor.max())
         steps += 1
         assert steps <= {"sub-sample": 25, "falkon": 60, "all rows": 2}[kind]
-    assert_allclose(C - A @ state.alpha, state.residual, atol=1e-7 * np.abs(C).max())
+    assert_allclose(C - A @ state.coef, state.residual, atol=1e-7 * np.abs(C).max())
 
 
 @pytest.mark.parametrize("kind", ["sub-sample", "falkon"])
@@ -102,7 +102,7 @@ def test_the_bound_of_the_excess_is_above_it_and_not_far(kind):
     state = start_cg(np.zeros_like(C), C, P.solve, np.full(2, P.least))
     for _ in range(6):
         state = step_cg(state, A @ state.direction, P.solve)
-        ratio = state.excess / excess(state.alpha)
+        ratio = state.excess / excess(state.coef)
         assert (ratio > 1).all()
         assert (ratio < 50).all()
 
@@ -124,8 +124,8 @@ def test_a_column_that_is_done_stays_while_others_go_on():
     for _ in range(30):
         state = step_cg(state, A @ state.direction, P.solve)
     assert state.stalled[0]
-    assert not state.alpha[:, 0].any()
-    assert excess(np.column_stack([state.alpha[:, 1], EXACT[:, 1]]))[0] < 1e-4 * excess(np.zeros_like(C))[0]
+    assert not state.coef[:, 0].any()
+    assert excess(np.column_stack([state.coef[:, 1], EXACT[:, 1]]))[0] < 1e-4 * excess(np.zeros_like(C))[0]
 
 
 def test_costs_grow_as_they_should_and_the_sooner_preconditioner_is_taken():

@@ -17,8 +17,8 @@ from bigkernel.solvers.dica import (
     exact_components,
     landmark_components,
     one_hot_labels,
-    principal,
-    supervised,
+    principal_spread,
+    solve_dica,
 )
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
@@ -159,20 +159,20 @@ def test_domains_without_weight_are_left_out():
 
 
 def test_labels_without_weight_are_no_labels():
-    with pytest.raises(DataError, match="no labelled row with a weight above zero"):
+    with pytest.raises(DataError, match="expected a labelled row with a positive weight"):
         one_hot_labels(np.zeros((3, 2)), np.zeros(2))
 
 
 def test_without_epsilon_the_labels_are_those_of_their_range():
     labels = one_hot_labels(np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]))
-    E = labels.scaled(0.0)
+    E = labels.root(0.0)
     assert E.shape == (2, 2)
     assert_allclose(E @ E.T, labels.C @ np.linalg.pinv(labels.YY) @ labels.C.T, atol=1e-12)
 
 
 def test_principal_axes_diagonalise_and_keep_rounding_from_being_negative():
     S, between = np.diag([4.0, 1.0, -0.04]), rng.normal(size=(3, 2))
-    spread, V = principal(10.0, S, between)
+    spread, V = principal_spread(10.0, S, between)
     assert_allclose(spread.values, [0.01, 1, 4])
     assert spread.rounding == pytest.approx(0.04)
     assert_allclose(V @ spread.between, between, atol=1e-14)
@@ -193,7 +193,7 @@ def complex_problem():
 
 def test_a_conjugate_pair_gives_its_plane_in_uncorrelated_directions():
     spread, labels, wanted, vectors = complex_problem()
-    w, eigenvalues = supervised(spread, labels, 0.01, 0.0, 3)
+    w, eigenvalues = solve_dica(spread, labels, 0.01, 0.0, 3)
     assert_allclose(eigenvalues, np.sort(wanted.real)[::-1], rtol=1e-8)
     pair = np.flatnonzero(np.diff(eigenvalues) == 0)[0]
     plane, z = w[:, [pair, pair + 1]], vectors[:, np.argmax(wanted.imag)]

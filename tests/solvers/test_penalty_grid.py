@@ -1,4 +1,4 @@
-"""Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the penalty."""
+"""Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the settings."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
-    Penalty,
+    SolveSettings,
     candidates,
     squared_errors,
     sssl_coordinates,
@@ -42,26 +42,26 @@ def squares(values, Y, weight=None):
 # ---------------------------------------------------------------- candidates
 
 
-PENALTIES = [
-    Penalty(alpha, flag, s) for alpha in (1e-3, 1.0, 1e3) for flag in (False, True) for s in (None, 1, 3, P, 50)
+GRID = [
+    SolveSettings(alpha, flag, s) for alpha in (1e-3, 1.0, 1e3) for flag in (False, True) for s in (None, 1, 3, P, 50)
 ]
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 def test_every_candidate_is_ridge_on_its_first_coordinates(weight):
-    weights, intercepts, _ = candidates(moments_of(PHI, Y, weight), PENALTIES)
-    assert (weights.shape, intercepts.shape) == ((len(PENALTIES), P, C), (len(PENALTIES), C))
-    for place, penalty in enumerate(PENALTIES):
-        s = min(P, penalty.n_components or P)
-        coef, b = reference.ridge(PHI[:, :s], Y, penalty.alpha, penalty.fit_intercept, weight)
+    weights, intercepts, _ = candidates(moments_of(PHI, Y, weight), GRID)
+    assert (weights.shape, intercepts.shape) == ((len(GRID), P, C), (len(GRID), C))
+    for place, settings in enumerate(GRID):
+        s = min(P, settings.n_components or P)
+        coef, b = reference.ridge(PHI[:, :s], Y, settings.alpha, settings.fit_intercept, weight)
         assert_allclose(weights[place, :s], coef, rtol=1e-9, atol=1e-10)
         assert_array_equal(weights[place, s:], 0)
         assert_allclose(intercepts[place], b, rtol=1e-9, atol=1e-10)
 
 
 def test_a_candidate_does_not_depend_on_its_neighbours():
-    alone = [candidates(moments_of(PHI, Y), [penalty]) for penalty in PENALTIES]
-    weights, intercepts, _ = candidates(moments_of(PHI, Y), PENALTIES)
+    alone = [candidates(moments_of(PHI, Y), [settings]) for settings in GRID]
+    weights, intercepts, _ = candidates(moments_of(PHI, Y), GRID)
     for place, (w, b, _) in enumerate(alone):
         assert_array_equal(weights[place], w[0])
         assert_array_equal(intercepts[place], b[0])
@@ -70,7 +70,7 @@ def test_a_candidate_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_without_a_penalty_dependent_columns_give_the_least_norm(fit_intercept):
     twice = np.hstack([PHI[:, :2], PHI[:, :2]])
-    weights, intercepts, _ = candidates(moments_of(twice, Y), [Penalty(0.0, fit_intercept)])
+    weights, intercepts, _ = candidates(moments_of(twice, Y), [SolveSettings(0.0, fit_intercept)])
     coef, b = reference.ridge(twice, Y, 0.0, fit_intercept)
     assert_allclose(weights[0], coef, rtol=1e-8, atol=1e-9)
     assert_allclose(intercepts[0], b, rtol=1e-8, atol=1e-9)
@@ -78,7 +78,7 @@ def test_without_a_penalty_dependent_columns_give_the_least_norm(fit_intercept):
 
 def test_no_coordinates_leave_the_mean_or_nothing():
     empty = moments_of(np.zeros((N, 0)), Y)
-    weights, intercepts, _ = candidates(empty, [Penalty(1.0, True), Penalty(1.0, False)])
+    weights, intercepts, _ = candidates(empty, [SolveSettings(1.0, True), SolveSettings(1.0, False)])
     assert weights.shape == (2, 0, C)
     assert_allclose(intercepts, [Y.mean(axis=0), [0, 0]])
     assert_allclose(squared_errors(empty, weights, intercepts), [squares(Y.mean(axis=0), Y), squares(0, Y)], rtol=1e-12)
@@ -149,7 +149,7 @@ def test_candidates_of_eigenfunctions_are_sssl(form, s):
     everything, part = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
     # ordered: one basis of the most components serves the smaller ones
     coordinates = sssl_coordinates(everything, CORE, whiten(CORE) if form == "all" else None, 12)
-    weights, intercepts, _ = candidates(coordinates.reduce(part), [Penalty(0.3, n_components=s)])
+    weights, intercepts, _ = candidates(coordinates.reduce(part), [SolveSettings(0.3, n_components=s)])
     assert_array_equal(intercepts, 0)
     oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(
         CORE, B[labelled].T, Y[labelled], s, 0.3
@@ -167,11 +167,11 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     known = known if noisy else replace(known, blocks=None)
     # the first two are lost in rounding, and are solved as ever
     alphas = [0.0, 1e-15, *np.geomspace(1e-8, 1e3, 8)]
-    several = Penalty(np.array([1e-6, 1e-2, 1e-6]), fit_intercept=True)
-    penalties = [Penalty(float(alpha), flag) for alpha in alphas for flag in (False, True)] + [several]
+    several = SolveSettings(np.array([1e-6, 1e-2, 1e-6]), fit_intercept=True)
+    grid = [SolveSettings(float(alpha), flag) for alpha in alphas for flag in (False, True)] + [several]
     moments = moments_of(wide, targets)
-    weights, intercepts, errors = candidates(moments, penalties, known=known)
-    found, constants, told = candidates(moments, penalties, known=known, shared=True)
+    weights, intercepts, errors = candidates(moments, grid, known=known)
+    found, constants, told = candidates(moments, grid, known=known, shared=True)
     values = np.einsum("nr,krc->knc", wide, weights)
     assert_allclose(np.einsum("nr,krc->knc", wide, found), values, rtol=0, atol=1e-9 * np.abs(values).max())
     assert_allclose(constants, intercepts, rtol=1e-8, atol=1e-9)
@@ -180,7 +180,7 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     for flag in (False, True):  # and the direct one is right
         coef, _ = reference.ridge(wide, targets, alphas[5], flag)
         assert_allclose(found[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
-    assert_array_equal(candidates(moments, penalties[6:7], known=known, shared=True)[0][0], found[6])
+    assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], found[6])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -192,8 +192,8 @@ def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made
     moments = replace(moments_of(draw.normal(size=(100, r)), draw.normal(size=(100, 2))), G=(G + G.T) / 2, C=C)
     sums, solve, blocks = 1e-12 * draw.uniform(size=(3, r))
     known = RoundingEstimate(sums, blocks, solve=solve, rows=100.0)
-    penalties = [Penalty(alpha) for alpha in (1e-5, 1e-4, 1.0)]
-    _, _, errors = candidates(moments, penalties, known=known)
-    _, _, told = candidates(moments, penalties, known=known, shared=True)
+    grid = [SolveSettings(alpha) for alpha in (1e-5, 1e-4, 1.0)]
+    _, _, errors = candidates(moments, grid, known=known)
+    _, _, told = candidates(moments, grid, known=known, shared=True)
     for one, other in zip(told, errors, strict=True):
         assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)

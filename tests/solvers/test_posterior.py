@@ -144,7 +144,7 @@ def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept)
 
 
 def test_a_core_of_zeros_leaves_the_prior():
-    with pytest.warns(RankDeficiencyWarning, match="core of 4 landmarks is zero"):
+    with pytest.warns(RankDeficiencyWarning, match="kernel matrix of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
@@ -202,14 +202,14 @@ def test_a_factor_halves_and_solves_the_same_matrix(rank, alpha):
     assert_allclose(factor.solve(C), inverse @ C, rtol=1e-7, atol=1e-9)
     # what is not seen is what the range of G does not hold
     lost = C - G @ np.linalg.pinv(G, hermitian=True) @ C if alpha < 1e-20 else np.zeros_like(C)
-    assert_allclose((factor.unseen(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
-    assert half.shape[0] + factor.unseen(C).shape[0] == 9
+    assert_allclose((factor.null_coordinates(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
+    assert half.shape[0] + factor.null_coordinates(C).shape[0] == 9
 
 
 def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
     C = np.random.default_rng(0).normal(size=(4, 2))
     factor = factorize(np.zeros((4, 4)), 0.0)
-    assert_allclose(factor.unseen(C).T @ factor.unseen(C), C.T @ C, rtol=1e-12)
+    assert_allclose(factor.null_coordinates(C).T @ factor.null_coordinates(C), C.T @ C, rtol=1e-12)
     assert_array_equal(factor.solve(C), 0)
     assert_allclose(factorize(np.zeros((4, 4)), 0.5).solve(C), 2 * C, rtol=1e-15)
 

@@ -14,7 +14,7 @@ from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
-from bigkernel.solvers.whitening import Whitening, centre, reduced, top_eigen, whiten
+from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -115,7 +115,7 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_in
     Z = np.repeat(X[:100], 2, axis=0)[rng.permutation(200)]
     B, K = reference.gaussian(X, Z, 1.5), reference.gaussian(Z, Z, 1.5)
     y = np.sin(X[:, :1])
-    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100; 100 landmarks"):
+    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100; dropping 100 landmarks"):
         w = whiten(K, kernel="gaussian")
     assert w.rank == 100
     coef, b, _ = nystrom_ridge(moments_of(B, y), w, alpha, fit_intercept=fit_intercept)
@@ -184,7 +184,7 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduced(moments, Whitening(M, M)), fit_intercept=fit_intercept)
+    small = centre(reduce_moments(moments, Whitening(M, M)), fit_intercept=fit_intercept)
     b = (small.target_mean - small.mean @ w) if fit_intercept else 0
     assert_allclose(
         squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),
@@ -207,7 +207,7 @@ def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
     Z = X[:M]
     core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
     assert scipy.linalg.eigvalsh(core)[0] < -0.1
-    with pytest.warns(RankDeficiencyWarning, match=r"sigmoid kernel.*negative part, \d+\.\d% of"):
+    with pytest.warns(RankDeficiencyWarning, match=r"sigmoid kernel.*negative eigenvalues \(\d+\.\d% of"):
         w = whiten(core, kernel="sigmoid")
     coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.2, fit_intercept=True)
     expected, expected_b = reference.nystrom_krr(B, core, Y, 0.2, True)
@@ -242,7 +242,7 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
     weight = None if weight is None else weight[few]
     options = {"fit_intercept": fit_intercept, "weight": weight}
     with pytest.warns(
-        RankDeficiencyWarning, match=r"sigmoid kernel.*negative part, \d+\.\d% of .* \d+ of 20 directions"
+        RankDeficiencyWarning, match=r"sigmoid kernel.*negative eigenvalues \(\d+\.\d% of .* \d+ of 20 directions"
     ):
         coef, b = exact_krr(K, Y[few], alpha, indefinite="sigmoid", **options)
     expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
@@ -283,7 +283,7 @@ def test_the_exact_forms_leave_the_matrix_as_it_was():
 
 
 def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
-    with pytest.warns(RankDeficiencyWarning, match=r"linear kernel: the core of 5 landmarks is zero"):
+    with pytest.warns(RankDeficiencyWarning, match=r"linear kernel: the kernel matrix of 5 landmarks is zero"):
         w = whiten(np.zeros((5, 5)), kernel="linear")
     coef, b, sse = nystrom_ridge(moments_of(np.zeros((N, 5)), Y, WEIGHT), w, 1.0, fit_intercept=True)
     assert_array_equal(coef, np.zeros((5, 2)))

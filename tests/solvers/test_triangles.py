@@ -66,7 +66,7 @@ def test_a_symmetric_matrix_above_a_triangle_is_read_there_alone():
     array = np.asfortranarray(np.triu(G, 1) + 1e30 * np.tril(rng.normal(size=(M, M))))
     above, C, some = Upper(array, np.diagonal(G).copy()), rng.normal(size=(M, 3)), rng.permutation(M)[:20]
     assert_allclose(above @ C, G @ C, rtol=1e-9, atol=1e-9)
-    assert_array_equal(above.part(some), G[np.ix_(some, some)])
+    assert_array_equal(above.select(some), G[np.ix_(some, some)])
     assert_array_equal(above.whole(), G)
 
 

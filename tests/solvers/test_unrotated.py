@@ -11,7 +11,7 @@ from bigkernel import Gaussian
 from bigkernel.solvers import whitening as coordinates
 from bigkernel.solvers.residuals import VECTORS, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, WhitenedGram, factorize_unrotated, nystrom_ridge
-from bigkernel.solvers.whitening import centre, reduced, whiten
+from bigkernel.solvers.whitening import centre, reduce_moments, whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(77)
@@ -53,7 +53,7 @@ def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, estimate=
 def rotates(monkeypatch, moments, whitening, alpha, *, fit_intercept=False):
     """True where moments are rotated for a solve."""
     seen = []
-    monkeypatch.setattr(coordinates, "reduced", lambda *given: seen.append(given) or reduced(*given))
+    monkeypatch.setattr(coordinates, "reduce_moments", lambda *given: seen.append(given) or reduce_moments(*given))
     nystrom_ridge(moments, whitening, alpha, fit_intercept=fit_intercept)
     return bool(seen)
 
@@ -115,7 +115,7 @@ def test_moments_are_rotated_where_one_factor_does_not_serve(monkeypatch, why):
     _, moments, whitening = problem(3.0 if why == "ill-conditioned" else 1.0)
     alpha = {"small": 1e-13, "zero": 0.0, "ill-conditioned": 1e-2}.get(why, 0.1)
     if why == "negative":  # an eigenvalue of −3α/4, as rounding of sums in float32 leaves it
-        values, vectors = np.linalg.eigh(centre(reduced(moments, whitening), fit_intercept=True).G)
+        values, vectors = np.linalg.eigh(centre(reduce_moments(moments, whitening), fit_intercept=True).G)
         along = whitening.restore(vectors[:, :1])
         moments = replace(moments, G=moments.G - (values[0] + 0.75 * alpha) * along @ along.T)
     if why == "lost":
@@ -145,7 +145,7 @@ def test_a_solve_takes_one_matrix_of_the_size_of_the_moments():
 def test_what_whitened_moments_are_asked_for_is_what_rotated_ones_give():
     _, moments, whitening = problem(1.0)
     mean = moments.s / moments.n + moments.shift
-    small, w = reduced(moments, whitening), rng.normal(size=(M, 3))
+    small, w = reduce_moments(moments, whitening), rng.normal(size=(M, 3))
     gram = WhitenedGram(moments, whitening, mean)
     assert len(gram) == M
     assert_allclose(gram @ w, small.G @ w, rtol=1e-8, atol=1e-8)

@@ -12,7 +12,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums
-from bigkernel.statistics.moments import uncentred
+from bigkernel.statistics.moments import uncentre
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(11)
@@ -52,7 +52,7 @@ def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
 def test_sums_about_a_shift_are_taken_back():
     shift = centre_of(Gaussian(1.1), Z, np.float64)
     shifted = CellMomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift), CELLS)
-    found = CellSums.of(uncentred(accumulate(shifted), shift), CELLS)
+    found = CellSums.of(uncentre(accumulate(shifted), shift), CELLS)
     assert_allclose(found.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
 
 
@@ -87,20 +87,20 @@ def test_positions_reorder_the_classes_of_a_corpus():
 def test_an_unknown_label_or_domain_is_named_with_its_row():
     y, domain = LABEL.copy(), DOMAIN.copy()
     y[17], domain[23] = 9, 1
-    with pytest.raises(DataError, match="y: row 117 has the label 9, which is none of the classes"):
+    with pytest.raises(DataError, match="y: row 117 has the label 9, which is not one of the classes"):
         CELLS.of(Chunk(X, 100, y=y, domain=DOMAIN))
-    with pytest.raises(DataError, match="domain: row 123 has the domain 1, which is none of the domains"):
+    with pytest.raises(DataError, match="domain: row 123 has the domain 1, which is not one of the domains"):
         CELLS.of(Chunk(X, 100, y=LABEL, domain=domain), np.arange(5, 40))
     with pytest.raises(DataError, match="y: row 119 has the label 255"):  # −1 where the column has no sign
         CELLS.of(Chunk(X, 100, y=np.where(np.arange(N) == 19, 255, 2).astype(np.uint8), domain=DOMAIN), slice(10, 30))
 
 
-@pytest.mark.parametrize("column, message", [("y", "labels are needed"), ("domain", "the domains of the rows are")])
+@pytest.mark.parametrize("column, message", [("y", "expected labels"), ("domain", "expected a column of domains")])
 def test_a_missing_column_is_named(column, message):
     with pytest.raises(DataError, match=f"{column}: {message}"):
         accumulate(CellMomentStatistic(FEATURES, CELLS), **{column: None})
 
 
 def test_more_cells_than_can_be_columns_are_refused():
-    with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* make 11,000 cells, more than 4,096"):
+    with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* give 11,000 cells, more than 4,096"):
         Cells(np.arange(1000), np.arange(10))

@@ -167,7 +167,7 @@ def test_a_label_outside_the_classes_is_refused_with_its_row(strange, dtype):
 REFUSED = {
     **{f"target {value}": (r"y.*41", {"y": value}) for value in (np.inf, -np.inf)},
     **{f"weight {value}": (r"weight.*41", {"weight": value}) for value in (-0.5, np.nan, np.inf)},
-    "no targets": ("y: labels are needed", {"y": None}),
+    "no targets": ("y: expected labels", {"y": None}),
 }
 
 

@@ -98,7 +98,7 @@ def test_a_fold_is_the_same_in_every_chunking_of_every_kind_of_input(make_corpus
 
 
 def test_groups_are_needed_where_they_are_asked_for():
-    with pytest.raises(DataError, match=r"group: the folds keep groups together.*no column of groups"):
+    with pytest.raises(DataError, match=r"group: folds by group need a column of groups"):
         folds_of(HashFolds(3, by="group"), 4)
 
 
@@ -110,7 +110,7 @@ def test_domains_are_left_out_in_turn_and_others_never():
     assert folds.count == 3
     found = folds_of(folds, 6, domain=np.array([20, 3, 7, 5, 99, -1]))
     assert_array_equal(found, [2, 0, 1, -1, -1, -1])
-    with pytest.raises(DataError, match=r"domain: the folds are domains.*no column of domains"):
+    with pytest.raises(DataError, match=r"domain: folds by domain need a column of domains"):
         folds_of(folds, 6)
 
 

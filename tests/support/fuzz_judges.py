@@ -64,7 +64,7 @@ def distance(found, wanted):
 def kernel_values(kernel, X, Z):
     """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
     if kernel.name in ("sum", "product"):
-        parts = [kernel_values(part, X, Z) for part in kernel.parts]
+        parts = [kernel_values(part, X, Z) for part in kernel.terms]
         if any(part is None for part in parts):
             return None
         return parts[0] + parts[1] if kernel.name == "sum" else parts[0] * parts[1]

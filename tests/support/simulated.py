@@ -20,7 +20,7 @@ def messages(segments=2000, workers=100, *, job="simulated", finished=False, see
     about = {"job": job, "sweep": token}
     yield {"kind": "job_started", "job": job, "title": f"fit {job}", "run": "", "host": "node1", "pid": 4242}, now
     started = {"host": "node1", "what": "moments", "executor": "dask", "run": "", "plan": plan}
-    started |= {"stops": [rows * (i + 1) for i in range(segments)], "announced_bytes": 630_000_000}
+    started |= {"stops": [rows * (i + 1) for i in range(segments)], "planned_bytes": 630_000_000}
     yield {"kind": "sweep_started", **about, **started}, now
     free = dict.fromkeys((f"tcp://10.0.{i // 250}.{i % 250}:40{i:03d}" for i in range(workers)), now)
     nodes, pending, merged = spans(segments), set(range(segments)), set[str]()
@@ -34,7 +34,7 @@ def messages(segments=2000, workers=100, *, job="simulated", finished=False, see
         else:
             yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin
             if index % 50 == 0:
-                text = f"worker {worker} lost: its process ended; 1 tasks under way and 0 results are done again"
+                text = f"worker {worker} lost: the process ended; recomputing 1 running tasks and 0 results"
                 yield {"kind": "incident", **about, "incident": "worker", "text": text, "worker": worker}, begin
                 yield {"kind": "released", **about, "node": leaf(index)}, begin
                 yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin

@@ -1,8 +1,8 @@
-"""Reading other people's files: one reader a format, found in one table.
+"""Readers of other file formats, one per format, listed in one table.
 
-`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
-into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is wrong
-with a file is a `DataError` that names the path and the row.
+`open_source` reads the header of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
+into a corpus. No reader holds a whole file (except MATLAB and Fortran-ordered npz), and faults in a file are
+`DataError`s that name the path and the row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
 _TABLE = ("target", "group")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
-# The order is the order in which `auto` asks.
+# in the order in which `auto` tries them
 _READERS: dict[str, _Reader] = {
     "npy": _Reader(
         "NumPy array (n, d) or (n, h, w)",
@@ -97,7 +97,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in 
 
 
 def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: Any = None, **options: Any) -> Source:
-    """Look at the head of a file, folder or store and say what it holds.
+    r"""Open a file, folder or store, reading only its header.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "wine.csv")
-    >>> _ = path.write_text('"pH";"alcohol";"quality"\\n3;8.8;6\\n3.3;9.5;5\\n')
+    >>> _ = path.write_text('"pH";"alcohol";"quality"\n3;8.8;6\n3.3;9.5;5\n')
     >>> source = open_source(path)
     >>> source.format, source.n_features, source.labelled
     ('csv', 2, True)
@@ -138,33 +138,35 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     >>> folder.cleanup()
     """
     name = os.fspath(path)
-    found = _detect(name) if format == "auto" else format
-    if found not in _READERS:
-        raise DataError(f"{stores.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
-    reader = _READERS[found]
-    _require_kind(name, found, reader)
-    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # which any format may be given
+    kind = _detect(name) if format == "auto" else format
+    if kind not in _READERS:
+        raise DataError(f"{stores.shown(name)}: unknown format {kind!r}; expected one of {', '.join(FORMATS)}")
+    reader = _READERS[kind]
+    _require_kind(name, kind, reader)
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # options of every format
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
     foreign = sorted(set(given) - set(reader.options))
     if foreign:
         takes = ", ".join(reader.options) or "no options"
-        raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
+        raise ConfigError(f"{foreign[0]}: unknown option of format {kind!r}, which has {takes}")
     source = reader.read(name, **given)
     return source if dtype is None else _stored_as(source, dtype)
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:
-    """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
+    """Raise an error for a folder instead of a file, a file instead of a folder, and a missing path."""
     if stores.is_url(path):
         if name != "zarr":
-            raise DataError(f"{stores.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
+            raise DataError(
+                f"{stores.shown(path)}: format {name!r} can only be read from files; URLs are supported for zarr"
+            )
     elif reader.files and not (os.path.isdir(path) and reader.recognises_folder):
         require_file(path)
     elif not os.path.isdir(path):
-        found = "a file" if os.path.exists(path) else "nothing"
-        raise DataError(f"{path}: expected a folder for format {name!r}, found {found}")
+        actual = "a file" if os.path.exists(path) else "nothing"
+        raise DataError(f"{path}: expected a folder for format {name!r}, found {actual}")
 
 
 def _detect(path: str) -> str:
@@ -181,7 +183,7 @@ def _detect(path: str) -> str:
         known = [
             name for name, reader in _READERS.items() if reader.recognises_folder and reader.recognises_folder(names)
         ]
-        advice = "expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
+        advice = "expected a file, or a folder of PNG images, Parquet files or zarr; found another folder"
     else:
         require_file(path)
         with open_stream(path) as stream:
@@ -190,8 +192,8 @@ def _detect(path: str) -> str:
         known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
         known += [name for name, reader in _READERS.items() if plain.endswith(reader.endings)]
         advice = (
-            f"unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
-            f"the formats are {', '.join(FORMATS)}; give format=NAME"
+            f"unknown format (first bytes {head[:8].hex(' ') or 'none'}); set format=NAME to one of "
+            f"{', '.join(FORMATS)}"
         )
     if not known:
         raise DataError(f"{path}: {advice}")
@@ -200,20 +202,22 @@ def _detect(path: str) -> str:
 
 def _stored_as(source: Source, dtype: Any) -> Source:
     try:
-        wanted = np.dtype(dtype)
+        target = np.dtype(dtype)
     except TypeError:
         raise ConfigError(f"dtype: expected a dtype such as 'float32', found {dtype!r}") from None
-    if wanted.kind not in "iuf" or wanted.itemsize > 8:
-        raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {wanted}")
+    if target.kind not in "iuf" or target.itemsize > 8:
+        raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {target}")
 
     def blocks() -> Iterator[Block]:
         start = 0
         for x, *columns in source.blocks():
-            rows, lost = zarr_arrays.cast_values(x, wanted)
+            rows, lost = zarr_arrays.cast_values(x, target)
             if lost.any():
                 row, column = np.argwhere(lost)[0]
-                raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
+                raise DataError(
+                    f"{source.path}: row {start + row}, column {column}: expected {target}, found {x[row, column]}"
+                )
             yield rows, *columns
             start += len(x)
 
-    return replace(source, dtype=wanted, blocks=blocks)
+    return replace(source, dtype=target, blocks=blocks)

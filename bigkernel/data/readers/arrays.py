@@ -49,16 +49,16 @@ X_NAMES = ("x", "X", "data")
 Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
 A = TypeVar("A", bound=StoredArray)
-# what zipfile raises over damaged directories and headers, encryption and unknown compression included
+# errors of zipfile for damaged directories and headers, encryption and unknown compression
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
-# type code -> dtype, as in the file
+# type code → dtype, as in the file
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IDX_IMAGES = re.compile(r"images([-.])idx\d(-\w+?)(\.gz)?$")
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array in a file, or in an archive (`member`), as its header of `head_bytes` says."""
+    """An array in a file, or in an archive (`member`), as described by its header of `head_bytes`."""
 
     path: str
     member: str
@@ -83,7 +83,7 @@ class _Array:
             return
         whole = self._load() if self.member else None
         for start in range(0, self.shape[0], step):
-            # mapped anew for each block, so that the pages of those before do not count as this process's memory
+            # mapped anew for each block, so that earlier pages do not count as memory of this process
             values = self._load() if whole is None else whole
             yield in_native_order(np.array(values[start : start + step], order="C"))
 
@@ -91,14 +91,14 @@ class _Array:
         try:
             if self.member:
                 with np.load(self.path, allow_pickle=False, max_header_size=_MOST_HEADER_BYTES) as archive:
-                    found = archive[self.member]
+                    values = archive[self.member]
             else:
-                found = np.load(self.path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
+                values = np.load(self.path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
         except _ZIP_ERRORS as error:
             raise DataError(f"{self.name}: cannot be read: {error}; {AGAIN}") from error
-        if (found.shape, found.dtype) != (self.shape, self.dtype):
-            raise DataError(f"{self.name}: has shape {found.shape} of {found.dtype} now; it was changed meanwhile")
-        return np.asarray(found)
+        if (values.shape, values.dtype) != (self.shape, self.dtype):
+            raise DataError(f"{self.name}: changed while it was read: found shape {values.shape} of {values.dtype}")
+        return np.asarray(values)
 
 
 def read_npy(path: str, *, labels: str | None = None) -> Source:
@@ -116,7 +116,7 @@ def read_npz(path: str, *, x: str | None = None, y: str | None = None) -> Source
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except _ZIP_ERRORS as error:
-        raise DataError(f"{path}: not a whole .npz archive ({error}); {AGAIN}") from error
+        raise DataError(f"{path}: expected a complete .npz archive ({error}); {AGAIN}") from error
     rows, labels = _choose(path, {name: _npy_header(path, name) for name in names}, x, y)
     return source_of_arrays("npz", path, rows, labels, files=(path,))
 
@@ -138,7 +138,7 @@ def read_idx(path: str, *, labels: str | None = None) -> Source:
 
 
 def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) -> tuple[A, A | None]:
-    """Return the rows and the labels among the arrays of a file.
+    """Choose the arrays of rows and labels in a file.
 
     x : name; None: "x", "X" or "data" where there is one of them, else the largest matrix
     y : name; None: "y", "labels" or "target", else the only vector of one number a row; "none": no labels, as
@@ -146,29 +146,29 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
     """
     numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
     usual = [numbers[name] for name in ((x,) if x else X_NAMES) if name in numbers]
-    if not (found := usual) and x is None:
+    if not (candidates := usual) and x is None:
         matrices = [array for array in numbers.values() if len(array.shape) > 1 and min(array.shape) > 1]
         most = max((np.prod(array.shape, dtype=object) for array in matrices), default=0)
-        found = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
-    rows = _single(path, arrays, found, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
+        candidates = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
+    rows = _single(path, arrays, candidates, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
     if x is None and len(rows.shape) == 2 and rows.shape[0] == 1 < rows.shape[1]:
-        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; give x=NAME to take it for one row")
+        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; pass x=NAME to read it as one row")
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
     vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
     others = {name: array for name, array in arrays.items() if array is not rows and array.dtype.kind in "biufU"}
-    found = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
-    if not found and y is None:
-        found = [array for array in others.values() if array.shape in vectors]
+    candidates = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
+    if not candidates and y is None:
+        candidates = [array for array in others.values() if array.shape in vectors]
     what = f"vector of {rows.shape[0]} labels{f' {y!r}' if y else ''} for the rows of {rows.name}"
-    return rows, _single(path, arrays, found, what, 'y=NAME, or y="none" to read without labels')
+    return rows, _single(path, arrays, candidates, what, 'y=NAME, or y="none" to read without labels')
 
 
-def _single(path: str, arrays: Mapping[str, A], found: Sequence[A], what: str, way_out: str) -> A:
-    if len(found) != 1:
+def _single(path: str, arrays: Mapping[str, A], candidates: Sequence[A], what: str, way_out: str) -> A:
+    if len(candidates) != 1:
         holds = ", ".join(f"{name} ({'×'.join(map(str, array.shape))})" for name, array in arrays.items())
-        raise DataError(f"{path}: {len(found) or 'no'} {what}; it holds {holds or 'nothing'}; give {way_out}")
-    return found[0]
+        raise DataError(f"{path}: found {len(candidates) or 'no'} {what} among {holds or 'nothing'}; pass {way_out}")
+    return candidates[0]
 
 
 @contextlib.contextmanager
@@ -193,12 +193,12 @@ def _npy_header(path: str, member: str = "") -> _Array:
             parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = parse(stream.handle, max_header_size=_MOST_HEADER_BYTES)
             array = _Array(path, member, shape, dtype, stream.handle.tell(), bool(fortran) and len(shape) > 1)
-        except Exception as error:  # whatever NumPy and zipfile raise over damage
+        except Exception as error:  # errors of NumPy and zipfile for damage
             raise DataError(f"{stream.name}: its .npy header cannot be read: {error}; {AGAIN}") from error
-    if dtype.hasobject:  # is never read, nor chosen
+    if dtype.hasobject:  # never read or chosen
         return array
     if min(shape, default=0) < 0:
-        raise DataError(f"{array.name}: impossible shape {shape}; {AGAIN}")
+        raise DataError(f"{array.name}: invalid shape {shape}; {AGAIN}")
     claim = f"shape {shape} of {dtype}"
     if not member:
         require_size(path, array.size_bytes, claim)
@@ -207,7 +207,7 @@ def _npy_header(path: str, member: str = "") -> _Array:
         held = archive.getinfo(member + ".npy")
     if held.file_size != array.size_bytes or held.file_size > DEFLATE_RATIO * held.compress_size:
         raise DataError(
-            f"{array.name}: its header claims {claim}, {array.size_bytes} bytes, but the archive says {held.file_size} "
+            f"{array.name}: header claims {claim}, {array.size_bytes} bytes, but the archive holds {held.file_size} "
             f"in {held.compress_size} compressed; {AGAIN}"
         )
     return array
@@ -220,8 +220,8 @@ def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
             codes = ", ".join(f"{code:02x}" for code in IDX_TYPES)
             raise DataError(f"{path}: expected an IDX magic (00 00, a type of {codes}), found {magic.hex(' ')}")
         if magic[3] not in dimensions:
-            wanted = " or ".join(map(str, dimensions))
-            raise DataError(f"{path}: expected {wanted} dimensions for {meaning}, found {magic[3]}")
+            expected = " or ".join(map(str, dimensions))
+            raise DataError(f"{path}: expected {expected} dimensions for {meaning}, found {magic[3]}")
         shape = struct.unpack(f">{magic[3]}I", stream.read_exactly(4 * magic[3], "the IDX header"))
     array = _Array(path, "", shape, np.dtype(IDX_TYPES[magic[2]]), 4 + 4 * len(shape))
     claim = " × ".join(map(str, shape)) + f" values of {array.dtype.itemsize} bytes"
@@ -231,18 +231,18 @@ def _idx_header(path: str, dimensions: tuple[int, ...], meaning: str) -> _Array:
 
 def _labels_beside(path: str) -> str | None:
     folder, name = os.path.split(path)
-    found = _IDX_IMAGES.search(name)
-    if not found:
+    match = _IDX_IMAGES.search(name)
+    if not match:
         return None
-    stem = f"{name[: found.start()]}labels{found[1]}idx1{found[2]}"
-    endings = (".gz", "") if found[3] else ("", ".gz")
+    stem = f"{name[: match.start()]}labels{match[1]}idx1{match[2]}"
+    endings = (".gz", "") if match[3] else ("", ".gz")
     candidates = (os.path.join(folder, stem + ending) for ending in endings)
     return next((candidate for candidate in candidates if os.path.exists(candidate)), None)
 
 
 # ---------------------------------------------------------------- MATLAB
 
-_EXPANSION = 8 * DEFLATE_RATIO  # a double takes a byte at least
+_EXPANSION = 8 * DEFLATE_RATIO  # a double takes at least a byte
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _DTYPES = {
     "double": "f8",
@@ -255,7 +255,7 @@ _IMAGE_SIDES = {64: 8, 256: 16, 784: 28}
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable of a MATLAB file, as its header says."""
+    """A variable of a MATLAB file, as described by its header."""
 
     path: str
     label: str
@@ -276,13 +276,13 @@ class _Variable:
         find = lambda: scipy.io.loadmat(self.path, variable_names=[self.label])[self.label]  # noqa: E731
         values = _parsed(self.path, find)
         if values.dtype.kind not in "biuf" or values.size != math.prod(self.shape):
-            raise DataError(f"{self.name} is stored as {values.dtype} of shape {values.shape}; save real numbers")
-        found = values.astype(self.dtype, copy=False)
-        if self.dtype.kind != "f" and (found != values).any():
-            raise DataError(f"{self.name} holds other values than its class can; {AGAIN}")
-        found = found.reshape(self.shape)
+            raise DataError(f"{self.name}: expected real numbers, found {values.dtype} of shape {values.shape}")
+        cast = values.astype(self.dtype, copy=False)
+        if self.dtype.kind != "f" and (cast != values).any():
+            raise DataError(f"{self.name}: values do not match the class of the variable; {AGAIN}")
+        cast = cast.reshape(self.shape)
         for start in range(0, self.shape[0], step):
-            yield np.ascontiguousarray(found[start : start + step])
+            yield np.ascontiguousarray(cast[start : start + step])
 
 
 def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -299,19 +299,21 @@ def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source
 
 
 def _parsed(path: str, parse: Callable[[], Any]) -> Any:
-    """Return what `scipy.io` finds; whatever it raises or warns of over damage is a DataError."""
+    """Return what `scipy.io` finds; its errors and warnings about damage become DataErrors."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # what scipy.io cannot read it replaces by a text, and warns
+            warnings.simplefilter("error")  # scipy.io replaces what it cannot read by a text, and warns
             return parse()
     except NotImplementedError:
         raise _hdf5(path) from None
     except Exception as error:
-        raise DataError(f"{path}: damaged or not a MATLAB file: {error} ({type(error).__name__}); {AGAIN}") from error
+        raise DataError(
+            f"{path}: expected a MATLAB file, found a damaged or other file: {error} ({type(error).__name__}); {AGAIN}"
+        ) from error
 
 
 def _variables(path: str) -> dict[str, _Variable]:
-    import scipy.io  # late: --help needs none of it
+    import scipy.io  # imported late: --help does not need it
 
     with open(path, "rb") as file:
         head = file.read(128)
@@ -320,18 +322,16 @@ def _variables(path: str) -> dict[str, _Variable]:
     if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
         raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
     listed = _parsed(path, lambda: scipy.io.whosmat(path))
-    found = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
-    for variable in found.values():
+    variables = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
+    for variable in variables.values():
         claimed = np.prod(variable.shape, dtype=object) * np.dtype(_DTYPES.get(variable.kind, "u1")).itemsize
         if min(variable.shape, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
-            raise DataError(f"{variable.name} claims more than the file can hold; {AGAIN}")
-    if len(found) < len(listed):
-        raise DataError(f"{path}: two variables have one name; {AGAIN}")
-    return {name: variable for name, variable in found.items() if not name.startswith("__")}  # MATLAB's own
+            raise DataError(f"{variable.name}: claims more bytes than the file holds; {AGAIN}")
+    if len(variables) < len(listed):
+        raise DataError(f"{path}: two variables have the same name; {AGAIN}")
+    return {name: variable for name, variable in variables.items() if not name.startswith("__")}  # MATLAB's own
 
 
 def _hdf5(path: str) -> DataError:
-    """Return the refusal of MATLAB 7.3: `scipy.io` says NotImplementedError of it."""
-    return DataError(
-        f"{path}: a MATLAB 7.3 (HDF5) file, which is not read; in MATLAB write it again with save(file, '-v7')"
-    )
+    """Return the error for MATLAB 7.3, for which `scipy.io` raises NotImplementedError."""
+    return DataError(f"{path}: MATLAB 7.3 (HDF5) is not supported; save it in MATLAB with save(file, '-v7')")

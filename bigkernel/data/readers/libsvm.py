@@ -1,9 +1,8 @@
-"""LIBSVM text: a label a line, then index:value pairs of what is not zero.
+"""LIBSVM text: one label per line, then index:value pairs of the nonzeros.
 
-Rows become dense float32 (k, d), a few at a time; a corpus compresses their zeros. d is the largest index of the file,
-found in a pass when the source is opened, unless it is given. `sklearn.datasets.load_svmlight_file` parses blocks of
-lines; the first line that it refuses is named. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data
-format").
+Rows become dense float32 (k, d), a few at a time; a corpus compresses the zeros. d is the largest index of the file,
+found in a first pass unless given. `sklearn.datasets.load_svmlight_file` parses blocks of lines; errors name the first
+invalid line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from bigkernel.errors import ConfigError, DataError
 
 _LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
 _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
-_SHOWN = 60  # characters of a line in a message
+_SHOWN = 60  # longest excerpt of a line in a message
 
 
 def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: list[str]) -> Block:
-    """Return lines as rows (k, d) and labels; the first line that is not plain is named by its number."""
+    """Return lines as rows (k, d) and labels; errors name the first invalid line by number."""
     try:
         return _parse(rows, first, n_features)
     except (ValueError, OverflowError) as error:
@@ -37,24 +36,24 @@ def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: lis
 
 
 def _parse(rows: list[str], first: int, n_features: int) -> Block:
-    """Return rows and labels; ValueError where a line is not plain."""
-    from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
+    """Return rows and labels; ValueError if a line is invalid."""
+    from sklearn.datasets import load_svmlight_file  # imported late: scikit-learn takes seconds to load
 
     text = "\n".join(rows)
     if _LENIENT.search(text):
-        raise ValueError("an underscore, a sign of an index, or a qid, which are not read")
+        raise ValueError("underscores, signed indices and qid are not supported")
     pairs, y = load_svmlight_file(io.BytesIO(text.encode()), n_features=n_features, zero_based=first == 0)
     if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
         raise ValueError("a number is not finite")
     with np.errstate(over="ignore"):
         x = pairs.astype(np.float32)
     if not np.isfinite(x.data).all():
-        raise ValueError("a value that float32 cannot hold")
+        raise ValueError("a value exceeds the range of float32")
     return x.toarray(), y
 
 
 def recognises(head: bytes) -> bool:
-    """Return True where the first line with anything in it is a number and index:value pairs."""
+    """Return True if the first nonempty line is a number and index:value pairs."""
     for line in head.split(b"\n")[:100]:
         text = line.strip()
         if text and not text.startswith(b"#"):
@@ -77,9 +76,9 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
     if features is None:
         n_rows, largest = _measured(path, first)
         if n_rows == 0:
-            raise DataError(f"{path}: no rows: the file has no line with a label")
+            raise DataError(f"{path}: expected at least one row, found no line with a label")
         if largest < first:
-            raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
+            raise DataError(f"{path}: found no index:value pair in {n_rows} lines; set the number of features")
         features = largest - first + 1
     d = features
 
@@ -93,7 +92,7 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:
-    """Return the number of rows and the largest of their last indices."""
+    """Return the number of rows and the largest index."""
     n_rows, largest = 0, first - 1
     for numbers, rows in _rows(path):
         n_rows += len(rows)
@@ -103,15 +102,15 @@ def _measured(path: str, first: int) -> tuple[int, int]:
                 continue
             if len(index[0]) > 15 or int(index[0]) - first >= MOST_FEATURES:
                 raise DataError(
-                    f"{path}: line {number}: index {index[0][:20]}, but rows have at most {MOST_FEATURES:,} "
-                    "features; number the features anew"
+                    f"{path}: line {number}: expected an index up to {MOST_FEATURES:,}, found {index[0][:20]}; "
+                    "renumber the features"
                 )
             largest = max(largest, int(index[0]))
     return n_rows, largest
 
 
 def _rows(path: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Yield line numbers and lines, without comments and lines of nothing else."""
+    """Yield line numbers and lines, without comments and empty lines."""
     for start, lines in lines_of(path, closed=True):
         kept = [(start + place, line.partition("#")[0].strip()) for place, line in enumerate(lines)]
         kept = [(number, line) for number, line in kept if line]

@@ -1,7 +1,7 @@
 """Folders of PNG images: FOLDER/LABEL/*.png, or FOLDER/*.png without labels, read by Pillow.
 
-The heads of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
-h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows come in natural order of the
+The headers of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
+h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows are in natural order of the
 labels, then of the names.
 """
 
@@ -27,7 +27,7 @@ from bigkernel.data.readers.source import (
 )
 from bigkernel.errors import DataError
 
-_LARGEST_LABEL = 18  # digits of a folder's name that is a number
+_LARGEST_LABEL = 18  # most digits of a folder's name that is a number
 _WIDE = ("I;16", "I;16B", "I")  # modes of Pillow for 16 bits of grey
 
 
@@ -40,11 +40,11 @@ def read(path: str, *, grey: bool = False) -> Source:
     first = os.path.join(path, images[0][1])
     (width, height), dtype = _head(first, grey)
     for _, name in images:
-        found = _head(os.path.join(path, name), grey)
-        if found != ((width, height), dtype):
+        head = _head(os.path.join(path, name), grey)
+        if head != ((width, height), dtype):
             raise DataError(
-                f"{os.path.join(path, name)}: {found[0][1]}×{found[0][0]} pixels of {found[1]}, but {first} has "
-                f"{height}×{width} of {dtype}; all images of a corpus are alike"
+                f"{os.path.join(path, name)}: expected {height}×{width} pixels of {dtype} as in {first}, found "
+                f"{head[0][1]}×{head[0][0]} of {head[1]}"
             )
     labelled, numbered = images[0][0] != "", all(_is_number(label) for label, _ in images)
     step = block_rows(width * height * dtype.itemsize)
@@ -69,39 +69,41 @@ def _pixels(path: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[
     with _opened(path) as image:
         pixels = np.asarray(image if dtype == np.uint16 or image.mode == "L" else image.convert("L")).astype(dtype)
     if pixels.shape != shape:
-        raise DataError(f"{path}: {pixels.shape} pixels, where {shape} were found before")
+        raise DataError(f"{path}: expected {shape} pixels as in earlier images, found {pixels.shape}")
     return pixels
 
 
 def _listed(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (label, path below the folder) of all images; hidden files are passed over, others refused."""
+    """Yield (label, path below the folder) of all images; hidden files are skipped, others refused."""
     here, folders = _entries(path)
     if bool(here) == bool(folders):
-        found = "images beside folders" if here else "no PNG image"
-        raise DataError(f"{path}: {found}; expected folders of images, named as their labels, or images alone")
+        problem = "images beside folders" if here else "no PNG image"
+        raise DataError(f"{path}: found {problem}; expected folders of images named by label, or images only")
     yield from (("", name) for name in here)
     for folder in folders:
         names, deeper = _entries(os.path.join(path, folder))
         if deeper or not names:
-            raise DataError(f"{os.path.join(path, folder)}: a folder within a label's, or no PNG image in it")
+            raise DataError(f"{os.path.join(path, folder)}: expected only PNG images in the folder of a label")
         yield from ((folder, os.path.join(folder, name)) for name in names)
 
 
 def _entries(path: str) -> tuple[list[str], list[str]]:
-    """Return names of the images and of the folders at `path`, in natural order."""
+    """Return the names of images and folders at `path`, in natural order."""
     with reading(path):
         listed = sorted((name for name in os.listdir(path) if name[0] != "."), key=natural)
     folders = [name for name in listed if os.path.isdir(os.path.join(path, name))]
     names = sorted(set(listed) - set(folders), key=natural)
     for name in names:
         if not (name.lower().endswith(".png") and os.path.isfile(os.path.join(path, name))):  # a pipe would block
-            raise DataError(f"{path}/{name}: no PNG image among PNG images; convert it or move it elsewhere")
+            raise DataError(
+                f"{path}/{name}: expected only PNG images, found another file; convert it or move it elsewhere"
+            )
     return names, folders
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    Image = load_library("PIL.Image", "images are decoded by pillow")
+    Image = load_library("PIL.Image", "images need pillow")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -109,8 +111,8 @@ def _opened(path: str) -> Iterator[Any]:
                 yield image
     except DataError:
         raise
-    except Exception as error:  # Pillow's errors over damage have no common class
-        raise DataError(f"{path}: no PNG image, or a damaged or cut one: {error}") from error
+    except Exception as error:  # Pillow's errors for damage have no common base class
+        raise DataError(f"{path}: expected a PNG image, found another, damaged or truncated file: {error}") from error
 
 
 def _head(path: str, grey: bool) -> tuple[tuple[int, int], np.dtype[Any]]:
@@ -118,10 +120,10 @@ def _head(path: str, grey: bool) -> tuple[tuple[int, int], np.dtype[Any]]:
     with _opened(path) as image:
         size, mode = image.size, image.mode
     if not size[0] or size[0] * size[1] > MOST_FEATURES:
-        raise DataError(f"{path}: {size[1]}×{size[0]} pixels; from 1 to {MOST_FEATURES:,} are read")
+        raise DataError(f"{path}: expected 1 to {MOST_FEATURES:,} pixels, found {size[1]}×{size[0]}")
     if not grey and mode not in ("L", *_WIDE):
         raise DataError(
-            f"{path}: an image of mode {mode}, expected grey of 8 or 16 bits; convert by grey=True (--grey)"
+            f"{path}: expected an image in grey of 8 or 16 bits, found mode {mode}; convert with grey=True (--grey)"
         )
     return size, np.dtype(np.uint16 if mode in _WIDE else np.uint8)
 

@@ -1,7 +1,7 @@
-"""What every reader gives, and the bytes, lines and arrays under those that need them.
+"""The interface of readers, and helpers for bytes, lines and arrays.
 
-A `Source` is what the head of a file says, and a stream of blocks over the rest of it: n rows, d features; a block has
-k rows, about a megabyte. What is wrong with a file is a `DataError` that names it and, where there is one, the row.
+A `Source` is the header of a file and a stream of blocks over the rest: n rows, d features; a block has k rows, about a
+megabyte. Faults in a file are `DataError`s that name it and, where there is one, the row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError, DataError
 
 BLOCK_BYTES = 2**20
-READ_BYTES = 2**18  # of text at once
+READ_BYTES = 2**18  # bytes of text read at once
 MOST_FEATURES = 2**24
 DEFLATE_RATIO = 1100  # deflate expands at most 1032-fold
 AGAIN = "copy or download the file again"
@@ -34,27 +34,27 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN = (zlib.error, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError)
 _DIGITS = re.compile(r"([0-9]+)")
 
-Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); what comes last may be left out
+Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); trailing ones may be omitted
 
 
 @dataclass(frozen=True)
 class Source:
-    """The findings of a reader in the head of a file, before the rows are read."""
+    """Properties of a file, read from its header, and a stream of its rows."""
 
     format: str  # a key of `bigkernel.data.readers.FORMATS`
     path: str
     n_features: int
-    dtype: np.dtype[Any]  # of the rows, as they will be stored
-    blocks: Callable[[], Iterator[Block]]  # each call starts anew; y is as the file has it, numbers or strings
+    dtype: np.dtype[Any]  # dtype of the rows as they will be stored
+    blocks: Callable[[], Iterator[Block]]  # each call starts anew; y is as in the file, numbers or strings
     n_rows: int | None = None  # None: not known before the end (text)
     labelled: bool = False
     grouped: bool = False
     image_shape: tuple[int, int] | None = None
-    scale: float = 1.0  # what divides stored values into the range they mean: 255 for 8-bit pixels
-    files: tuple[str, ...] = ()  # that are read, for their digests; none of a folder or a store
+    scale: float = 1.0  # divides stored values into their range: 255 for 8-bit pixels
+    files: tuple[str, ...] = ()  # files that are read, for their digests; empty for a folder or a store
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows and what goes with them by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
+        """Yield the rows and their columns by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
         for block in self.blocks():
             named = zip(("x", "y", "group"), block, strict=False)
             yield {name: values for name, values in named if values is not None}
@@ -64,7 +64,7 @@ class Source:
 
 
 class StoredArray(Protocol):
-    """An array in a file or store: rows (n, …) that are read in order."""
+    """An array in a file or store, whose rows (n, …) are read in order."""
 
     @property
     def name(self) -> str: ...
@@ -77,23 +77,23 @@ class StoredArray(Protocol):
 
 
 def source_of_arrays(
-    format: str, path: str, x: StoredArray, y: StoredArray | None, *, step: int | None = None, **found: Any
+    format: str, path: str, x: StoredArray, y: StoredArray | None, *, step: int | None = None, **properties: Any
 ) -> Source:
-    """Return the source of rows (n, d), pictures (n, h, w) or single numbers (n,), and of their labels (n,) or (n, 1).
+    """Return the source of rows (n, d), images (n, h, w) or single numbers (n,), and of labels (n,) or (n, 1).
 
-    `found` is what else is known of it: `files`, `image_shape`, `scale`.
+    `found` holds further properties: `files`, `image_shape`, `scale`.
     """
     shape, dtype = x.shape, x.dtype
     if len(shape) not in (1, 2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise DataError(f"{x.name}: expected numbers (n, d) or (n, height, width), found {dtype} of shape {shape}")
     n_rows, n_features = shape[0], int(np.prod(shape[1:], dtype=object))
     if not n_rows:
-        raise DataError(f"{x.name}: no rows: its shape is {shape}")
+        raise DataError(f"{x.name}: expected at least one row, found shape {shape}")
     require_features(x.name, n_features)
     if y is not None and (y.shape not in ((n_rows,), (n_rows, 1)) or y.dtype.kind not in "biufU"):
-        raise DataError(f"{y.name}: expected {n_rows} labels to go with {x.name}, found {y.dtype} of shape {y.shape}")
-    image_shape = found.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
-    found.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
+        raise DataError(f"{y.name}: expected {n_rows} labels to match {x.name}, found {y.dtype} of shape {y.shape}")
+    image_shape = properties.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
+    properties.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
     rows_at_once = step or block_rows(n_features * dtype.itemsize)
 
     def blocks() -> Iterator[Block]:
@@ -101,11 +101,11 @@ def source_of_arrays(
         for rows, targets in zip(x.rows(rows_at_once), labels, strict=True):
             yield rows.reshape(len(rows), n_features), None if targets is None else targets.reshape(len(rows))
 
-    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **found)
+    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **properties)
 
 
 def require_features(path: str, n_features: int) -> None:
-    """Refuse rows that have not from 1 to 2²⁴ features."""
+    """Raise an error unless rows have from 1 to 2²⁴ features."""
     if not 1 <= n_features <= MOST_FEATURES:
         raise DataError(f"{path}: expected rows of 1 to {MOST_FEATURES:,} features, found {n_features:,}")
 
@@ -116,12 +116,12 @@ def block_rows(row_bytes: int) -> int:
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the stored form of a file's dtype: this machine's byte order, booleans as uint8."""
+    """Return the stored form of a file's dtype: native byte order, booleans as uint8."""
     return np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
 
 
 def in_native_order(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values in their stored form; text stays as it is."""
+    """Return values in their stored form; text is unchanged."""
     return values if values.dtype.kind == "U" else values.astype(native(values.dtype), copy=False)
 
 
@@ -130,18 +130,18 @@ def in_native_order(values: NDArray[Any]) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Raise what goes wrong with the bytes of a file as a DataError that names it."""
+    """Turn errors of reading the bytes of a file into a DataError that names it."""
     try:
         yield
     except EOFError:
-        raise DataError(f"{name}: truncated: the compressed data stop before their end; {AGAIN}") from None
+        raise DataError(f"{name}: truncated: the compressed data end early; {AGAIN}") from None
     except _BROKEN as error:
         raise DataError(f"{name}: cannot be read: {error}; {AGAIN}") from error
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The bytes of a binary file in order; `name` is what messages call it."""
+    """The bytes of a binary file in order; `name` is its name in messages."""
 
     name: str
     handle: Any
@@ -152,7 +152,7 @@ class Stream:
             return bytes(self.handle.read(count))
 
     def read_exactly(self, count: int, what: str) -> bytes:
-        """Read `count` bytes, or raise a DataError that says what was cut."""
+        """Read `count` bytes, or raise a DataError that names what is truncated."""
         data = self.read(count)
         if len(data) != count:
             raise DataError(f"{self.name}: truncated: the file ends within {what}; {AGAIN}")
@@ -166,12 +166,12 @@ class Stream:
             data = self.read_exactly((stop - start) * row_bytes, f"rows {start}:{stop} of {n_rows}")
             yield in_native_order(np.frombuffer(data, dtype).reshape(stop - start, *shape[1:]))
         if self.read(1):
-            raise DataError(f"{self.name}: trailing bytes after its {n_rows} rows; {AGAIN}")
+            raise DataError(f"{self.name}: trailing bytes after {n_rows} rows; {AGAIN}")
 
 
 @contextlib.contextmanager
 def open_stream(path: str) -> Iterator[Stream]:
-    """Open the content of a file, looking through gzip."""
+    """Open the content of a file, decompressing gzip."""
     with contextlib.ExitStack() as stack:
         with reading(path):
             handle = stack.enter_context(open(path, "rb"))
@@ -180,33 +180,33 @@ def open_stream(path: str) -> Iterator[Stream]:
 
 
 def is_gzip(path: str) -> bool:
-    """Return True where the file begins as gzip data do."""
+    """Return True if the file begins as gzip data."""
     with open(path, "rb") as handle:
         return handle.read(2) == _GZIP_MAGIC
 
 
 def require_file(path: str) -> None:
-    """Refuse what is not a regular file that can be opened."""
+    """Raise an error unless the path is a regular file that can be opened."""
     if not os.path.isfile(path):
-        found = "no such file" if not os.path.exists(path) else "expected a file, found something else"
-        raise DataError(f"{path}: {found}")
+        problem = "no such file" if not os.path.exists(path) else "expected a file, found something else"
+        raise DataError(f"{path}: {problem}")
     with open_stream(path):
         pass
 
 
-def require_size(path: str, wanted_bytes: int, claim: str) -> None:
-    """Compare what a header claims with what the file can hold, before anything is allocated."""
+def require_size(path: str, expected_bytes: int, claim: str) -> None:
+    """Compare the size in a header with what the file can hold, before allocating memory."""
     size = os.path.getsize(path)
     if is_gzip(path):
-        if wanted_bytes > size * DEFLATE_RATIO:
-            raise DataError(f"{path}: its header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
-    elif size != wanted_bytes:
-        what = "truncated" if size < wanted_bytes else "trailing bytes"
-        raise DataError(f"{path}: {what}: its header claims {claim}, {wanted_bytes} bytes; it has {size}; {AGAIN}")
+        if expected_bytes > size * DEFLATE_RATIO:
+            raise DataError(f"{path}: header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
+    elif size != expected_bytes:
+        what = "truncated" if size < expected_bytes else "trailing bytes"
+        raise DataError(f"{path}: {what}: header claims {claim}, {expected_bytes} bytes, found {size}; {AGAIN}")
 
 
 def number_in(text: str) -> float | None:
-    """Return a decimal number as C writes it (nan and inf included), else None."""
+    """Parse a decimal number as C writes it (including nan and inf), else return None."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
@@ -216,7 +216,7 @@ def number_in(text: str) -> float | None:
 def lines_of(path: str, *, closed: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, from 1, and lines) of UTF-8 text, a quarter of a megabyte at a time.
 
-    `closed`: refuse a last line without its end, which may have been cut.
+    `closed`: refuse a last line without newline, which may have been cut.
     """
     number, rest = 1, b""
     with open_stream(path) as stream:
@@ -225,15 +225,17 @@ def lines_of(path: str, *, closed: bool = False) -> Iterator[tuple[int, list[str
             if not end:
                 rest += piece
                 if len(rest) > _MOST_LINE_BYTES:
-                    raise DataError(f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; is this text?")
+                    raise DataError(
+                        f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; check that this is a text file"
+                    )
                 continue
             lines = _decoded(path, number, rest + whole)
             yield number, lines
             number, rest = number + len(lines), after
     if rest and closed:
         raise DataError(
-            f"{path}: line {number}: the file ends within this line, at {rest[-20:]!r}: it may have been cut; copy it "
-            "again, or end the line if it is whole"
+            f"{path}: line {number}: the file ends within this line, at {rest[-20:]!r}, and may be truncated; copy "
+            "it again, or add the newline if it is complete"
         )
     if rest:
         yield number, _decoded(path, number, rest)
@@ -247,7 +249,7 @@ def _decoded(path: str, number: int, raw: bytes) -> list[str]:
         raise DataError(f"{path}: line {line}: not UTF-8 text; convert the file to UTF-8") from None
     if "\0" in text:
         line = number + text.count("\n", 0, text.index("\0"))
-        raise DataError(f"{path}: line {line}: a NUL character; this is not text in UTF-8")
+        raise DataError(f"{path}: line {line}: found a NUL character; expected text in UTF-8")
     return text.replace("\r", "").split("\n")
 
 
@@ -255,7 +257,7 @@ def _decoded(path: str, number: int, raw: bytes) -> list[str]:
 
 
 def load_library(module: str, what: str) -> Any:
-    """Import a module of the extra `data`; a ConfigError that says what it does and names the extra without it."""
+    """Import a module of the extra `data`; if missing, raise a ConfigError that names its purpose and the extra."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -263,13 +265,13 @@ def load_library(module: str, what: str) -> Any:
 
 
 def natural(name: str) -> tuple[tuple[int, str | int], ...]:
-    """Return a key that sorts names as people do: img2 before img10."""
+    """Return a key that sorts names naturally: img2 before img10."""
     pieces = _DIGITS.split(name)
     return tuple((1, int(piece)) if place % 2 else (0, piece) for place, piece in enumerate(pieces))
 
 
 def origin_of(source: Source) -> str:
-    """Return the names and digests of what a source was read from, as one text for the attributes of a corpus."""
+    """Return names and digests of a source's files as one text for the attributes of a corpus."""
     if not source.files:
         return os.path.basename(os.path.abspath(source.path)) if "://" not in source.path else source.path
     return ", ".join(f"{os.path.basename(path)} sha256:{_sha256(path)}" for path in source.files)

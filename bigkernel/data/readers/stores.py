@@ -1,8 +1,7 @@
-"""zarr arrays of others: on disk, or at addresses that fsspec opens (http, https, s3, memory).
+"""zarr arrays of other programs: on disk, or at URLs that fsspec opens (http, https, s3, memory).
 
 x (n, d) or (n, h, w), and y (n,), are an array, or two of a group. Rows are copied chunk by chunk, a bounded number of
-bytes at a time; a chunk that is not there is an error, not zeros. Names with a password in them, or a query, are never
-printed or stored.
+bytes at a time; a missing chunk is an error, not zeros. Passwords and queries in URLs are never printed or stored.
 """
 
 from __future__ import annotations
@@ -27,31 +26,30 @@ from bigkernel.errors import BigKernelError, ChunkMissingError, ConfigError, Dat
 PROTOCOLS = ("http", "https", "s3", "memory")
 MOST_CHUNK_BYTES = 2**28
 CONNECT_SECONDS = 10.0
-READ_SECONDS = 30.0  # between two pieces of an answer
-ANSWER_SECONDS = 300.0  # for a whole one
+READ_SECONDS = 30.0  # seconds between two pieces of a response
+ANSWER_SECONDS = 300.0  # seconds for a whole one
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(::|://)")
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class _Strict(WrapperStore[Any]):
-    """A store in which a chunk that is not there is an error, and so is one that is larger than any values."""
+    """A store in which missing chunks and chunks larger than their values are errors."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """As of any store."""
         value = await super().get(key, prototype, byte_range)
         if value is not None and len(value) > 2 * MOST_CHUNK_BYTES:
-            raise DataError(f"{key} takes {len(value):,} bytes, at most {2 * MOST_CHUNK_BYTES:,} are read")
+            raise DataError(f"{key}: expected at most {2 * MOST_CHUNK_BYTES:,} bytes, found {len(value):,}")
         if value is None and key.rpartition("/")[2] not in _METADATA:
             raise ChunkMissingError(
-                f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
-                "alone; copy the store again, or write it with write_empty_chunks=True"
+                f"chunk {key} is missing: it was lost, or holds only the fill value; copy the store again, or write "
+                "it with write_empty_chunks=True"
             )
         return value
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of somebody's store, and what messages call it."""
+    """An array of a store, and its name in messages."""
 
     name: str
     array: Any
@@ -70,7 +68,7 @@ class _Array:
 
     @property
     def step(self) -> int:
-        """Rows that are read at once: whole chunks, about a block."""
+        """Rows read at once: whole chunks, about a block."""
         rows = int((self.array.shards or self.array.chunks)[0])
         if rows * self.row_bytes > MOST_CHUNK_BYTES and self.array.shards:
             rows = int(self.array.chunks[0])
@@ -85,17 +83,17 @@ class _Array:
 
 
 def is_url(path: str) -> bool:
-    """Return True where a source is named by a URL."""
+    """Return True if a source is named by a URL."""
     return _SCHEME.match(path) is not None
 
 
 def shown(url: str) -> str:
-    """Return a URL without user, password, query and fragment, as it may be printed and stored."""
+    """Return a URL without user, password, query and fragment, for printing and storing."""
     if not is_url(url):
         return url
-    parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    split = urlsplit(url.partition("::")[0])  # the first link of a chain: the others may hold passwords too
+    host = split.netloc.rpartition("@")[2]
+    return f"{split.scheme}://{host}{split.path}"
 
 
 def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
@@ -110,18 +108,18 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
         node = zarr.open(store=_Strict(_store(path)), mode="r")
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
-            raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
+            raise DataError(f"{name}: found a single array; leave out x and y")
         return _source(name, _Array(name, node), None)
     rows = _pick(node, name, x, X_NAMES)
     if rows is None:
-        raise DataError(f"{name}: no array {x or ' or '.join(X_NAMES)} in this group; name the matrix by x=NAME")
+        raise DataError(f"{name}: found no array {x or ' or '.join(X_NAMES)} in this group; pass x=NAME")
     labels = None if y == "none" else _pick(node, name, y, Y_NAMES)
     if labels is None and y not in (None, "none"):
-        raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
+        raise DataError(f"{name}: found no array {y} in this group; pass y=NAME, or y='none'")
     if x is None and "bigkernel" in node.attrs.asdict():
         raise DataError(
-            f"{name}: a corpus, whose other columns and attributes would be lost; copy it by write_corpus, or name the "
-            "matrix (x='x', --x x) to take rows and labels alone"
+            f"{name}: is a corpus, and its other columns and attributes would be lost; copy it with write_corpus, or "
+            "name the matrix (x='x', --x x) to read rows and labels only"
         )
     return _source(name, rows, labels)
 
@@ -131,7 +129,7 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
         held = min(array.step, array.shape[0]) * array.row_bytes if array.shape else 0
         if held > MOST_CHUNK_BYTES:
             raise DataError(
-                f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
+                f"{array.name}: expected rows of a chunk of at most {MOST_CHUNK_BYTES:,} bytes, found {held:,}; "
                 "write the array in smaller chunks"
             )
     if len(rows.shape) < 2:
@@ -139,14 +137,14 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
     return source_of_arrays("zarr", name, rows, labels, step=rows.step)
 
 
-def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...]) -> _Array | None:
-    for key in usual if wanted is None else (wanted,):
+def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) -> _Array | None:
+    for key in usual if requested is None else (requested,):
         with _naming(f"{name}/{key}", "its metadata"):
-            found = group.get(key)
-        if isinstance(found, zarr.Array):
-            return _Array(f"{name}/{key}", found)
-        if found is not None:
-            raise DataError(f"{name}/{key}: a group, expected an array")
+            item = group.get(key)
+        if isinstance(item, zarr.Array):
+            return _Array(f"{name}/{key}", item)
+        if item is not None:
+            raise DataError(f"{name}/{key}: expected an array, found a group")
     return None
 
 
@@ -155,9 +153,9 @@ def _store(path: str) -> Any:
         return LocalStore(path, read_only=True)
     protocol = path.partition("://")[0].lower()
     if protocol not in PROTOCOLS or "::" in path:
-        raise ConfigError(f"{shown(path)}: the addresses that are read begin with {', '.join(PROTOCOLS)}, without ::")
+        raise ConfigError(f"{shown(path)}: expected an address that begins with {', '.join(PROTOCOLS)}, without ::")
     if urlsplit(path).query:
-        raise DataError(f"{shown(path)}: a URL with a query (?…), to which no chunk's name can be added; leave it out")
+        raise DataError(f"{shown(path)}: expected a URL without a query (?…), as names of chunks are appended")
     options: dict[str, Any] = {}
     try:
         importlib.import_module("fsspec")
@@ -177,7 +175,7 @@ def _store(path: str) -> Any:
 
 @contextlib.contextmanager
 def _naming(name: str, what: str) -> Iterator[None]:
-    """Raise whatever a store, a codec or the network raises as a DataError that names the array."""
+    """Turn any error of a store, a codec or the network into a DataError that names the array."""
     try:
         yield
     except ConfigError:
@@ -185,9 +183,11 @@ def _naming(name: str, what: str) -> Iterator[None]:
     except BigKernelError as error:
         raise type(error)(f"{name}: {error}") from None
     except FileNotFoundError:
-        raise DataError(f"{name}: no zarr array or group there, looking for {what}") from None
-    except Exception as error:  # messages of the network carry whole URLs, with what is in them
+        raise DataError(f"{name}: expected a zarr array or group, found none ({what} is missing)") from None
+    except Exception as error:  # messages of the network contain whole URLs, with their secrets
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
-        if isinstance(error, TimeoutError) or "Connect" in type(error).__name__:  # of aiohttp and botocore too
-            reason = f"the server cannot be reached, or did not answer in time; is its name right? ({reason})"
+        if (
+            isinstance(error, TimeoutError) or "Connect" in type(error).__name__
+        ):  # includes errors of aiohttp and botocore
+            reason = f"the server cannot be reached or did not answer in time; check its name ({reason})"
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

@@ -1,11 +1,11 @@
 """Tables, read by pyarrow: text (CSV in its dialects, and the USPS "zip code" digits), Parquet files and folders.
 
-Columns of numbers become features (k, d) in their common dtype; at most one column is the target, of numbers or names
-throughout, and one the group, of whole numbers or names. Rows stream, by block or row group.
+Numeric columns become features (k, d) in their common dtype; at most one column is the target, of numbers or names, and
+one the group, of whole numbers or names. Rows stream by block or row group.
 
-In text, what is no decimal number is an error of Arrow's that names row, column and text. Blanks between cells may be
-several; they are made one before pyarrow sees them. Page checksums of Parquet are verified where the file has
-them; without, the format cannot show every damage.
+In text, an invalid number is an error of Arrow's that names row, column and text. Runs of blanks between cells are
+reduced to one before pyarrow reads them. Page checksums of Parquet are verified if the file has them; without them not
+all damage is detected.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from bigkernel.data.readers.source import (
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
-MOST_COLUMNS = 2**17  # each is an object of Arrow's
+MOST_COLUMNS = 2**17  # each is an Arrow object
 USPS_FEATURES = 256
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
-_WHOLE_FLOATS = 2**53  # whole numbers up to here are float64s
+_WHOLE_FLOATS = 2**53  # largest whole number exact in float64
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_ADVICE = "leave out or convert a column of text (is row 1 a header?), or copy a damaged file again"
+_ADVICE = "remove or convert columns of text (is row 1 a header?), or copy a damaged file again"
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 def _arrow(module: str = "pyarrow") -> Any:
-    return load_library(module, "tables are read by pyarrow")
+    return load_library(module, "tables need pyarrow")
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Columns:
 
     @property
     def read(self) -> list[int]:
-        """Positions of those that are read: features, then the target, then the group."""
+        """Positions of the columns to read: features, then the target, then the group."""
         others = (self.target, self.group)
         return [*self.features, *(place for place in others if place is not None)]
 
 
 def choose(path: str, names: Sequence[str], target: str | int | None, group: str | int | None) -> Columns:
-    """Tell features, target and group apart.
+    """Choose the columns of features, target and group.
 
     Parameters
     ----------
@@ -80,56 +80,58 @@ def choose(path: str, names: Sequence[str], target: str | int | None, group: str
     group : name or position, or None
     """
     if len(names) > MOST_COLUMNS:
-        raise DataError(f"{path}: {len(names):,} columns, at most {MOST_COLUMNS:,} are read; save the rows by NumPy")
+        raise DataError(
+            f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save the rows with NumPy"
+        )
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
-        raise DataError(f"{path}: two columns are named {twice!r}; rename one, or leave it out")
+        raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
     label = None if target == "none" else _find(path, names, -1 if target is None else target, "the target")
     grouped = None if group is None else _find(path, names, group, "the groups")
     if grouped is not None and grouped == label:
-        raise DataError(f"{path}: {names[grouped]!r} is the target and the group; name another target")
+        raise DataError(f"{path}: {names[grouped]!r} is both target and group; name another target")
     features = tuple(place for place in range(len(names)) if place not in (label, grouped))
     require_features(path, len(features))
     return Columns(tuple(names), features, label, grouped)
 
 
-def _find(path: str, names: Sequence[str], wanted: str | int, role: str) -> int:
-    if wanted in names:
-        return list(names).index(str(wanted))
+def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
+    if column in names:
+        return list(names).index(str(column))
     try:
-        position = int(wanted)
+        position = int(column)
     except ValueError:
         there = ", ".join(map(repr, names[:20]))
-        raise DataError(f"{path}: no column {wanted!r} for {role}; its columns are {there}") from None
+        raise DataError(f"{path}: found no column {column!r} for {role}; the columns are {there}") from None
     if not -len(names) <= position < len(names):
-        raise DataError(f"{path}: no column {position} for {role}; its columns are 0 to {len(names) - 1}")
+        raise DataError(f"{path}: found no column {position} for {role}; the columns are 0 to {len(names) - 1}")
     return position % len(names)
 
 
 def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
-    """Return a block of an Arrow batch that begins with row `start` and holds `columns.read`, in that order."""
+    """Return the block of an Arrow batch that begins with row `start`, with `columns.read` in that order."""
     d = len(columns.features)
     for place, column in zip(columns.read, batch.columns, strict=True):
         if column.null_count:
             row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: no value; leave out the row")
+            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: missing value; remove the row")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
-        # the common dtype of the columns may round 64-bit whole numbers beside floats
+        # the common dtype of the columns may round 64-bit integers beside floats
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f":
             beyond = (values > _WHOLE_FLOATS) | (values < -_WHOLE_FLOATS)
             if beyond.any():
                 row, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
                 raise DataError(
-                    f"{path}: row {start + row}, column {name!r}: {values[row]} is no {dtype}, the common dtype of the "
-                    "columns; leave the column out, or name it as the group or the target"
+                    f"{path}: row {start + row}, column {name!r}: expected {dtype}, the common dtype of the columns, "
+                    f"found {values[row]}; remove the column, or name it as group or target"
                 )
     y = None if columns.target is None else _labels(batch.column(d))
     if columns.group is None:
         return x, y
     groups = [str(value).strip() for value in batch.column(batch.num_columns - 1).to_pylist()]
-    # whole numbers stay, names become 63 bits of their BLAKE2b
+    # whole numbers are kept, names become 63 bits of their BLAKE2b
     hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
     ids = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
     return x, y, np.array(list(ids), np.int64)
@@ -137,15 +139,15 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
 
 def _labels(column: Any) -> NDArray[Any]:
     values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-    found = values.to_numpy(zero_copy_only=False)
-    return np.asarray(found if found.dtype.kind != "O" else found.astype(np.str_))
+    labels = values.to_numpy(zero_copy_only=False)
+    return np.asarray(labels if labels.dtype.kind != "O" else labels.astype(np.str_))
 
 
 # ---------------------------------------------------------------- text
 
 
 class _OneBlank(io.RawIOBase):
-    """Text whose runs of blanks are one blank, and none at the ends of lines."""
+    """A text stream that reduces runs of blanks to one and strips lines."""
 
     def __init__(self, handle: Any) -> None:
         self._handle, self._held = handle, b""
@@ -163,7 +165,7 @@ class _OneBlank(io.RawIOBase):
 
 
 def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> Source:
-    """Return the source of the lines of a file as rows; labels are float64, or text as it is."""
+    """Return a source of the lines of a file as rows; labels are float64 or text."""
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
     order, place = [names[column] for column in columns.read], len(columns.features)
@@ -181,7 +183,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 csv_of.ParseOptions(delimiter=delimiter),
                 csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
             )
-            for batch in (found.select(order) for found in reader if found.num_rows):
+            for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
                     labels, named = _numbers_or_names(path, start, texts, named)
@@ -194,7 +196,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
 
 
 def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[Any, bool]:
-    """Return labels as float64, or as text where they are names; `named`: those before were names."""
+    """Return labels as float64, or as text if they are names; `named`: earlier ones were names."""
     pa, compute = _arrow(), _arrow("pyarrow.compute")
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
@@ -203,14 +205,14 @@ def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[A
         if not text or (number_in(text) is not None and text != "-1"):
             row = start + compute.index(texts, text).as_py()
             raise DataError(
-                f"{path}: row {row}: the label {text!r} among names; write all labels as numbers or all as names"
+                f"{path}: row {row}: found the label {text!r} among names; write all labels as numbers or all as names"
             )
     return texts, True
 
 
 @contextlib.contextmanager
 def _reading_arrow(path: str) -> Iterator[None]:
-    """Raise what Arrow says of a file, with column and row where it knows them, as a DataError."""
+    """Turn Arrow's errors about a file into a DataError, with column and row if known."""
     try:
         yield
     except BigKernelError:
@@ -228,15 +230,15 @@ def read_csv(
     header: bool | str = "auto",
     group: str | int | None = None,
 ) -> Source:
-    """Open a table in text, gzip or plain, UTF-8.
+    """Open a table in UTF-8 text, gzip or plain.
 
-    The last line needs no end, so that a file that was cut within its last number looks whole; gzip shows such a cut.
+    The last line needs no newline, so a file truncated within its last number is accepted; gzip detects that.
 
     Parameters
     ----------
     target, group : see `choose`
-    delimiter : "," ";" "tab" "blank"; None: found from the first lines
-    header : True, False; "auto": line 1 is a header when none of its cells is a number
+    delimiter : "," ";" "tab" "blank"; None: detected from the first lines
+    header : True, False; "auto": line 1 is a header if none of its cells is a number
     """
     if delimiter is not None and delimiter not in _DELIMITERS:
         raise ConfigError(f"delimiter: expected ',', ';', 'tab' or 'blank', found {delimiter!r}")
@@ -247,7 +249,7 @@ def read_csv(
     first = _cells(lines[0], separator)
     headed = all(number_in(cell) is None for cell in first) if header == "auto" else bool(header)
     if len(first) == 1 and target is None:
-        raise DataError(f"{path}: line 1: a single column, which cannot be row and target; say target='none'")
+        raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
     columns = choose(path, names, target, group)
     return _text_source("csv", path, columns, separator, headed, np.float64)
@@ -259,15 +261,15 @@ def read_usps(path: str) -> Source:
     Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
     """
     lines = _first_lines(path)
-    found = len(lines[0].split())
-    if found != USPS_FEATURES + 1:
-        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {found} columns")
-    columns = choose(path, [f"column {place}" for place in range(found)], 0, None)
+    count = len(lines[0].split())
+    if count != USPS_FEATURES + 1:
+        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {count} columns")
+    columns = choose(path, [f"column {place}" for place in range(count)], 0, None)
     return replace(_text_source("usps", path, columns, " ", False, np.float32), image_shape=(16, 16))
 
 
 def recognises_usps(head: bytes) -> bool:
-    """Return True where the first line is 257 blank-separated numbers, of which the first is integral."""
+    """Return True if the first line is 257 blank-separated numbers, of which the first is integral."""
     values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
 
@@ -276,7 +278,7 @@ def _first_lines(path: str) -> list[str]:
     for _, lines in lines_of(path):
         if filled := [line for line in lines if line.strip()]:
             return filled[:50]
-    raise DataError(f"{path}: no rows: the file is empty")
+    raise DataError(f"{path}: expected at least one row, found an empty file")
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -289,7 +291,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _sniff(lines: list[str]) -> str:
-    """Return the delimiter that cuts the lines into equally many cells, most of them numbers."""
+    """Return the delimiter that splits the lines into equally many cells, most of them numbers."""
 
     def score(delimiter: str) -> tuple[float, int]:
         rows = [_cells(line, delimiter) for line in lines]
@@ -306,53 +308,59 @@ def _sniff(lines: list[str]) -> str:
 
 
 def read_parquet(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
-    """Open a Parquet file, or a folder of parts in natural order of their names (hidden ones and `_…` passed over).
+    """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
-    The columns in which pandas keeps an index (`__index_level_0__`) are left out. `target` and `group`: see `choose`.
+    Index columns of pandas (`__index_level_0__`) are left out. `target` and `group`: see `choose`.
     """
-    parts, n_rows, schema = _parts(path), 0, None
-    for part in parts:
-        with _opened(part) as file:
+    files, n_rows, schema = _files(path), 0, None
+    for name in files:
+        with _opened(name) as file:
             schema = schema or file.schema_arrow
             if not file.schema_arrow.equals(schema):
-                raise DataError(f"{part}: its columns are not those of {parts[0]}; write all parts alike")
+                raise DataError(
+                    f"{name}: expected the columns of {files[0]}, found others; write all files with the same columns"
+                )
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     columns = choose(path, names, target, group)
-    dtype = np.result_type(*(_dtype(parts[0], schema.field(names[place])) for place in columns.features))
+    dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
     if columns.target is not None:
-        _dtype(parts[0], schema.field(names[columns.target]), text=True)
+        _dtype(files[0], schema.field(names[columns.target]), text=True)
     order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
 
     def blocks() -> Iterator[Block]:
-        for part in parts:
-            with _opened(part) as file:
+        for name in files:
+            with _opened(name) as file:
                 start = 0
                 for batch in file.iter_batches(step, columns=order, use_threads=False):
-                    yield _block_of(part, start, batch.select(order), columns, dtype)
+                    yield _block_of(name, start, batch.select(order), columns, dtype)
                     start += batch.num_rows
                 if start != file.metadata.num_rows:
-                    raise DataError(f"{part}: {start} rows, but its footer says {file.metadata.num_rows}; {AGAIN}")
+                    raise DataError(
+                        f"{name}: expected {file.metadata.num_rows} rows as in the footer, found {start}; {AGAIN}"
+                    )
 
     labelled, grouped = columns.target is not None, columns.group is not None
-    files = () if os.path.isdir(path) else parts
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=files)
+    digested = () if os.path.isdir(path) else files
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=digested)
 
 
-def _parts(path: str) -> tuple[str, ...]:
+def _files(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
         if is_gzip(path):
-            raise DataError(f"{path}: Parquet within gzip, which cannot be read in parts; decompress it (gunzip)")
+            raise DataError(f"{path}: expected Parquet without gzip, as it is read in pieces; decompress it (gunzip)")
         return (path,)
     names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
     for name in names:
         if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(
             os.path.join(path, name)
-        ):  # a pipe would block
-            raise DataError(f"{path}: {name!r} is no Parquet file ({', '.join(PARQUET_ENDINGS)}); move it elsewhere")
+        ):  # reading a pipe would block
+            raise DataError(
+                f"{path}: expected only Parquet files ({', '.join(PARQUET_ENDINGS)}), found {name!r}; move it elsewhere"
+            )
     if not names:
-        raise DataError(f"{path}: the folder holds no Parquet file")
+        raise DataError(f"{path}: expected a Parquet file in the folder, found none")
     return tuple(os.path.join(path, name) for name in names)
 
 
@@ -365,7 +373,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
-    """Return the dtype of a column of numbers, or with `text` of labels."""
+    """Return the dtype of a column of numbers, or of labels with `text`."""
     types = _arrow("pyarrow.types")
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     if text and (types.is_string(kind) or types.is_large_string(kind)):
@@ -373,9 +381,9 @@ def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
     if types.is_integer(field.type) or types.is_floating(field.type):
-        found: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
-        return found
+        dtype: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
+        return dtype
     raise DataError(
-        f"{path}: column {field.name!r} holds {field.type}, expected numbers; name it as the target or the group, "
-        "leave it out, or write it as numbers"
+        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target or group, remove "
+        "it, or convert it to numbers"
     )

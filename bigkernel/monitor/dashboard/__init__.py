@@ -1,1 +1,1 @@
-"""The page of the running jobs on Dask's dashboard, and its metrics."""
+"""The page of running jobs on Dask's dashboard, and its metrics."""

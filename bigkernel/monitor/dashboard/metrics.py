@@ -1,7 +1,7 @@
-"""Metrics of the jobs on a scheduler for Prometheus: one collector over the boards of all schedulers in this process.
+"""Prometheus metrics of the jobs on a scheduler: one collector over the boards of all schedulers in this process.
 
-Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
-metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the scheduler.
+Dask's route `/metrics` writes what is registered with prometheus_client, including ours; `cluster/METRICS.md` lists the
+metrics. Gauges are those of running jobs, so that series end with their jobs; counters last as long as the scheduler.
 Without prometheus_client there are no metrics; nothing else changes.
 """
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-MOST_WORKERS = 20  # of a sweep that have a series of their own, those with the highest peaks
-MOST_LETTERS = 200  # of a label
-MOST_NAMES = 32  # values of a label whose names come with the messages; the others are added up as "other"
+MOST_WORKERS = 20  # most workers of a sweep with series of their own, those with the highest peaks
+MOST_LETTERS = 200  # longest label
+MOST_NAMES = 32  # most values of a label that comes with the messages; the others are added up as "other"
 _log = log_of(__name__)
 
 _STATES = ("finished", "failed", "interrupted", "lost")
 # key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
 _COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
-    ("jobs", "bigkernel_jobs", "state", "Jobs that have ended, by how", _STATES),
-    ("sweeps", "bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", _STATES[:2]),
-    ("segments", "bigkernel_finished_segments", "how", "Segments that were finished", ("computed", "resumed")),
-    ("rows", "bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
+    ("jobs", "bigkernel_jobs", "state", "Ended jobs, by outcome", _STATES),
+    ("sweeps", "bigkernel_sweeps", "state", "Ended sweeps over all rows, by outcome", _STATES[:2]),
+    ("segments", "bigkernel_finished_segments", "how", "Finished segments", ("computed", "resumed")),
+    ("rows", "bigkernel_computed_rows", "", "Rows computed, not resumed", ("computed",)),
     ("flops", "bigkernel_computed_flops", "", "Floating-point operations, as planned for these rows", ("computed",)),
     ("stage_seconds", "bigkernel_stage_seconds", "stage", "Time in each stage, summed over workers and driver", ()),
-    ("incidents", "bigkernel_incidents", "kind", "Faults that a job survived", ("retry", "worker", "repeat", "damage")),
+    ("incidents", "bigkernel_incidents", "kind", "Faults survived by a job", ("retry", "worker", "repeat", "damage")),
 )
 _OF_SWEEP = ("job_id", "sweep")  # not `job`, which is Prometheus' own
 # of a running sweep: key of its snapshot, name, help
 _GAUGES = (
     ("rows", "bigkernel_sweep_rows", "Rows of a running sweep"),
     ("rows_done", "bigkernel_sweep_done_rows", "Rows of finished segments, resumed ones included"),
-    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
-    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows that were found in its run"),
+    ("rows_under_way", "bigkernel_sweep_under_way_rows", "Rows done in unfinished segments"),
+    ("rows_resumed", "bigkernel_sweep_resumed_rows", "Rows resumed from the run"),
     ("elapsed_seconds", "bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
     ("flops_per_second", "bigkernel_flops_per_second", "Mean rate, resumed segments not included"),
-    ("announced_bytes", "bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+    ("planned_bytes", "bigkernel_planned_bytes", "Planned peak memory of a worker process"),
 )
 
 
@@ -74,12 +74,12 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
         yield counter
 
     running = [job for job in jobs if job["state"] == "running"]
-    yield GaugeMetricFamily("bigkernel_running_jobs", "Jobs that are running", value=len(running))
+    yield GaugeMetricFamily("bigkernel_running_jobs", "Running jobs", value=len(running))
     info = InfoMetricFamily("bigkernel_job", "Title, host and run directory of a running job", labels=["job_id"])
     started = GaugeMetricFamily("bigkernel_job_start_time_seconds", "When a running job began", labels=["job_id"])
     pieces = ("job_id", "step")
-    step_done = GaugeMetricFamily("bigkernel_step_done", "Pieces done of what a driver does now", labels=pieces)
-    step_all = GaugeMetricFamily("bigkernel_step_pieces", "Pieces of what a driver does now, in all", labels=pieces)
+    step_done = GaugeMetricFamily("bigkernel_step_done", "Pieces done of the current step of the driver", labels=pieces)
+    step_all = GaugeMetricFamily("bigkernel_step_pieces", "Pieces in the current step of the driver", labels=pieces)
     for job in running:
         info.add_metric([job["id"]], {key: str(job[key]) for key in ("title", "host", "run")})
         started.add_metric([job["id"]], job["started"])
@@ -87,7 +87,7 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
             step_done.add_metric([job["id"], job["step"]["what"]], job["step"]["done"])
             step_all.add_metric([job["id"], job["step"]["what"]], job["step"]["total"])
     yield from (info, started, step_done, step_all)
-    # by name, so that there is one series each: a job has one running sweep, the latest
+    # by name, so that each has one series: a job has one running sweep, the latest
     sweeps = {(job["id"], s["what"]): s for job in running for s in job["sweeps"] if s["ended"] is None}
     yield from _sweep_families(sweeps)
 
@@ -98,20 +98,20 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
     for key, name, text in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
         for labels, sweep in sweeps.items():
-            if sweep[key] or key != "announced_bytes":
+            if sweep[key] or key != "planned_bytes":
                 gauge.add_metric(labels, sweep[key])
         yield gauge
     segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
-    bounds = "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)"
-    left = GaugeMetricFamily("bigkernel_left_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
+    bounds = "Remaining time of a running sweep: expected, and limits of about 95 % (low, high)"
+    left = GaugeMetricFamily("bigkernel_remaining_seconds", bounds, labels=[*_OF_SWEEP, "bound"])
     workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
-    peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
-    highest_of = f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep"
+    peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak memory of a worker process", labels=_OF_SWEEP)
+    highest_of = f"Peak memory of a worker process, for the {MOST_WORKERS} highest of a sweep"
     peaks = GaugeMetricFamily("bigkernel_worker_peak_bytes", highest_of, labels=[*_OF_SWEEP, "worker"])
     for labels, sweep in sweeps.items():
         for state, count in sweep["segments"].items():
             segments.add_metric([*labels, state], count)
-        for bound, seconds in (sweep["left_seconds"] or {}).items():
+        for bound, seconds in (sweep["remaining_seconds"] or {}).items():
             left.add_metric([*labels, bound], seconds)
         workers.add_metric(labels, len(set(sweep["running_on"].values())))
         known = {name: share["peak_bytes"] for name, share in sweep["workers"].items() if share["peak_bytes"]}
@@ -124,43 +124,43 @@ def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iter
 
 
 def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
-    """Keep at most `MOST_NAMES` names, those that came first; the others added up."""
+    """Keep the first `MOST_NAMES` names, and add up the others."""
     names = list(counts)
-    found = {name: counts[name] for name in names[:MOST_NAMES]}
+    kept = {name: counts[name] for name in names[:MOST_NAMES]}
     if len(names) > MOST_NAMES:
-        found["other"] = found.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
-    return found
+        kept["other"] = kept.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
+    return kept
 
 
 class Collector:
-    """Collects from the boards of the schedulers that live; prometheus_client calls `collect` whenever it is asked."""
+    """Collects from the boards of live schedulers; prometheus_client calls `collect` on every scrape."""
 
     def __init__(self) -> None:
         self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._failed = False
 
     def add(self, scheduler: Scheduler) -> None:
-        """Collect from the board of a scheduler as long as there is one."""
+        """Collect from the board of a scheduler as long as it exists."""
         self._schedulers.add(scheduler)
 
     def describe(self) -> list[Metric]:
-        """Return the metrics without values: what registering checks for names that are there already."""
+        """Return the metrics without values, used for checking duplicate names."""
         return list(families({}, ()))
 
     def collect(self) -> list[Metric]:
-        """Return all metrics; what fails is logged once, and the metrics of others are shown."""
+        """Return all metrics; failures are logged once, and the other metrics are returned."""
         try:
             living = [scheduler for scheduler in self._schedulers if scheduler.status is not Status.closed]
             boards = [board for scheduler in living if (board := board_of(scheduler)) is not None]
             jobs = [job for board in boards for job in board.snapshot(steady())["jobs"]]
-            found = list(families(totals_of(board.totals for board in boards), jobs))
-            for metric in found:  # its labels become text that can be written and read
+            metrics = list(families(totals_of(board.totals for board in boards), jobs))
+            for metric in metrics:  # labels are made printable ASCII
                 letters = (one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples)
                 metric.samples = list(letters)
-            return found
+            return metrics
         except Exception as error:
             if not self._failed:
-                _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
+                _log.warning("no job metrics: %s: %s", type(error).__name__, error)
             self._failed = True
             return []
 
@@ -170,7 +170,7 @@ _registering = threading.Lock()
 
 
 def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) -> bool:
-    """Let Prometheus see the board of a scheduler; return whether prometheus_client is there.
+    """Add the board of a scheduler to Prometheus; return whether prometheus_client is there.
 
     Registered once a process, in `registry` (default: that of the process, which Dask's route writes).
     """
@@ -178,7 +178,7 @@ def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) 
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        _log.info("prometheus_client is not installed: /metrics says nothing of jobs (pip install bigkernel[metrics])")
+        _log.info("prometheus_client is not installed: /metrics has no job metrics (pip install bigkernel[metrics])")
         return False
     with _registering:
         if _collector is None:

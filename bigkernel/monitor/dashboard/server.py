@@ -33,7 +33,7 @@ _failed: weakref.WeakSet[Application] = weakref.WeakSet()
 
 
 async def dask_setup(scheduler: Scheduler) -> None:
-    """Keep the books of jobs on this scheduler from its start; called by Dask for a preloaded module."""
+    """Keep the state of jobs on this scheduler from its start; called by Dask for a preloaded module."""
     if NAME not in scheduler.plugins:
         monitor = Monitor()
         await monitor.start(scheduler)
@@ -42,9 +42,9 @@ async def dask_setup(scheduler: Scheduler) -> None:
 
 
 def show(dask_scheduler: Scheduler) -> None:
-    """Show the books of a scheduler on its HTTP server and among its metrics, once, as far as that works.
+    """Show the board of a scheduler on its HTTP server and among its metrics, once, as far as possible.
 
-    A scheduler that keeps no books shows none.
+    A scheduler without a board shows none.
     """
     plugin = dask_scheduler.plugins.get(NAME)
     if not isinstance(plugin, Monitor) or plugin.shown:
@@ -61,31 +61,31 @@ def install(scheduler: Scheduler) -> None:
     """Add the routes of a scheduler's jobs to its HTTP server."""
     application: Any = getattr(scheduler, "http_application", None)
     if application is None:
-        _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
+        _log.warning("no page and no JSON of jobs: the scheduler has no HTTP server")
         return
-    dashboard = next((found for found in application.applications if hasattr(found, "app_paths")), None)
+    dashboard = next((app for app in application.applications if hasattr(app, "app_paths")), None)
     if dashboard is not None:
         prefix = str(dashboard.prefix).rstrip("/")
-    else:  # the scheduler itself does not remember what its paths begin with, "" or "/…"
+    else:  # the scheduler does not store the prefix of its paths, "" or "/…"
         patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
         paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
         prefix = next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
     given = {"dask_server": scheduler}
     application.add_handlers(r".*", [(f"{prefix}/{PAGE}", Page, given), (f"{prefix}/{STATE}", State, given)])
     _guard(application, prefix)
-    if dashboard is not None:  # name the page in the menu of Dask's pages; that is no documented interface
+    if dashboard is not None:  # add the page to the menu of Dask's pages, which is not a documented interface
         from distributed.dashboard.scheduler import template_variables
 
-        pages = template_variables(scheduler)["pages"]  # one list of each scheduler, which Dask's own pages hold
+        pages = template_variables(scheduler)["pages"]  # one list per scheduler, held by Dask's own pages
         if PAGE not in pages:
             pages.insert(1, PAGE)
 
 
 def _guard(application: Any, prefix: str) -> None:
-    """Answer what is asked of our routes under the name of another host with 403.
+    """Answer requests to our routes under the name of another host with 403.
 
-    A site whose name was made to lead here (DNS rebinding) could read them otherwise. It cannot make its name an
-    address, nor that of this machine.
+    A site whose name was made to resolve here (DNS rebinding) could read them otherwise. It cannot use an address or a
+    name of this machine.
     """
     find, ours = application.find_handler, f"{prefix}/{PAGE}"
     here = {"localhost", socket.gethostname(), socket.getfqdn(), *settings().page_hosts}
@@ -100,7 +100,7 @@ def _guard(application: Any, prefix: str) -> None:
 
 
 def _is_known(host: str, known: set[str]) -> bool:
-    """Return True for addresses, loopback names and those that are known."""
+    """Return True for addresses, loopback names and known host names."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -110,23 +110,23 @@ def _is_known(host: str, known: set[str]) -> bool:
 
 
 class Refused(RequestHandler):
-    """The answer to a request under a name that is not this machine's."""
+    """The answer to a request under a host name that is not this machine's."""
 
     def prepare(self) -> None:
         """Answer 403, to any method."""
         self.set_status(403)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(
-            "This page does not answer under this host name. Take the address of the scheduler, or put the name into "
-            "bigkernel.page-hosts in the configuration of Dask where the scheduler runs.\n"
+            "This page is not served under this host name. Use the address of the scheduler, or add the name to "
+            "bigkernel.page-hosts in the Dask configuration of the scheduler.\n"
         )
 
 
 class Page(RequestHandler):
-    """The page, which asks for the state by itself: fresh, of the type that it says, in no frame of another site."""
+    """The page, which then requests the state; uncached, with its type fixed, not in frames of other sites."""
 
     def set_default_headers(self) -> None:
-        """Set what every answer has."""
+        """Set the headers of every answer."""
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("X-Frame-Options", "SAMEORIGIN")
@@ -137,21 +137,21 @@ class Page(RequestHandler):
 
 
 class State(Page):
-    """The state of the scheduler's board as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
+    """The state of the scheduler's board as JSON, documented by `Board.snapshot`. Other sites cannot read it."""
 
     def get(self) -> None:
         """Answer 200 with the state, or 503 where there is none."""
         self.set_header("Content-Type", "application/json")
         try:
             state = state_of(self.server)
-            pages = any(hasattr(found, "app_paths") for found in self.application.applications)
+            pages = any(hasattr(app, "app_paths") for app in self.application.applications)
             text = "" if state is None else to_json({**state, "pages": pages})
-            fault = "this scheduler keeps no books of jobs"
+            fault = "this scheduler keeps no record of jobs"
         except Exception as error:
             if self.application not in _failed:
                 _failed.add(self.application)
-                _log.warning("/%s cannot be told (%s)", STATE, type(error).__name__, exc_info=True)
-            text, fault = "", "the state cannot be told, see the scheduler's log"
+                _log.warning("/%s is not available (%s)", STATE, type(error).__name__, exc_info=True)
+            text, fault = "", "the state is not available, see the scheduler's log"
         if not text:
             self.set_status(503)
         self.finish(text or to_json({"error": fault}))

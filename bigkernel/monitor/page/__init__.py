@@ -1,7 +1,7 @@
-"""The page of jobs: one HTML file that shows a state (`Board.snapshot`), live or inlined.
+"""The page of jobs: one HTML file that shows a state (`Board.snapshot`), live or embedded.
 
-Its script draws everything and puts text from outside in as text alone. Without a state the page asks the scheduler
-that serves it for one every second. A Content-Security-Policy allows this script by its digest and nothing else.
+Its script draws everything and inserts external text as text only. Without an embedded state the page requests one from
+its scheduler every second. A Content-Security-Policy allows this script by its digest and nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCRIPTS = ("outcome.js", "page.js")
 
 
 def render(state: Mapping[str, Any] | None = None) -> str:
-    """Return the page, with a state inside or live."""
+    """Return the page, with an embedded state or live."""
     script = "\n".join(_file(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = "'self'" if state is None else "'none'"
@@ -38,7 +38,7 @@ def render(state: Mapping[str, Any] | None = None) -> str:
 
 
 def to_json(state: Mapping[str, Any] | None) -> str:
-    """Return a state as JSON whose texts are shown letter by letter."""
+    """Return a state as JSON with control characters escaped."""
     return json.dumps(all_visible(plain(state)), allow_nan=False, ensure_ascii=True)
 
 

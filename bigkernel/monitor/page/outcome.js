@@ -14,7 +14,7 @@ const ERRORS = {
   error_of_sums: "of that, by rounding of the sums",
   error_of_solve: "of that, by rounding of the solve",
   error_of_blocks: "of that, by rounding of kernel values",
-  excess: "objective above its least value by at most (as a share of it)",
+  excess: "relative excess of the objective, at most",
   iterations: "steps of conjugate gradients",
   core_condition: "condition number of the core",
   solved_condition: "condition number of the solved matrix",
@@ -85,8 +85,8 @@ function results(found) {
   const score = found.score;
   if (!score || !isNumber(score.rows)) return nodes;
   const judged = {
-    training: `Judged on ${count(score.rows)} of the rows that the model was fitted to: no estimate for new rows.`,
-    "held-out": `Judged on ${count(score.rows)} labelled rows of ${score.corpus}, which the fit was not given.` };
+    training: `Scored on ${count(score.rows)} of the training rows: not an estimate for new rows.`,
+    "held-out": `Scored on ${count(score.rows)} labelled rows of ${score.corpus}, held out from the fit.` };
   nodes.push(text("p", judged[score.of] ?? `Scored on ${count(score.rows)} labelled rows of ${score.corpus}.`));
   if (isNumber(score.log_loss)) {
     nodes.push(text("p", `Probabilities: log-loss ${number(score.log_loss)} nats, Brier score ${number(score.brier)}, `
@@ -148,7 +148,7 @@ function search(tune) {
     [...names.map((name) => (isNumber(one[name]) ? number(one[name]) : plainly(one[name]))),
     one.score.toFixed(5), number(one.standard_error), one.chosen ? "chosen" : ""]);
   const nodes = (Array.isArray(tune.edges) ? tune.edges : [])
-    .map((edge) => text("p", `The best lies at an end of the grid. ${plainly(edge)}`, "failure"));
+    .map((edge) => text("p", `The best candidate lies at an edge of the grid. ${plainly(edge)}`, "failure"));
   const best = table([...names.map(readable), label, "±", ""], lines);
   const caption = `the best of ${count(tune.candidates)} candidates, means over ${count(tune.folds)} folds `
     + "± their standard error";
@@ -181,7 +181,7 @@ function fit(found, run) {
   const { diagnostics = {}, sweep = {}, rounds } = found.fit;
   const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
-  for (const name of ["foretold", "pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
+  for (const name of ["pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
   const nodes = [text("h2", "Fit")], checks = [];
   const entries = Object.entries(diagnostics ?? {});
   if (entries.length) {
@@ -191,9 +191,9 @@ function fit(found, run) {
         ? (high ? "above rounding" : "within rounding") : ""];
     });
     if (lines.some(([, value]) => value.off)) nodes.push(text("p",
-      "Do not trust this fit: a residual exceeds rounding.", "failure"));
+      "This fit is unreliable: a residual exceeds rounding error.", "failure"));
     checks.push(div("", table(["check of the numbers", "value", ""], lines),
-      note("residuals are in units of the rounding error of a stable method, which leaves about 1 or less")));
+      note("residuals in units of the rounding error of a stable method (about 1 or less)")));
   }
   nodes.push(div("beside", facts(pairs), ...checks));
   const steps = sweep?.excess_by_step;
@@ -203,7 +203,7 @@ function fit(found, run) {
       columns("fit", logs, { role: "accent", names: steps.map((value, i) => `step ${i + 1}: ${number(value)}`),
       show: (value) => (floor * 10 ** (value - 0.2)).toExponential(0), axis: ["step 1", `step ${steps.length}`],
       marks: isNumber(sweep.tol) ? [{ value: Math.log10(sweep.tol / floor) + 0.2, role: "mark", dashed: true }] : [] }),
-    note("objective above its least value, as a share of it; dashed: the tolerance"));
+    note("relative excess of the objective; dashed: the tolerance"));
   }
   return nodes;
 }
@@ -213,7 +213,7 @@ function plan(job) {
     "incidents"];
   const lines = job.sweeps.map((sweep) => {
     const peak = Math.max(0, ...Object.values(sweep.workers).map((worker) => worker.peak_bytes));
-    const rows = rowsDone(sweep), planned = sweep.announced_bytes, found = sweep.resumed.length;
+    const rows = rowsDone(sweep), planned = sweep.planned_bytes, found = sweep.resumed.length;
     const trouble = Object.entries(sweep.incidents).map(([kind, times]) => `${count(times)} ${kind}`).join(", ");
     return [
       sweep.what,

@@ -197,7 +197,7 @@ const merges = (sweep) => (sweep.merges ? `${count(sweep.merges_done)} of ${coun
   : "nothing to merge");
 
 function timeLeft(sweep) {
-  const { expected, low, high } = sweep.left_seconds ?? {};
+  const { expected, low, high } = sweep.remaining_seconds ?? {};
   if (!isNumber(expected) || rowsDone(sweep) === sweep.rows) return "";
   const between = duration(low) === duration(high) ? "" : `, ${duration(low)} to ${duration(high)}`;
   return make("span", { className: "left" }, text("b", duration(expected)), ` left${between}`);
@@ -260,7 +260,7 @@ function sweeps(job, sweep) {
 }
 
 function empty() {
-  if (!live) return [text("h2", "No job has begun here yet")];
+  if (!live) return [text("h2", "No job has started here yet")];
   return [text("h2", "No job yet"), text("p", "A job that is started on this scheduler appears here by itself:"),
     text("pre", `bigkernel fit train.corpus digits.model --sigma 0.5 --cluster ${state.address}\n\n`
       + `with bigkernel.connect("${state.address}"):\n`
@@ -297,14 +297,14 @@ function map(sweep) {
       + Math.floor(((event.clientX - box.left) / box.width) * across);
     if (i >= n) return;
     const worker = sweep.running_on[i] ?? sweep.ran_on[i] ?? "";
-    const tries = sweep.attempts[i] ? `, begun ${sweep.attempts[i]} times` : "";
+    const tries = sweep.attempts[i] ? `, started ${sweep.attempts[i]} times` : "";
     const rows = `rows ${count(sweep.stops[i - 1] ?? 0)} to ${count(sweep.stops[i])}`;
     words.textContent = `${rows}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
   };
   const counts = Object.entries(sweep.segments)
     .filter(([name, number]) => number || !["retried", "failed"].includes(name));
   const keys = counts.map(([name, number]) => key(name, `${name} ${count(number)}`, { state: name, count: number }));
-  if (found.size) keys.push(text("span", `${count(found.size)} found in the run (dot)`));
+  if (found.size) keys.push(text("span", `${count(found.size)} resumed from the run (dot)`));
   keys.push(text("span", merges(sweep), "soft"));
   return [div("line", text("h2", "Rows"), text("span",
     `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),
@@ -344,10 +344,10 @@ function memory(sweep) {
   const names = [...new Set([...Object.keys(state.workers ?? {}), ...Object.keys(sweep.workers)])];
   const peak = (name) => Math.max(sweep.workers[name]?.peak_bytes ?? 0, state.workers?.[name]?.memory_bytes ?? 0);
   const limit = Math.max(0, ...Object.values(state.workers ?? {}).map((worker) => worker.limit_bytes));
-  const marks = [{ value: sweep.announced_bytes, role: "mark", dashed: true }, { value: limit, role: "bad" }]
+  const marks = [{ value: sweep.planned_bytes, role: "mark", dashed: true }, { value: limit, role: "bad" }]
     .filter((mark) => mark.value > 0);
   const lost = names.filter((name) => sweep.workers[name]?.lost).length, first = names.slice(0, 400);
-  const told = first.map((name) => {
+  const labels = first.map((name) => {
     const { segments = 0, running = [], lost: gone = false } = sweep.workers[name] ?? {}, now = state.workers?.[name];
     const doing = running.length ? "at work" : gone ? "lost" : now?.status ?? "";
     const parts = [`peak ${size(peak(name))}`, `${count(segments)} segments`, doing];
@@ -355,11 +355,11 @@ function memory(sweep) {
   });
   const keys = [key("accent", "peak of a worker"), ...marks.map((mark) => key(mark.role,
     `${mark.dashed ? "planned" : "limit"} ${size(mark.value)}`, { shape: mark.dashed ? "dashed" : "solid" }))];
-  const above = sweep.announced_bytes ? names.filter((name) => peak(name) > sweep.announced_bytes).length : 0;
+  const above = sweep.planned_bytes ? names.filter((name) => peak(name) > sweep.planned_bytes).length : 0;
   if (above) keys.push(text("span", `${count(above)} above the plan`, "bad"));
-  const drawn = columns("memory", first.map(peak), { role: "accent", names: told, marks, show: size,
+  const chart = columns("memory", first.map(peak), { role: "accent", names: labels, marks, show: size,
     axis: [`${count(names.length)} worker${names.length === 1 ? "" : "s"}`, lost ? `${count(lost)} lost` : ""] });
-  return [text("h2", "Memory of the workers"), div("keys", ...keys), drawn];
+  return [text("h2", "Memory of the workers"), div("keys", ...keys), chart];
 }
 
 function log(job) {

@@ -1,1 +1,1 @@
-"""Jobs in a terminal: the bar of a job, and what `watch` shows."""
+"""Jobs on a terminal: the progress bar of a job, and the display of `watch`."""

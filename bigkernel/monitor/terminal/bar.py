@@ -1,4 +1,4 @@
-"""Progress of a job on the terminal of its own process: a bar where there is one, plain lines elsewhere.
+"""Progress of a job on the terminal of its own process: a bar on a terminal, plain lines elsewhere.
 
 Nothing is shown for the first half second, so that short sweeps stay silent.
 """
@@ -34,14 +34,14 @@ from bigkernel.events.job import (
 from bigkernel.events.progress import Progress
 from bigkernel.monitor.terminal import live as lines
 
-_LINE_SECONDS = 10.0  # between plain lines
+_LINE_SECONDS = 10.0  # seconds between plain lines
 _QUIET_SECONDS = 0.5
-_REFRESHES = 4  # of the bar, a second
+_REFRESHES = 4  # updates of the bar per second
 _log = log_of(__name__)
 
 
 class _Display:
-    """Shows the sweeps of a block, one after the other, and what its driver does between them."""
+    """Shows the sweeps of a block one after the other, and what its driver does between them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -66,7 +66,7 @@ class _Display:
             self._draw()
 
     def _record(self, event: Event) -> None:
-        """Take an event into the books: those of one sweep, so that they stay small in a long search."""
+        """Record an event for one sweep at a time, so that the state stays small in a long search."""
         now = time.monotonic()
         if isinstance(event, Step):
             if self._step is None or self._step.what != event.what:
@@ -106,7 +106,7 @@ class _Display:
         return lines.sentence(self._sweep.snapshot(now)) if self._sweep is not None else ""
 
     def _bar(self) -> RenderableType:
-        """Draw the line, in a thread of its own; one that fails is the last, and is said once."""
+        """Draw the line in a separate thread; after a failure, which is logged once, it stops."""
         try:
             with self._lock:
                 step, sweep, width = self._step, self._sweep, self._console.width
@@ -117,7 +117,7 @@ class _Display:
                 return ""
         except Exception as error:
             self._failed = True
-            _log.warning("the bar is not shown any more: %s: %s", type(error).__name__, error)
+            _log.warning("progress bar disabled: %s: %s", type(error).__name__, error)
             return ""
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ def progress(*, enabled: bool = True, stream: TextIO | None = None) -> Iterator[
 def bar(
     what: str, *, enabled: bool = True, stream: TextIO | None = None, unit: str = "rows"
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a bar for work that is not a sweep: yields `update(done, total)`; total None where it is not known yet.
+    """Show a bar for work other than sweeps: yields `update(done, total)`; total None if not known yet.
 
     `unit` is what `done` and `total` count.
     """

@@ -13,7 +13,7 @@ _GAP = 2  # letters between the two columns
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
-    """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
+    """Print named figures as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:
         from bigkernel.events.job import plain
 
@@ -30,13 +30,13 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     room = console.width - max(map(len, names.values()), default=0) - _GAP
     for name, value in figures.items():
         table.add_row(Text(names[name]), Text(_lines(_pieces(name, value), room)))
-    if title:  # not the table's, which would be broken at the width of the table
+    if title:  # the table itself would split items at its width
         console.print(Text(visible(title), style="italic"))
     console.print(table)
 
 
 def _lines(pieces: Sequence[str], room: int) -> str:
-    """Pieces with commas between, in lines of at most `room` letters; a piece is broken over none, however long."""
+    """Return comma-separated items in lines of at most `room` letters; items are never split."""
     lines = [""]
     for number, piece in enumerate(map(visible, pieces), 1):
         text = piece + ("," if number < len(pieces) else "")
@@ -48,7 +48,7 @@ def _lines(pieces: Sequence[str], room: int) -> str:
 
 
 def _pieces(name: str, value: Any) -> list[str]:
-    """The parts of a figure for people: several of a mapping or a list, else one."""
+    """Return the items of a figure for people: several for a mapping or a list, else one."""
     if isinstance(value, Mapping) and "name" not in value:
         return [f"{key}: {readable(name, item)}" for key, item in value.items()] or ["none"]
     if isinstance(value, list | tuple):

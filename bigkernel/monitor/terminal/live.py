@@ -1,8 +1,8 @@
-"""A state of jobs for a terminal: the figures of a bar, and what `bigkernel watch` shows.
+"""The state of jobs for a terminal: the figures of a bar, and the display of `bigkernel watch`.
 
-Plain data of `Board.snapshot` (with `workers` of the scheduler and `run` of a run directory, where there are) in,
-renderables of rich out. Text from outside is shown letter by letter: no markup, no control characters. Marks are ASCII,
-so that every terminal shows them.
+Input is plain data of `Board.snapshot` (with `workers` of the scheduler and `run` of a run directory, if any), output
+are renderables of rich. External text is shown literally: no markup, no control characters. Marks are ASCII, so that
+every terminal shows them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MARKS = {
 _NAMES = {"f": "failed", "a": "again", "r": "running", "w": "waiting", "p": "published", "m": "merged"}
 _COLOURS = {"finished": LIGHT["good"], "failed": LIGHT["failed"], "lost": LIGHT["failed"]}
 _MAP_LINES = 4
-_WORKERS, _EVENTS, _SWEEPS, _JOBS = 5, 4, 3, 3  # most that a picture shows of each
-_NAME_LETTERS = 24  # of a bar
+_WORKERS, _EVENTS, _SWEEPS, _JOBS = 5, 4, 3, 3  # most lines of each kind
+_NAME_LETTERS = 24  # most letters of the name of a bar
 
 
 def done(sweep: Data) -> int:
@@ -44,15 +44,15 @@ def done(sweep: Data) -> int:
 
 
 def figures(sweep: Data) -> list[str]:
-    """Say how far a sweep is, in short parts, the most important first."""
-    found, left, rate = sweep["incidents"], sweep["left_seconds"], sweep["flops_per_second"]
+    """Describe the progress of a sweep in short texts, the most important first."""
+    incidents, left, rate = sweep["incidents"], sweep["remaining_seconds"], sweep["flops_per_second"]
     ended = done(sweep) == len(sweep["stops"])
     merging = f"merging {sweep['merges_done']}/{sweep['merges']}" if sweep["merges_done"] < sweep["merges"] else ""
-    counts = ((found.get("retry", 0) + found.get("repeat", 0), "retries"), (found.get("worker", 0), "lost"))
+    counts = ((incidents.get("retry", 0) + incidents.get("repeat", 0), "retries"), (incidents.get("worker", 0), "lost"))
     busy = len(set(sweep["running_on"].values()))
     # rows have the same share of the flops
     rows = rate / max(1e-9, sweep["plan"]["flops"]) * sweep["rows"]
-    parts = [
+    texts = [
         f"{done(sweep):,}/{len(sweep['stops']):,}",
         merging if ended else _left(left) if left else "",
         *(f"{count:,} {what}" for count, what in counts if count),
@@ -60,7 +60,7 @@ def figures(sweep: Data) -> list[str]:
         measured(rate, "FLOP/s") if rate > 0 else "",
         f"{busy:,} busy" if busy else "",
     ]
-    return [part for part in parts if part]
+    return [text for text in texts if text]
 
 
 def _left(seconds: Data) -> str:
@@ -68,29 +68,29 @@ def _left(seconds: Data) -> str:
     return f"{low} left" if low == high else f"{low} to {high} left"
 
 
-def fitted(parts: Sequence[str], room: int) -> str:
-    """Join the first parts that fit so many letters; the first one always."""
-    line = parts[0]
-    for part in parts[1:]:
-        if len(line) + 2 + len(part) > room:
+def fitted(texts: Sequence[str], room: int) -> str:
+    """Join the first texts that fit in so many letters; always at least one."""
+    line = texts[0]
+    for text in texts[1:]:
+        if len(line) + 2 + len(text) > room:
             break
-        line += f"  {part}"
+        line += f"  {text}"
     return line
 
 
 def sentence(sweep: Data) -> str:
-    """Say for a log how far a sweep is."""
+    """Describe the progress of a sweep for a log."""
     first, *rest = figures(sweep)
     return ", ".join([f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest])
 
 
 def step_sentence(step: Data) -> str:
-    """Say for a log how far a driver is between sweeps."""
+    """Describe the progress of a driver between sweeps for a log."""
     return f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}"
 
 
 def ended_job(job: Data) -> Text:
-    """Say how a job has ended."""
+    """Describe how a job has ended."""
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
     text = f" {at} after {duration(job['elapsed_seconds'])}: {visible(job['title'])}"
     error = f": {visible(job['error'])}" if job["error"] else ""
@@ -98,32 +98,32 @@ def ended_job(job: Data) -> Text:
 
 
 def run_lines(run: Data) -> Iterator[str]:
-    """Describe what a run directory holds beyond its journal, and how to go on."""
-    kept = "nothing is kept yet"
+    """Describe what a run directory holds beyond its journal, and how to resume it."""
+    kept = "no segment is kept yet"
     if run["segments"]:
         kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
     if run["holder"]:
         if not run["known"]:
-            yield f"{visible(run['holder'])} is at work, without a journal; {kept}"
+            yield f"{visible(run['holder'])} is running, without a journal; {kept}"
         return
     if run["died"]:
         yield f"the driver ({visible(run['died'])}) died {duration(run['silent_seconds'])} ago; {kept}"
     elif run["state"] != "finished":
-        yield f"no driver is at work in {visible(run['path'])}; {kept}"
+        yield f"no driver is running in {visible(run['path'])}; {kept}"
     elif not run["known"]:
-        yield f"{visible(run['path'])} is finished; its last driver kept no journal, which would tell more"
+        yield f"{visible(run['path'])} is finished; details are missing, as its last driver kept no journal"
     if run["state"] != "finished" and run["command"]:
-        yield f"to go on: {visible(run['command'])}"
+        yield f"to resume: {visible(run['command'])}"
 
 
 def no_job(state: Data) -> str:
-    """Return the line that is shown where no job has begun."""
+    """Return the line shown if no job has begun."""
     place = visible(state.get("address", ""))
-    return "no job has begun here yet" + (f"; start one with --cluster {place}" if place else "")
+    return "no job has started here yet" + (f"; start one with --cluster {place}" if place else "")
 
 
-def bar(what: str, share: float, parts: Sequence[str], width: int) -> RenderableType:
-    """Draw a name, a bar that takes the place that is left, and parts, in one line."""
+def bar(what: str, share: float, texts: Sequence[str], width: int) -> RenderableType:
+    """Draw a name, a bar in the remaining space, and texts in one line."""
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_LETTERS)
     grid.add_column(ratio=1)
@@ -131,24 +131,24 @@ def bar(what: str, share: float, parts: Sequence[str], width: int) -> Renderable
     name = Text(visible(what))
     room = width - min(_NAME_LETTERS, name.cell_len) - 14
     full = ProgressBar(total=1.0, completed=share, style="dim")
-    grid.add_row(name, full, Text(fitted(parts, room)))
+    grid.add_row(name, full, Text(fitted(texts, room)))
     return grid
 
 
 def sweep_bar(sweep: Data, width: int) -> RenderableType:
-    """Draw how far a sweep is, in one line."""
+    """Draw the progress of a sweep in one line."""
     rows = sweep["rows_done"] + sweep["rows_under_way"]
     return bar(str(sweep["what"]), rows / max(1, sweep["rows"]), figures(sweep), width)
 
 
 def step_bar(step: Data, width: int) -> RenderableType:
-    """Draw how far a driver is between sweeps, in one line."""
+    """Draw the progress of a driver between sweeps in one line."""
     counted = [f"{step['done']:,}/{step['total']:,}"]
     return bar(str(step["what"]), step["done"] / max(1, step["total"]), counted, width)
 
 
 def segment_map(states: str, width: int) -> Iterator[Text]:
-    """Yield the states of all segments as a few lines of letters, and what they mean.
+    """Yield the states of all segments as a few lines of letters, and their legend.
 
     A letter shows the worst of its segments: failed, begun again, running, waiting; # only if all are merged.
     """
@@ -158,20 +158,20 @@ def segment_map(states: str, width: int) -> Iterator[Text]:
     for start in range(0, len(marks), width):
         yield Text.assemble(*marks[start : start + width])
     there = [Text.assemble(_MARKS[letter], f" {name}  ") for letter, name in _NAMES.items() if letter in states]
-    yield Text.assemble(*there, f"{each} segments a letter" if each > 1 else "")
+    yield Text.assemble(*there, f"{each} segments per letter" if each > 1 else "")
 
 
 def workers_table(sweep: Data, workers: Data) -> Table:
-    """Draw the workers of a sweep with the most memory against the planned peak."""
-    planned = sweep["announced_bytes"]
+    """Draw the workers of a sweep with the most memory relative to the planned peak."""
+    planned = sweep["planned_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(f"planned peak {size(planned)}" if planned else "worker", no_wrap=True, overflow="ellipsis")
     for name in ("segments", "peak", "of plan", "now", "of limit"):
         table.add_column(name, justify="right", no_wrap=True)
-    found: dict[str, Data] = sweep["workers"]
-    order = sorted(found, key=lambda name: (-found[name]["peak_bytes"], found[name]["lost"], name))
+    shares: dict[str, Data] = sweep["workers"]
+    order = sorted(shares, key=lambda name: (-shares[name]["peak_bytes"], shares[name]["lost"], name))
     for name in order[:_WORKERS]:
-        share, now = found[name], workers.get(name)
+        share, now = shares[name], workers.get(name)
         peak, limit = share["peak_bytes"], now["limit_bytes"] if now else 0
         state = "lost " if share["lost"] else ""
         table.add_row(
@@ -191,8 +191,8 @@ def workers_table(sweep: Data, workers: Data) -> Table:
 def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    found = f", {len(sweep['resumed']):,} segments found in the run" if sweep["resumed"] else ""
-    yield Text(f"{rows:,} of {sweep['rows']:,} rows{found}")
+    resumed = f", {len(sweep['resumed']):,} segments resumed from the run" if sweep["resumed"] else ""
+    yield Text(f"{rows:,} of {sweep['rows']:,} rows{resumed}")
     yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
     total = sum(seconds for _, seconds in stages)
@@ -203,7 +203,7 @@ def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
 
 
 def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
-    """Draw a running job: its sweeps, what its driver does, and what happened last."""
+    """Draw a running job: its sweeps, what its driver does, and its latest events."""
     yield Text(visible(job["title"]), style="bold")
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
     facts = [f"running for {duration(job['elapsed_seconds'])}", visible(place), visible(job["run"])]

@@ -222,7 +222,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
 
 @pytest.mark.slow
 def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):
-    with pytest.raises(ConfigError, match=r"SLURM does not take the jobs.*: invalid partition specified: nowhere"):  # noqa: SIM117
+    with pytest.raises(ConfigError, match=r"SLURM rejected the jobs.*: invalid partition specified: nowhere"):  # noqa: SIM117
         with connect(described(partition="nowhere")):
             pass
     assert ask("squeue", "-h", "-o", "%i") == ""

@@ -192,7 +192,7 @@ REFUSED = {
     "no known hosts": ({"UserKnownHostsFile": "#"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "another host key": ({"/known": "/swapped"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "a stranger": ({"/id": "/stranger"}, ConfigError, "Permission denied for user root .*without a password"),
-    "no server": ({"Port ": "Port 1\n#"}, StalledError, "did not start in time .*do all hosts answer"),
+    "no server": ({"Port ": "Port 1\n#"}, StalledError, "did not start in time .*all hosts are reachable"),
     "no package": ("/bin/false", ConfigError, r"ended at once .* install bigkernel \S+ there"),
     "a program that hangs": ("sleep 15;", StalledError, r"did not start in time \(TimeoutError\)"),
 }
