@@ -10,7 +10,6 @@ from pipeline_runs import call, results_of
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
 from bigkernel.data.zarr_arrays import digest
 from bigkernel.statistics.moments import MomentStatistic
-from pipelines.corpus.job import growing
 
 SMALL = ("corpus", "--rows", "3000", "--landmarks", "60", "--steps", "3")
 
@@ -112,10 +111,3 @@ def test_no_run_directory_and_no_corpora_are_said_before_anything_is_done(tmp_pa
     assert "--run DIR is missing" in call("corpus", code=2).stderr
     gone = call("corpus", "--data", tmp_path, "--run", tmp_path / "r", code=3)
     assert "train-images-idx3-ubyte.gz" in gone.stderr
-
-
-def test_steps_rise_from_the_first_to_the_last():
-    assert growing(10, 1000, 3) == [10, 100, 1000]
-    assert growing(10, 1000, 1) == [1000]
-    assert growing(50, 20, 4) == [20]
-    assert growing(3, 5, 20) == [3, 4, 5]

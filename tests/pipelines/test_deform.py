@@ -48,13 +48,6 @@ def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images):
     np.testing.assert_allclose(pale, 0.5 + 0.5 * (ink - 0.5), atol=1e-6)
 
 
-def test_displacements_have_the_standard_deviation_and_smoothness_that_are_asked_for(rng):
-    field = made.smooth(rng.standard_normal((400, 2, 28, 28)), 4.0)
-    assert field.std() == pytest.approx(1, rel=0.05)
-    # white noise under a Gaussian of σ has the correlation exp(−d²/4σ²)
-    assert np.mean(field * np.roll(field, 4, axis=3)) == pytest.approx(np.exp(-1 / 4), abs=0.05)
-
-
 def test_the_command_writes_a_corpus_with_its_columns_and_refuses_one_that_is_there(tmp_path, images):
     info = CorpusInfo("bars", "drawn", (0, 1, 2, 3, 4), (28, 28), 255.0)
     with CorpusWriter(tmp_path / "a", n_features=784, dtype=np.uint8, columns={"y": np.int64}, info=info) as writer:

@@ -145,14 +145,6 @@ def test_a_component_is_positive_at_the_landmark_where_it_is_largest():
         assert (values[np.abs(values).argmax(axis=0), range(COUNT)] > 0).all()
 
 
-def test_a_domain_of_one_row_has_that_row_for_its_mean():
-    domain = np.where(np.arange(N) == 5, 77, DOMAIN)
-    found = exactly(LABEL, domain=domain)
-    _, values, _ = dense.components(K, domain, ALPHA, COUNT, labels=LABEL, epsilon=EPSILON)
-    assert_allclose(found.eigenvalues, values, rtol=1e-9)
-    assert_allclose(by_landmarks(LABEL, domain=domain).eigenvalues, values, rtol=1e-8)
-
-
 def test_domains_without_weight_are_left_out():
     sums, weights = np.array([[2.0, 0.0, 4.0]]), np.array([1.0, 0.0, 1.0])
     assert_allclose(between_domains(sums, weights), [[-1 / np.sqrt(2), 1 / np.sqrt(2)]])

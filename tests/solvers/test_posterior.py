@@ -127,14 +127,6 @@ def test_without_noise_what_was_seen_is_certain_and_what_was_not_keeps_its_prior
     assert_allclose(found, new[:, 2] ** 2, atol=1e-12)
 
 
-@weights
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("k, alpha, n", [(gaussian, 0.0, 12), (reference.linear, 0.0, 12), (gaussian, 0.3, N)])
-def test_with_every_row_a_landmark_both_forms_agree_without_noise_too(k, alpha, n, fit_intercept, weight):
-    options = {"rows": X[:n], "weight": None if weight is None else weight[:n], "fit_intercept": fit_intercept}
-    assert_allclose(nystrom(k, alpha, landmarks=X[:n], **options), exact(k, alpha, **options), atol=1e-8)
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-25])
 def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept):

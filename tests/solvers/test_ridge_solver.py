@@ -13,8 +13,8 @@ from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
-from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
-from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, top_eigen, whiten
+from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
+from bigkernel.solvers.whitening import Whitening, centre, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -180,19 +180,6 @@ def test_a_penalty_that_is_none_is_refused(alpha):
             solve()
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
-def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
-    moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduce_moments(moments, Whitening(M, M)), fit_intercept=fit_intercept)
-    b = (small.target_mean - small.mean @ w) if fit_intercept else 0
-    assert_allclose(
-        squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),
-        (weight[:, None] * (Y - B @ w - b) ** 2).sum(0),
-        rtol=1e-9,
-    )
-
-
 def test_no_rows_have_no_intercept_and_no_error():
     coef, b, sse = nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True)
     assert_array_equal(coef, 0)
@@ -201,18 +188,6 @@ def test_no_rows_have_no_intercept_and_no_error():
 
 
 # ---------------------------------------------------------------- cores that are not positive, or nothing
-
-
-def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
-    Z = X[:M]
-    core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
-    assert scipy.linalg.eigvalsh(core)[0] < -0.1
-    with pytest.warns(RankDeficiencyWarning, match=r"sigmoid kernel.*negative eigenvalues \(\d+\.\d% of"):
-        w = whiten(core, kernel="sigmoid")
-    coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.2, fit_intercept=True)
-    expected, expected_b = reference.nystrom_krr(B, core, Y, 0.2, True)
-    assert w.rank == reference.whitening(core).shape[1]
-    assert_allclose(B @ coef + b, B @ expected + expected_b, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -348,17 +323,6 @@ def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size
     assert_array_equal(A, before)
     if size == 700:
         assert_allclose(values, large[1][:count], atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SPECTRA)
-def test_whitening_loses_no_more_of_the_core_than_its_tolerance(name):
-    m, ulp = 40, np.finfo(np.float64).eps
-    A = spectrum(name, m, np.float64)
-    w = quietly(whiten, A)
-    assert w.rank == {"zero": 0, "geometric": w.rank}.get(name, m)
-    # K − KTTᵀK is what the kept directions do not reach
-    left = w.reduce(A)
-    assert np.abs(A - left.T @ left).max() <= 30 * m * ulp * max(np.abs(A).max(), 1)
 
 
 @pytest.mark.parametrize("rank", [1, 7, 20])
