@@ -51,3 +51,10 @@ def test_opposite_infinities_do_not_hide_each_other_and_a_large_sum_is_no_fault(
     large = Chunk(np.full((5, D), 1e308))
     large.require_finite("X")
     assert np.isfinite(large.x).all()
+
+
+def test_a_buffer_is_allocated_once_and_never_shrinks():
+    work = Workspace()
+    first = work.buffer("a", (10, 3), np.float32)
+    assert np.shares_memory(first, work.buffer("a", (4, 3), np.float32))
+    assert work.buffer("a", (12, 3), np.float32).shape == (12, 3)
