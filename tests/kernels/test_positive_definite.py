@@ -224,3 +224,12 @@ def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkey
     assert check_positive_definite("linear", rows(10, 2)).rank == 2
     with pytest.raises(PlanTooLargeError, match="11 rows"):
         check_positive_definite(never, rows(11, 2))
+
+
+def test_a_function_is_called_with_the_rows_twice():
+    X = rows(20, 3)
+    found = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
+    assert found.positive_definite
+    assert found.tolerance == 20 * EPS
+    assert found.rank == 1
+    assert_allclose(found.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)
