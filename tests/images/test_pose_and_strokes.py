@@ -184,3 +184,14 @@ def test_memory_is_as_announced(kind, dtype):
     given_back = 0 if out is x else out.nbytes
     assert peak - given_back < cost.fixed_bytes < 16 * 2**20
     assert cost.flops_per_row > 784
+
+
+@every_dtype
+def test_one_pixel_is_brought_to_the_middle_and_enlarged_as_far_as_is_allowed(dtype):
+    x = np.zeros((64, 64), dtype)
+    np.fill_diagonal(x, 1)
+    found = MomentNormalise(8, 8).apply(x.copy()).reshape(-1, 8, 8)
+    assert_allclose(found, np.broadcast_to(found[0], found.shape), atol=1e-5)
+    assert_allclose(found[0], found[0, ::-1, ::-1], atol=1e-5)
+    assert_allclose(found.sum(axis=(1, 2)), 4 * 4, rtol=1e-3)
+    assert np.isfinite(Orientations(8, 8).apply(x)).all()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from sklearn.metrics import confusion_matrix
 
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -62,6 +63,8 @@ def test_the_worst_rows_are_those_of_one_sort_however_the_rows_are_cut(cuts, kee
     assert_array_equal(total["margin"][:found], margin)
     assert np.isinf(total["margin"][found:]).all()
     assert len(total["margin"]) == keep
+    known = Y >= 0
+    assert_array_equal(total["confusion"], confusion_matrix(Y[known], (X @ COEF).argmax(axis=1)[known]))
 
 
 @given(st.lists(st.integers(0, N), max_size=5), st.lists(st.integers(0, N), max_size=5))
