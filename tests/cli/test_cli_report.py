@@ -61,7 +61,7 @@ def unpacked(packed):
 
 
 def margins(model, corpus):
-    """F of the true class less the largest other f, and the predicted classes, of all rows."""
+    """f of the true class less the largest other f, and the predicted classes, of all rows."""
     loaded = load_model(model)
     values = np.asarray(loaded.decision_function(open_corpus(corpus)))
     y = open_corpus(corpus).column("y")

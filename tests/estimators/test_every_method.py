@@ -95,7 +95,7 @@ def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
 
 
 def values(model, rows=X):
-    """F or components of rows, whether they are computed or not."""
+    """f or components of rows, whether they are computed or not."""
     use = next(use for use in ("decision_function", "predict", "transform") if hasattr(model, use))
     found = getattr(model, use)(rows)
     return found.take(np.arange(N)) if isinstance(found, Rows) else np.asarray(found)

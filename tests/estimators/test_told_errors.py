@@ -59,7 +59,7 @@ def fitted(name, sigma, alpha, dtype="auto", sums=None, rows=slice(None)):
 
 
 def values(model):
-    """F or components of the rows, without what float32 blocks add."""
+    """f or components of the rows, without what float32 blocks add."""
     first = model.landmarks_[: len(model.dual_coef_)]
     coef = model.dual_coef_.reshape(len(first), -1)
     return model.kernel_(X.astype(float), first) @ coef + model.intercept_

@@ -156,7 +156,7 @@ def test_f36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_has_swept_may_fork(start, fault_corpus, clean, method):
-    """Zarr's event loop and thread pools do not live on in a fork."""
+    """zarr's event loop and thread pools do not live on in a fork."""
     code = f"""
 import multiprocessing, sys
 import dask

@@ -1,6 +1,4 @@
-"""What Prometheus reads: figures of the boards, counters that never fall, labels that stay few; the table and the board
-of Grafana name what there is.
-"""
+"""Metrics for Prometheus: figures of the boards, counters that never fall, few labels; the table, Grafana's board."""
 
 import builtins
 import gc
