@@ -124,15 +124,6 @@ def test_the_distributional_variance_is_that_of_the_rows(form, labels):
     assert found.variance == pytest.approx(wanted, rel=1e-8)
 
 
-def test_one_domain_makes_of_udica_kernel_pca():
-    found = exactly(None, domain=np.zeros(N, int), alpha=1e-9)
-    Kc = dense.centring(N) @ K @ dense.centring(N)
-    values, vectors = np.linalg.eigh(Kc)
-    wanted = vectors[:, ::-1][:, :COUNT] * np.sqrt(values[::-1][:COUNT])
-    assert_allclose(dense.up_to_sign(K @ found.coef + found.intercept, wanted), wanted, atol=1e-6)
-    assert found.variance["features"] == pytest.approx(0, abs=1e-12)
-
-
 def test_dica_has_one_component_less_than_classes_and_udica_as_many_as_the_kernel_has_dimensions():
     assert len(exactly(LABEL, count=50).eigenvalues) == len(by_landmarks(LABEL, count=50).eigenvalues) == 3
     assert len(by_landmarks(None, count=50, kernel=Linear()).eigenvalues) == 4
