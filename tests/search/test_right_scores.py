@@ -128,7 +128,7 @@ def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
 
 def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
     X, y = TABLES[10]
-    monkeypatch.setattr(RoundingProbe, "sees", lambda probe, start, window: probe.every == 1)
+    monkeypatch.setattr(RoundingProbe, "includes", lambda probe, start, window: probe.every == 1)
     monkeypatch.setattr(precision, "probe_interval", lambda *_: 5)
     model = KernelRidge(Gaussian(2.0), alpha=0.1, landmarks=X[:60]).fit(X, y)
     assert 0 < model.diagnostics_["prediction_error"] < 1e-9
