@@ -6,13 +6,13 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.pictures import LIGHT, Paper, bare, drawing
 
 DOCS = Path(__file__).parents[2] / "docs"
-PEERS, MNIST = "| fit | rows | m | seconds |", "| rows | m | σ, λ |"  # the beginnings of the tables' first lines
+PEERS, MNIST = "| fit | 100,000 rows", "| rows | m | σ, λ |"  # the beginnings of the tables' first lines
 
 
 def rows_of(page: str, head: str) -> list[list[str]]:
-    """Return the cells of the table whose first line begins with `head`."""
-    lines = page[page.index(head) :].split("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    """Return the cells of the table whose first line begins with `head`, with that line."""
+    first, _, *rest = page[page.index(head) :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (first, *rest)]
 
 
 def number(cell: str) -> float:
@@ -22,16 +22,15 @@ def number(cell: str) -> float:
 
 def peers(page: str, paper: Paper = LIGHT) -> bytes:
     """Draw seconds of fits as bars, one group for each size."""
-    table = rows_of(page, PEERS)
-    sizes = list(dict.fromkeys((rows, m) for _, rows, m, *_ in table))
+    head, *table = rows_of(page, PEERS)
+    columns = [i for i, title in enumerate(head) if title.endswith(": s")]
     with drawing(6.4, 3.4, paper) as (figure, png):
-        for ax, size in zip(figure.subplots(len(sizes), 1), sizes, strict=True):
-            shown = [(name, number(seconds)) for name, rows, m, seconds, _ in table if (rows, m) == size]
-            bars = ax.barh([name for name, _ in shown], [seconds for _, seconds in shown], color=paper.bar)
+        for ax, column in zip(figure.subplots(len(columns), 1), columns, strict=True):
+            bars = ax.barh([cells[0] for cells in table], [number(cells[column]) for cells in table], color=paper.bar)
             ax.bar_label(bars, fmt="%.3g", padding=3)
             ax.invert_yaxis()
             ax.margins(x=0.1)
-            ax.set_title(f"{size[0]} rows, m = {size[1]}", loc="left")
+            ax.set_title(head[column].removesuffix(": s"), loc="left")
             bare(ax, paper)
         ax.set_xlabel("seconds of a fit")
     return png.getvalue()
@@ -39,7 +38,7 @@ def peers(page: str, paper: Paper = LIGHT) -> bytes:
 
 def mnist(page: str, paper: Paper = LIGHT) -> bytes:
     """Draw the test error against landmarks, for the originals and for larger corpora."""
-    table = rows_of(page, MNIST)
+    _, *table = rows_of(page, MNIST)
     points = [(rows, number(m), number(error)) for rows, m, _, _, error, *_ in table]
     shown = []
     for rows in dict.fromkeys(rows for rows, *_ in points):
