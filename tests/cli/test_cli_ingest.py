@@ -120,32 +120,6 @@ def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code
     assert os.listdir() == ["a.npz"]
 
 
-def text_column():
-    with open("t.csv", "w") as handle:
-        handle.write("a,city,y\n1,Ulm,0\n2,Bonn,1\n")
-    return "t.csv"
-
-
-# what is wrong -> (a function that writes it, the file and the place that the message names)
-BAD = {
-    "a column of text": (text_column, "t.csv: cannot be read as a table of numbers: In CSV column #1: Row #2"),
-    "a server that is not there": (
-        lambda: "http://127.0.0.1:1/x.zarr",
-        "http://127.0.0.1:1/x.zarr: cannot read its metadata: the server cannot be reached",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_named_with_its_place_and_leaves_no_corpus(run, what):
-    write, expected = BAD[what]
-    source = write()
-    result = run("ingest", source, "new.corpus", "--split", "test=0.2", code=3)
-    assert result.stderr.startswith("DataError: ")
-    assert expected in result.stderr
-    assert [name for name in os.listdir() if "new" in name] == []
-
-
 def test_the_help_teaches_every_format_in_80_columns(run):
     text = run("ingest", "--help").stdout
     assert max(map(len, text.splitlines())) <= 80

@@ -80,11 +80,6 @@ def test_sweeps_that_are_not_timed_are_named(corpus, options, named, told):
     assert figures["expected_seconds"] > 0
 
 
-def test_more_workers_take_less_time(corpus, told):
-    few, many = (told(corpus, "--landmarks", 300, "--on-workers", count) for count in (1, 1000))
-    assert many["least_seconds"] < few["most_seconds"]
-
-
 def test_linear_methods_have_a_plan_of_their_moments(numbers, told):
     figures = told(numbers, "--method", "ridge", "--no-time")
     assert (figures["rows"], figures["features"]) == (N, D)

@@ -134,10 +134,3 @@ def test_a_penalty_may_be_left_to_gcv(run, work):  # noqa: F811
 def test_numbers_of_components_that_are_none_are_wrong_usage(run, work, counts):  # noqa: F811
     refused = run("tune", "digits.corpus", *GRID, f"--components={counts}", "--out", "t", code=2)
     assert "expected whole numbers of at least 1" in refused.stderr
-
-
-def test_a_score_of_scikit_learn_judges(run, work):  # noqa: F811
-    options = ["--folds", "4", "--scoring", "f1_macro"]
-    shown = json.loads(run("tune", "digits.corpus", *GRID, *options, "--out", "t", "--json").stdout)
-    search = expected("digits.corpus", scoring="f1_macro")
-    assert shown["f1_macro"] == pytest.approx(search.best_score_)

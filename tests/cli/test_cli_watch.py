@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -17,8 +16,6 @@ import numpy as np
 import pytest
 import simulated
 from click.testing import CliRunner
-from drivers import HELD, Driver, wait_until
-from probes import local_cluster
 from rich.console import Console
 
 from bigkernel.cli import main
@@ -189,17 +186,6 @@ def test_a_line_of_the_journal_that_is_half_written_is_read_when_it_is_whole(hal
         ]
 
 
-def test_a_journal_is_read_on_and_not_again(half, monkeypatch):
-    source = RunReader(half)
-    read = []
-    real = journal.read
-    monkeypatch.setattr(journal, "read", lambda run, start=0: read.append(start) or real(run, start=start))
-    with run_lock.locked(half):
-        source.look()
-        source.look()
-    assert read == [0, (half / journal.NAME).stat().st_size]
-
-
 def test_another_journal_in_its_place_is_read_from_the_beginning(half):
     source = RunReader(half)
     with run_lock.locked(half):
@@ -238,13 +224,6 @@ def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left,
     assert result().exit_code == 0
     assert "fit simulated: its driver died" in result().stdout
     assert result().stdout.splitlines()[-1].endswith("fit later")
-
-
-def test_a_driver_that_died_long_before_another_finished_is_not_the_last(left):
-    write(left, [(STARTED, time.time()), *ended("later")])
-    lines = invoke(left).stdout.splitlines()
-    assert lines[-1].endswith("fit later")
-    assert [job["state"] for job in state(left)["jobs"]] == ["finished", "lost"]
 
 
 def about(kind, **changes):
@@ -297,17 +276,6 @@ def test_no_line_of_a_journal_ends_the_watching(tmp_path):
             assert state(run)["jobs"][0]["id"] == "later", f"{name}: the lines after it are read"
 
 
-@pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
-def test_text_of_a_journal_never_reaches_the_terminal_as_it_is(half, arguments):
-    evil = "\x1b]0;x\x07\x1b[2J\u202e\nx"
-    with open(half / journal.NAME, "a") as file:
-        file.write(about("note", text=evil) + "\n" + about("step", what=evil, done=1, total=3) + "\n")
-    write(half, [({**STARTED, "title": evil}, 1.0), *ended("later", evil, evil)])
-    text = invoke(half, *arguments, code=1).stdout
-    assert not {"\x1b", "\x07", "\u202e"} & set(text)
-    assert "]0;x" in text
-
-
 def test_a_state_that_nobody_knows_is_no_success(half):
     write(half, ended(how="fnished"))
     assert invoke(half, "--once", code=1).stdout.startswith("failed ")
@@ -358,29 +326,6 @@ def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options,
         assert found in invoke(what, *options, code=code).stderr
 
 
-def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_path, follow):
-    rows = np.random.default_rng(3).normal(size=(20_000, 32)).astype("f4")
-    corpus = make_corpus(rows, y=rows[:, 0], chunk_rows=500)
-    run = tmp_path / "job.run"
-    command = ["fit", str(corpus.path), str(tmp_path / "m"), "--landmarks", "300", "--sigma", "5", "--run", str(run)]
-    driver = Driver(command, tmp_path, **HELD)
-    try:
-        wait_until(lambda: len(list(run.glob("moments/receipts/0-*.json"))) > 1, 60, "two segments")
-        result = follow(run)
-        time.sleep(0.5)
-        driver.process.send_signal(signal.SIGKILL)
-        driver.process.wait(10)
-    finally:
-        driver.end()
-    lines = result().stdout.splitlines()
-    assert result().exit_code == 6
-    assert f"the driver (process {driver.process.pid} on " in lines[-2]
-    assert " of 16 segments are kept" in lines[-2]
-    assert lines[-1].startswith("to resume: ")
-    assert lines[-1].endswith(f"--run {run} --resume")
-    assert sum(one.segments_done for one in survey(run)) >= 2
-
-
 # ---------------------------------------------------------------- a scheduler
 
 
@@ -411,12 +356,6 @@ def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, ho
 async def _apply(board, message):
     """In the scheduler's event loop, as the plugin does."""
     board.apply(message, time.time())
-
-
-def test_a_scheduler_that_has_seen_no_job_says_how_to_start_one():
-    with local_cluster(0, processes=False) as fresh:
-        shown = invoke(fresh.scheduler_address, "--once").stdout
-        assert f"no job has begun here yet; start one with --cluster {fresh.scheduler_address}" in shown
 
 
 def test_a_scheduler_without_books_is_refused_with_what_to_do():

@@ -141,9 +141,3 @@ def test_a_wide_row_is_made_dense_a_few_rows_at_a_time(lines):
     source = open_source(lines("1 1000000:1\n" * 9))
     assert [len(x) for x, _ in source.blocks()] == [1] * 9
     assert libsvm.recognises(b"1 1000000:1\n")
-
-
-def test_a_corpus_of_libsvm_text_says_what_it_is(lines, tmp_path):
-    corpus = ingest(open_source(lines("1 1:1\n2 2:1\n")), tmp_path / "c")
-    assert corpus.info.source.startswith("rows.svm sha256:")
-    assert corpus.info.name == "rows"

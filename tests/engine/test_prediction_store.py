@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
@@ -32,10 +31,6 @@ def predictor(classes=None):
     return Predictor(IdentityMap(np.zeros(D)), COEF, INTERCEPT, None if classes is None else np.asarray(classes))
 
 
-def test_values_of_a_chunk_are_features_times_coefficients():
-    assert_allclose(predictor().values(as_rows(X).read(0, N)), VALUES, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "classes, stored",
     [
@@ -52,11 +47,6 @@ def test_labels_are_stored_as_integers_and_others_as_positions(classes, stored):
     else:
         assert_array_equal(found, stored[VALUES.argmax(axis=1)])
         assert found.dtype == np.int64
-
-
-def test_one_column_of_numbers_is_stored_flat():
-    assert_array_equal(stored_form(predictor(), VALUES[:, :1], flat=True), VALUES[:, 0])
-    assert stored_form(predictor(), VALUES[:, :1], flat=False).shape == (N, 1)
 
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])
@@ -115,20 +105,6 @@ def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):
     group = model.predict_to(make_corpus(X), tmp_path / "out")
     classes = np.array(group.attrs["bigkernel"]["classes"])
     assert_array_equal(classes[group["prediction"][...]], model.predict(X))
-
-
-def test_arrays_carry_their_checksums(make_corpus, tmp_path):
-    group = Ridge().fit(X, X[:, 0]).predict_to(make_corpus(X), tmp_path / "out")
-    assert group["prediction"].metadata.codecs[-1].to_dict()["name"] == "crc32c"
-
-
-def test_a_corpus_is_not_a_prediction_store(make_corpus, tmp_path):
-    make_corpus(X)
-    with pytest.raises(DataError, match="expected a predictions, found corpus"):
-        open_predictions(tmp_path / "corpus")
-    zarr.create_group(tmp_path / "foreign")
-    with pytest.raises(DataError, match="without our attributes"):
-        open_predictions(tmp_path / "foreign")
 
 
 def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):

@@ -64,22 +64,6 @@ def due_of(steps, node, held):
     return above if above and {*above[1:]} <= held else None
 
 
-@given(count=st.integers(1, 70), data=st.data())
-def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
-    found, held, done = schedule(planned(count)), set[str](), []
-    for i in data.draw(st.permutations(range(count))):
-        node = leaf(i)
-        held.add(node)
-        while due := due_of(found, node, held):
-            assert node in due[1:]
-            held -= set(due[1:])
-            held.add(due[0])
-            done.append(due)
-            node = due[0]
-    assert sorted(done) == sorted(merge_tree(count))
-    assert len(held) == 1
-
-
 def test_nodes_are_named_by_their_rows():
     found = schedule(planned(3))
     assert found.name_of("0-1") == "rows 2:4"

@@ -60,26 +60,6 @@ def test_a_fit_leaves_every_step_in_the_journal_of_its_run(tmp_path):
     assert {"gram", "merge"} <= set(swept["stage_seconds"])
 
 
-def test_a_resumed_job_is_a_second_one_in_the_same_journal(tmp_path):
-    noted, run = str(tmp_path / "noted"), tmp_path / "run"
-    rows = as_rows(X)
-    failing = Sums(3, FailingDisk(noted, 0, times=10**6))
-    with pytest.raises(DataError), executing("serial", run=run):
-        sweep(rows, failing, what="x")
-    with executing("serial", run=run, resume=True):
-        sweep(rows, Sums(3), what="other")
-    first, second = jobs(run)
-    assert (first["state"], first["sweeps"][0]["state"]) == ("failed", "failed")
-    assert "Input/output error" in first["error"]
-    assert second["state"] == "finished"
-
-
-def test_without_a_job_around_it_a_run_has_a_journal_too(tmp_path):
-    sweep(as_rows(X), Sums(3), client="serial", run=tmp_path / "run", what="sums")
-    (found,) = jobs(tmp_path / "run")
-    assert (found["title"], found["state"], found["sweeps"][0]["run"]) == ("sums", "finished", str(tmp_path / "run"))
-
-
 def test_what_is_refused_leaves_nothing_in_the_journal_of_another_job(tmp_path):
     sweep(as_rows(X), Sums(3), client="serial", run=tmp_path / "run")
     before = (tmp_path / "run" / NAME).read_bytes()

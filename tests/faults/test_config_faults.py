@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import fields
 
@@ -71,26 +68,6 @@ def test_garbage_in_an_environment_variable_is_refused_by_its_key(key, touched):
 def test_a_variable_that_is_no_setting_is_refused(name):
     with environment(f"DASK_BIGKERNEL__{name}", "1"), pytest.raises(ConfigError, match=r"bigkernel\."):
         settings()
-
-
-def test_a_variable_in_place_of_the_whole_subtree_is_refused():
-    with environment("DASK_BIGKERNEL", "3"), pytest.raises(ConfigError, match="bigkernel: expected a mapping"):
-        settings()
-
-
-def test_the_command_line_ends_with_its_exit_code_and_one_line(touched, make_corpus):
-    corpus = make_corpus(np.zeros((10, 3)), y=np.zeros(10))
-    poison = GARBAGE["a call"].replace("{touched}", str(touched))
-    done = subprocess.run(
-        [sys.executable, "-c", "from bigkernel.cli import main; main()", "plan", str(corpus.path)],
-        env={**os.environ, "DASK_BIGKERNEL__STALL_SECONDS": poison},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == ConfigError.exit_code, done.stderr
-    assert done.stderr.startswith("ConfigError: bigkernel.stall_seconds: expected an integer")
-    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def poisoned(text, *keys):

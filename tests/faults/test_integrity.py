@@ -175,24 +175,6 @@ def resumed(corpus: Corpus, run: Path) -> Swept:
     return sweep(as_rows(corpus), statistic, client="serial", run=run, resume=True)
 
 
-@pytest.mark.parametrize("damage", ["flipped", "halved", "zeroed", "deleted"])
-def test_a_damaged_partial_result_is_computed_again_to_the_same_bits(corpus, interrupted, damage):
-    """F10."""
-    expected = zarr_arrays.digest(swept(corpus).total)
-    file = chunks_of(interrupted / "partials")[0]
-    content = file.read_bytes()
-    if damage == "flipped":
-        flip(file, 21)
-    elif damage == "deleted":
-        file.unlink()
-    else:
-        file.write_bytes(content[: len(content) // 2] if damage == "halved" else bytes(len(content)))
-    found = resumed(corpus, interrupted)
-    assert zarr_arrays.digest(found.total) == expected
-    assert found.report()["damaged_partials"] == 1
-    assert 0 < found.report()["resumed_segments"] < 4
-
-
 # ---------------------------------------------------------------- any file of a corpus, a run, a model
 
 
@@ -260,17 +242,6 @@ def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interru
             wrong.append(f"{kind} {name} bit {bit}: {said or 'not seen'}")
     assert wrong == []
     assert min(hit.values()) >= flips // 10, hit
-
-
-def test_a_manifest_of_another_group_does_not_fit(corpus, made, tmp_path):
-    info = CorpusInfo("other", classes=(0, 1, 2))
-    with CorpusWriter(
-        tmp_path / "other", n_features=D, dtype="u1", columns={"y": "i8"}, info=info, chunk_rows=CHUNK_ROWS
-    ) as writer:
-        writer.append(x=X, y=Y)
-    shutil.copy(tmp_path / "other" / "manifest" / "zarr.json", Path(corpus.path) / "manifest" / "zarr.json")
-    with pytest.raises(DataError, match=r"corpus/zarr.json: changed since the group was published"):
-        open_corpus(corpus.path)
 
 
 def test_a_corpus_that_lost_its_manifest_or_gained_an_array_is_refused(corpus):

@@ -233,16 +233,6 @@ def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announc
     assert peaks["lazy"] <= limit
 
 
-@pytest.mark.slow
-def test_a_worker_whose_limit_is_the_announcement_finishes(make):
-    rows = make(16_000, 784, "uint8", 10, 8000)
-    model = KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0)
-    announced = model.plan(rows).worker_bytes(settings().worker_base_bytes)
-    with one_worker(announced) as client, executing(client):
-        model.fit(rows)
-    assert model.sweep_["peak_bytes"] <= announced
-
-
 @pytest.mark.parametrize("what", ["rows", pytest.param("landmarks", marks=pytest.mark.slow)])
 def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advice_fits(make, what):
     base = settings().worker_base_bytes

@@ -25,7 +25,7 @@ from bigkernel.data.check import walk
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.errors import DataError, PlanTooLargeError, ResumeMismatchError
+from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.events.job import Event, Incident, observe
 from bigkernel.streaming.plan import Plan
 
@@ -199,16 +199,6 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
     told = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
     assert ["writing all rows again" in text for text in told] == [True] * (damage != "metadata")
     assert left(tmp_path) == []
-
-
-def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, corpus, tmp_path, interrupted):
-    kept = {name for name in content(interrupted) if "/c/" in name}
-    other = KernelRidge(Gaussian(1.6), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
-    with pytest.raises(ResumeMismatchError, match="statistic"):
-        predict(other, corpus, tmp_path / "p", tmp_path / "run", resume=True)
-    assert {name for name in content(interrupted) if "/c/" in name} == kept
-    predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
-    assert_array_equal(zarr_arrays.open_store(tmp_path / "p", "predictions").array("prediction")[:].shape, (N,))
 
 
 # ---------------------------------------------------------------- F39: one task, one chunk

@@ -205,19 +205,6 @@ def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
     assert_array_equal(use(loaded), use(model))
 
 
-@pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
-@pytest.mark.parametrize("kind", [bk.KernelRidge, bk.SSSL])
-def test_the_penalty_and_the_weights_of_the_fit_come_back(tmp_path, kind, form):
-    model = kind(bk.Gaussian(1.4), alpha=0.25, **form).fit(X, Y, WEIGHT).set_params(alpha=7)
-    bk.save_model(model, tmp_path / "model")
-    loaded = bk.load_model(tmp_path / "model")
-    assert (loaded.alpha, loaded.alpha_) == (7, 0.25)
-    assert loaded.fit_report()["alpha"] == 0.25
-    assert hasattr(loaded, "sample_weight_") == (not form)
-    if not form:
-        assert_array_equal(loaded.sample_weight_, WEIGHT)
-
-
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
@@ -283,14 +270,6 @@ def test_names_of_features_come_back(tmp_path):
         loaded.predict(table[["b", "a", "c", "d"]])
 
 
-@pytest.mark.parametrize("name", ["t", "G", "n", "0", "model"])
-def test_a_relative_path_of_any_name_is_read(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    model = bk.KernelRidge(bk.Gaussian(1.4), **DRAWN).fit(X, Y)
-    bk.save_model(model, name)
-    assert_array_equal(use(bk.load_model(name)), use(model))
-
-
 # ---------------------------------------------------------------- what is written
 
 
@@ -339,14 +318,6 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     bk.save_model(second, tmp_path / "model", overwrite=True)
     assert_array_equal(use(bk.load_model(tmp_path / "model")), use(second))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_overwriting_spares_what_is_not_a_model(tmp_path):
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter").write_text("years of work")
-    with pytest.raises(DataError, match="thesis"):
-        bk.save_model(bk.Ridge().fit(X, Y), tmp_path / "thesis", overwrite=True)
-    assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 
 
 def test_a_path_without_a_model_is_a_data_error(tmp_path):

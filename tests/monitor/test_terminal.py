@@ -140,16 +140,6 @@ def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock,
     assert "moments: worker [w1] lost" in [line.strip() for line in lines]
 
 
-def test_steps_of_the_driver_have_a_bar(clock, screen):
-    with bar.progress(stream=screen.stream):
-        for done in range(1, 5):
-            emit(Step("solves", done, 20))
-            clock.seconds += 1.0
-    line = screen.lines()[-1]
-    assert line.startswith("solves ")
-    assert "4/20" in line
-
-
 def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
     stream = io.StringIO()
     with bar.progress(stream=stream):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from drivers import wait_until
-from machines import fit, free_port, listens
+from machines import free_port, listens
 from probes import Both, Sleep, Sums, Touch
 
 from bigkernel import connect
@@ -147,13 +147,6 @@ def hosts(network, tmp_path_factory, daemon):
 
 def addresses(client):
     return sorted(address.split("/")[2].split(":")[0] for address in client.scheduler_info(n_workers=-1)["workers"])
-
-
-def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
-    with connect(hosts.file) as client:
-        wait_for_workers(client, 2, 90)
-        assert addresses(client) == [hosts.network.host(1), hosts.network.host(2)]
-        assert fit(rows, client) == wanted
 
 
 def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(hosts, rows, tmp_path):
