@@ -120,10 +120,7 @@ def test_images_become_a_corpus_a_model_predictions_and_a_score(run, here):
     "options",
     [
         ["--method", "krr", "--kernel", "matern", "--nu", "2.5", "--intercept"],
-        ["--method", "krr", "--kernel", "laplacian", "--gamma", "0.01", "--dtype", "float64"],
         ["--method", "krr", "--kernel", "polynomial", "--degree", "2", "--transform", "standardize"],
-        ["--method", "krr", "--kernel", "linear"],
-        ["--method", "sssl", "--components", "9"],
         ["--method", "ridge", "--alpha", "3"],
     ],
     ids=lambda options: " ".join(options[1:4]),
@@ -176,7 +173,7 @@ def test_people_get_lines_of_80_columns_and_programs_one_json_object_and_nothing
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["a[b].corpus", "a[/b].corpus", "[red]x", "with blank", "ünïcode"])
+@pytest.mark.parametrize("name", ["a[/b].corpus", "with blank, ünïcode"])
 def test_a_path_is_printed_as_it_is(run, work, name):
     shutil.copytree("digits.corpus", name)
     assert name in run("info", name).stdout.replace("\n", "")

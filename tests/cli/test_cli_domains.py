@@ -40,14 +40,14 @@ def test_artl_learns_an_unlabelled_source_of_its_own_and_says_how_its_rounds_wen
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["error_percent"] < 3
 
 
-@pytest.mark.parametrize("method", ["xnv", "sssl", "krr"])
+@pytest.mark.parametrize("method", ["xnv", "krr"])
 def test_labelled_rows_alone_or_all_rows_make_a_model_of_other_methods(run, pair, method):
     told = json.loads(run("fit", "pair.corpus", "m", "--method", method, *COMMON, "--json").stdout)
     assert told["labelled_rows"] == N
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["rows"] == N
 
 
-@pytest.mark.parametrize("choice", ["k-means", "balanced-k-means", "balanced", "rpcholesky", "fourier"])
+@pytest.mark.parametrize("choice", ["balanced-k-means", "fourier"])
 def test_landmarks_are_chosen_as_asked(run, pair, choice):
     told = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)
     assert told["landmark_choice"] == choice

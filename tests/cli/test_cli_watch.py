@@ -339,7 +339,7 @@ def test_a_job_on_a_cluster_is_watched_from_its_scheduler(cluster, client, make_
     assert all(worker["memory_bytes"] > 0 for worker in found["workers"].values())
 
 
-@pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("lost", 6), ("interrupted", 75)])
+@pytest.mark.parametrize("how, code", [("failed", 1), ("lost", 6)])
 def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, how, code):
     assert install_monitor(client)
     board, name = board_of(cluster.scheduler), f"followed-{how}"

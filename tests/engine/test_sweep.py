@@ -130,12 +130,11 @@ def test_an_error_of_the_disk_that_passes_is_tried_again(build, executor, tmp_pa
     assert len(Touch(passes.path).starts()) == len(Touch(stays.path).starts()) == 3
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-def test_rows_that_are_not_finite_are_named(build, executor, kind):
+def test_rows_that_are_not_finite_are_named(build, executor):
     x = X.copy()
     x[[57, 58, 190], 1] = np.nan, np.inf, np.nan
     with pytest.raises(DataError, match=r"2 of rows 50 to 74 .*\[57, 58\]|1 of rows 175 to 199 .*\[190\]"):
-        sweep(build(kind, x), Sums(D), client=executor)
+        sweep(build(x=x), Sums(D), client=executor)
 
 
 def test_a_label_outside_the_classes_is_named(build, executor):
@@ -155,9 +154,8 @@ def test_a_corrupt_chunk_is_named(build, executor, tmp_path, key):
         sweep(rows, STATISTIC, client=executor)
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-def test_no_rows_give_the_accumulator_of_no_rows(build, executor, kind):
-    rows = build(kind, X[:0], Y[:0])
+def test_no_rows_give_the_accumulator_of_no_rows(build, executor):
+    rows = build(x=X[:0], y=Y[:0])
     for statistic in (STATISTIC, Sums(D)):
         swept = sweep(rows, statistic, client=executor)
         assert bits(swept) == zarr_arrays.digest(statistic.zero())

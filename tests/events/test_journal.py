@@ -99,11 +99,11 @@ def test_what_comes_after_a_line_that_was_cut_off_is_read(tmp_path):
 
 def test_sweeps_of_one_job_with_runs_of_their_own_have_journals_of_their_own(tmp_path):
     with executing("serial"):
-        for i in range(30):
+        for i in range(5):
             sweep(as_rows(X), Sums(3), run=tmp_path / str(i), what=f"sweep {i}")
         held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
         assert not [path for path in held if path.endswith(NAME)]
-    for i in range(30):
+    for i in range(5):
         (found,) = jobs(tmp_path / str(i))
         assert [one["what"] for one in found["sweeps"]] == [f"sweep {i}"]
         assert found["state"] == "finished"

@@ -207,8 +207,7 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
     return said
 
 
-@pytest.mark.parametrize("flips", [40, pytest.param(100, marks=pytest.mark.slow)])
-def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interrupted, tmp_path, flips):
+def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interrupted, tmp_path):
     """Files are hit in proportion to their size: chunks, zarr.json, manifests and receipts alike."""
     save_model(KernelRidgeClassifier(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
     expected = zarr_arrays.digest(swept(corpus).total)
@@ -221,7 +220,7 @@ def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interru
     )
     rng = np.random.default_rng(20)
     hit, wrong = {"corpus": 0, "model": 0, "run": 0}, []
-    for _ in range(flips):
+    for _ in range(40):
         kind, name = targets[rng.choice(len(targets), p=sizes / sizes.sum())]
         if kind == "run":
             shutil.copytree(interrupted, roots["run"])
@@ -241,7 +240,7 @@ def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_all_seen(corpus, interru
         if str(file) not in said and f"{roots[kind]}/{part}" not in said:
             wrong.append(f"{kind} {name} bit {bit}: {said or 'not seen'}")
     assert wrong == []
-    assert min(hit.values()) >= flips // 10, hit
+    assert min(hit.values()) >= 4, hit
 
 
 def test_a_corpus_that_lost_its_manifest_or_gained_an_array_is_refused(corpus):
@@ -341,10 +340,9 @@ def unreliable(tmp_path: Path) -> zarr.Array:
     return zarr.open_array(Unreliable(tmp_path / "foreign", read_only=True), mode="r")
 
 
-@pytest.mark.parametrize("executor", ["serial", "threads"])
-def test_a_store_that_fails_at_every_third_read_is_read_to_the_end(unreliable, tmp_path, executor, caplog):
+def test_a_store_that_fails_at_every_third_read_is_read_to_the_end(unreliable, tmp_path, caplog):
     expected = sweep(as_rows(zarr.open_array(tmp_path / "foreign", mode="r")), Sums(D), client="serial")
-    found = sweep(as_rows(unreliable), Sums(D), client=executor)
+    found = sweep(as_rows(unreliable), Sums(D), client="threads")
     assert zarr_arrays.digest(found.total) == zarr_arrays.digest(expected.total)
     assert Unreliable.failed > 10
     # in the log; several reads of one piece fail as one

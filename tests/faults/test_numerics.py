@@ -296,7 +296,7 @@ def test_the_second_sweep_has_a_directory_of_its_own_in_a_run(tmp_path, long_ste
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian", "linear"])
-@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-45, 1e-40, 1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("scale", [1e-300, 1e-45, 1e-40, 1e-20, 1e20, 1e30])
 def test_rows_at_the_ends_of_the_range_are_fitted_or_refused_by_name(scale, kernel, dtype):
     rng = np.random.default_rng(6)
     near = rng.normal(size=(200, 3))

@@ -10,9 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
-from probes import Sleep, Sums, local_cluster
+from probes import Sleep, Sums
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
@@ -22,13 +21,7 @@ from bigkernel.events.sinks import install_monitor
 from bigkernel.streaming.plan import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
-SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local_cluster(2) as cluster, Client(cluster) as found:
-        yield found
+SLEEPY = Sums(D, Sleep(0.03))  # two chunks a segment
 
 
 def state(client):
@@ -63,7 +56,7 @@ def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_
 def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows, client):
     events = []
     with observe(events.append):
-        sweep(rows, Sums(D, Sleep(0.25)), client=client)
+        sweep(rows, Sums(D, Sleep(0.15)), client=client)
     pulses = [event for event in events if isinstance(event, Pulse)]
     assert {pulse.node for pulse in pulses} <= {leaf(i) for i in range(SEGMENTS)}
     assert len({pulse.node for pulse in pulses if pulse.rows == 0}) >= SEGMENTS // 2

@@ -343,7 +343,7 @@ WAYS = {
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("way", [WAYS["the word local"], pytest.param(WAYS["a file with tls"], marks=pytest.mark.slow)])
 def test_a_local_cluster_listens_on_loopback_only_hides_logs_keys_and_proxies_and_serves_no_page_of_another_site(
     way, write, tls, caplog
 ):

@@ -205,9 +205,9 @@ def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
     assert_array_equal(use(loaded), use(model))
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
+@pytest.mark.parametrize(
+    "form, fit_intercept, weight", [({}, True, None), ({}, False, WEIGHT), (DRAWN, True, WEIGHT), (DRAWN, False, None)]
+)
 def test_deviations_come_back_to_the_last_bit(tmp_path, form, fit_intercept, weight):
     settings = {"kernel": bk.Gaussian(1.4), "alpha": 0.25, "fit_intercept": fit_intercept, **form}
     model = bk.KernelRidge(**settings).fit(X, Y, weight)

@@ -2,6 +2,7 @@
 
 import io
 import timeit
+from itertools import product
 
 import pytest
 import simulated
@@ -41,13 +42,12 @@ def sweep(half):
     return half["jobs"][0]["sweeps"][0]
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
-@pytest.mark.parametrize("segments, workers", [(2000, 100), (40, 3), (1, 1)])
-def test_no_line_is_wider_than_the_terminal_and_none_is_wrapped(width, segments, workers):
-    lines = text_of(state_of(segments, workers), width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert sum(line.startswith("moments ") for line in lines) == 1
-    assert len(lines) < 25
+def test_no_line_is_wider_than_the_terminal_and_none_is_wrapped(half):
+    for state, width in product((half, state_of(40, 3), state_of(1, 1)), (40, 80, 160)):
+        lines = text_of(state, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert sum(line.startswith("moments ") for line in lines) == 1
+        assert len(lines) < 25
 
 
 def test_the_line_of_a_large_sweep_has_its_figures_at_80_columns_and_fewer_where_it_is_narrow(sweep):

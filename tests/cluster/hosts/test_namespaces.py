@@ -27,8 +27,8 @@ from bigkernel.engine.sweep import sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]
-TTL_SECONDS = 8  # the scheduler gives a silent worker up after this
-CUT_SECONDS = 17  # and after 30 s connections end on both sides, and the worker with them, for good
+TTL_SECONDS = 6  # the scheduler gives a silent worker up after this
+CUT_SECONDS = 13  # and after 30 s connections end on both sides, and the worker with them, for good
 
 
 def ip(*words):
