@@ -161,7 +161,7 @@ def test_choices_that_help_spells_out_are_those_of_the_libraries():
     "words, line",
     [
         (["--cluster", "local", "--workers", "2"], "bigkernel: starting 2 workers on this machine …"),
-        (["--cluster", "local"], "bigkernel: starting one worker a processor on this machine …"),
+        (["--cluster", "local"], "bigkernel: starting one worker per processor on this machine …"),
         (["--cluster", "tcp://127.0.0.1:1"], "bigkernel: connecting to tcp://127.0.0.1:1 …"),
         ([], ""),
         (["--cluster", "local", "--json"], ""),

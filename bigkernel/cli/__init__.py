@@ -25,15 +25,15 @@ COMMANDS = {
     "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
     "info": ("data", "Describe a corpus, model or prediction store."),
-    "check": ("data", "Check a store or run: every checksum, every value."),
+    "check": ("data", "Verify all chunks and values of a store or run."),
     "plan": ("plan", "Estimate the cost of a fit: memory, flops, time."),
     "tune": ("tune", "Search a grid by cross-validation and save the best model."),
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
-    "watch": ("runs", "Follow a job from another terminal, even after its driver has died."),
-    "report": ("runs", "Rebuild the report page of a run."),
-    "certs": ("certs", "Create the certificates of an encrypted cluster."),
+    "watch": ("runs", "Follow a job from another terminal."),
+    "report": ("runs", "Write the report page of a run again."),
+    "certs": ("certs", "Make the certificates of an encrypted cluster."),
 }
 
 

@@ -42,7 +42,8 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
     The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
-    rows, and is abandoned after some seconds. Solves are not included. Nothing is written.
+    rows, and is abandoned after some seconds. Solves are not included. A fit of few rows is run whole. Nothing is
+    written.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -71,10 +72,10 @@ def plan(
         figures = {name: value for name, value in figures.items() if value not in (None, [])}
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        say(
-            f"time estimated from a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s,\n"
-            "excluding solves and depending on other load on the machine"
-        )
+        source = f"a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s, excluding solves,"
+        if not estimate.pilot_rows:
+            source = "the fit itself, which has too few rows for a pilot,"
+        say(f"time estimated from {source}\nand depending on other load on the machine")
 
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
         "expected_seconds": estimate.seconds,
         "least_seconds": estimate.least,
         "most_seconds": estimate.most,
-        "pilot_rows": estimate.pilot_rows,
+        "pilot_rows": estimate.pilot_rows or None,  # None: the job was run
         "pilot_seconds": estimate.pilot_seconds,
     }
 

@@ -37,14 +37,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated time of the sweeps of a job.
+    """The expected time of the sweeps of a job.
 
     Attributes
     ----------
-    seconds : expected, including what precedes the first long sweep: the middle of the range
+    seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
     least, most : the range that the pilot supports
-    before_seconds : measured before the first long sweep: landmarks, previews
-    pilot_seconds, pilot_rows : time of the pilot itself, and the rows that it swept
+    before_seconds : of what precedes the first long sweep: landmarks, previews; measured
+    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept; 0 where the whole job was run
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Adaptation regularization in landmark form: a classifier for a target whose rows are known, its labels not."""
+"""Adaptation regularization in landmark form: a classifier for a target domain without labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import MomentStatistic
 
-_LEAST_TARGET_ROWS = 2  # to see how they vary
+_LEAST_TARGET_ROWS = 2  # for a variance
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,14 +80,13 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """See `Method`; with the anchors of the graph."""
+        """Return the moments of target and labelled source, with the anchors of the graph."""
         return self.graph.add_anchors(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        return self.graph.noted(super().check(problem, rows))
+        return self.graph.with_neighbors(super().check(problem, rows))
 
     def require_same(self, before: MomentFit) -> None:
-        """See `Method`: one graph has one number of neighbours."""
         self.graph.require_same(before)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
@@ -118,14 +117,14 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
 class ARTLClassifier(Classifier, LandmarkEstimator):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
-    Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
+    Transductive: the rows of the target take part in the fit, their labels never. Three terms are added to the squares
     of kernel ridge regression: the distance between the means of both domains, and of each class in them (joint maximum
-    mean discrepancy), the target's classes by soft pseudo-labels; the variation of f along a graph of all rows, whose
-    vertices meet in their nearest landmarks (`solvers.anchor_graph`); and the norm of f. One sweep takes the moments;
+    mean discrepancy), with soft pseudo-labels for the target's classes; the variation of f along a graph that connects
+    all rows through their nearest landmarks (`solvers.anchor_graph`); and the norm of f. One sweep sums the moments;
     each round sweeps the target once for its pseudo-labels and solves an m×m problem.
 
-    Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
-    Rows without a label in a domain that has some are left out. A class that no source row has is never predicted.
+    The target consists of the domains in which no row has a label; without domains, of the rows without a label. Rows
+    without a label in a domain that has some are left out. A class that no source row has is never predicted.
 
     Parameters
     ----------
@@ -133,29 +132,30 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
     landmarks : str or array (m, d), default "k-means"
-        As in `KernelRidge`. The graph's vertices meet in them, so that their draw tells: between five draws of 500 of
-        1,800 + 2,000 digits, MNIST → USPS, the accuracy on the target differs by 9 points with rows drawn uniformly (84
-        % in the mean), and by 1 with centres of k-means (90 %).
+        As in `KernelRidge`. They connect the graph, so that their choice matters: between five draws of 500 of
+        1,800 + 2,000 digits, MNIST → USPS, the accuracy on the target differs by 9 points with rows sampled uniformly
+        (84 % on average), and by 1 with centres of k-means (90 %).
     mmd : float ≥ 0, default 10
-        λ, of the distances between means, times half the number of rows.
+        λ, the weight of the distances between means, times half the number of rows.
     manifold : float ≥ 0, default 1
-        γ, of the graph. Random features have no landmarks to meet in: `manifold=0` there.
+        γ, the weight of the graph. Random features have no landmarks to connect rows: use `manifold=0` with them.
     alpha : float ≥ 0, default 0.1
         σ, the ridge penalty.
     balance : float from 0 to 1, default 0.5
         μ, the share of the classes' means; the rest is that of the domains'.
     sharpness : float > 0 or (first, last), default (3.0, 10.0)
         β of the pseudo-labels Q = softmax(βf/τ), τ the spread of f over the target. A pair: raised from the first round
-        to the last by equal factors, for labels are least certain at first (deterministic annealing). Labels that are
+        to the last by equal factors, as labels are least certain at first (deterministic annealing). Labels that are
         too soft pull all classes together: below about 2.5 they collapse on digits.
     n_rounds : int ≥ 0, default 10
-        Most rounds; fewer where no label changes.
+        Maximum number of rounds; there are fewer if no label changes.
     n_neighbors : int, default 3
-        Landmarks on which a row is written in the graph.
-    class_weight : dict, "balanced" or None, of the source's rows; as in `KernelRidgeClassifier`
+        Number of landmarks that connect a row in the graph.
+    class_weight : dict, "balanced" or None
+        Of the source's rows, as in `KernelRidgeClassifier`.
     probability : bool, default False
-        As in `KernelRidgeClassifier`, calibrated on the source's rows: probabilities are those of the target as far as
-        both are alike to the model. Pseudo-labels stay those of the fit to all rows.
+        As in `KernelRidgeClassifier`, calibrated on the source's rows: the probabilities hold for the target as far as
+        the model has aligned both. Pseudo-labels stay those of the fit to all rows.
     gamma : float, "median", "scale" or "auto", default "median", as in `JDA`
 
     Attributes
@@ -165,8 +165,8 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     rounds_ : list of dict
         One a round: `entropy` of the soft labels (mean a row, in nats), `equivocation` (that entropy as a share of the
         entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is new).
-    source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
-    pseudo_labels_ : sums of the target's features by class, which the solution was made with; `refit` uses them
+    source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
+    pseudo_labels_ : sums of the target's features by class, from which the solution was fitted; `refit` uses them
     landmarks_, kernel_, statistics_, rank_, intercept_ (zeros), diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source, and `anchors` (m, m)
         and `degrees` (m,) of the graph.
@@ -174,8 +174,8 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     Warns
     -----
     CollapsedLabelsWarning
-        The pseudo-labels of a round tell less than those before it, or too little after three: the rounds stop, and the
-        least equivocal solution is kept.
+        The pseudo-labels of a round are less certain than those before it, or too uncertain after three: the rounds
+        stop, and the solution of the most certain ones is kept.
 
     References
     ----------
@@ -257,12 +257,12 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     def read_search(
         self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike, groups: ColumnLike
     ) -> Training:
-        """See `RowsEstimator`; the targets know their cells."""
+        """Return the data of a search, with the cells of the targets."""
         data = read_cells(self, X, y, sample_domain, sample_weight, fallback="labels", groups=True)
         rows = as_rows(with_label_domains(self, data.rows, data.cells), group=groups)
         return Training(rows, cell_targets(data.cells), data.inputs)
 
     def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
-        """See `RowsEstimator`; the labels that are there tell source and target."""
+        """Fit to these sums, with source and target by the labels of the rows."""
         data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
         super().adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))

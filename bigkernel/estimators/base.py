@@ -1,8 +1,8 @@
-"""Estimators of scikit-learn's kind over rows of any size: fit, prediction, score and report; on landmarks or not.
+"""Base classes of the estimators for rows of any size: fit, prediction, score and report.
 
 NumPy input passes scikit-learn's validation and is swept in this process. Dask and zarr arrays, corpora and `Rows` are
-never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk. What is
-summed and solved says a `Method`; which columns there are, a `BasisChoice` or `RowChoice`.
+never loaded into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk. A
+`Method` defines sums and solves; a `BasisChoice` or `RowChoice` defines the columns.
 Shapes: n rows, d features, p columns, c targets.
 """
 
@@ -77,23 +77,23 @@ if TYPE_CHECKING:
 
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
 
-_KEPT: WeakKeyDictionary[object, Predictor] = WeakKeyDictionary()  # of fits
+_PREDICTORS: WeakKeyDictionary[object, Predictor] = WeakKeyDictionary()  # by fit
 
 
 def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> None:
-    """Keep the `locals()` of an `__init__` under the names of its parameters, as scikit-learn wants it."""
+    """Store the `locals()` of an `__init__` under the names of its parameters, as scikit-learn requires."""
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
 
 
 def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
-    """Return what an estimator sums and solves, and how it chooses its columns."""
+    """Return the method of an estimator, and its choice of columns."""
     return estimator._method(), estimator._columns()
 
 
 def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit | None = None) -> None:
-    """Know the features of a fit as if scikit-learn's validation had seen them, and take the fit where one is given."""
+    """Set the features of a fit as scikit-learn's validation would, and the fit if one is given."""
     estimator.n_features_in_ = inputs.n_features
     _check_feature_names(estimator, None, reset=True)
     if inputs.feature_names is not None:
@@ -102,22 +102,22 @@ def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit |
         estimator._fitted = fit
 
 
-def kept(fit: object, make: Callable[[], Predictor]) -> Predictor:
-    """Return the predictor of a fit: what is made of it first, as long as the fit is there.
+def cached_predictor(fit: object, make: Callable[[], Predictor]) -> Predictor:
+    """Return the predictor of a fit, made once for the lifetime of the fit.
 
-    A fit is an immutable value, so another one has a predictor of its own; no pickle or file holds it.
+    A fit is an immutable value, so every fit has its own predictor; no pickle or file holds it.
     """
-    found = _KEPT.get(fit)
-    return _KEPT.setdefault(fit, make()) if found is None else found
+    predictor = _PREDICTORS.get(fit)
+    return _PREDICTORS.setdefault(fit, make()) if predictor is None else predictor
 
 
 def _predicts(estimator: BaseEstimator) -> bool:
-    """Return whether an estimator predicts: a transformer does not."""
+    """Return whether an estimator predicts, which transformers do not."""
     return not hasattr(estimator, "transform")
 
 
 def _adds_rows(estimator: RowsEstimator) -> bool:
-    """Return whether a fit keeps what `partial_fit` adds to; raise where it could not calibrate again."""
+    """Return whether a fit keeps sums for `partial_fit`; raise where it could not calibrate again."""
     if getattr(estimator, "probability", False):
         try:
             refuse_calibrated(estimator._method(), "partial_fit")
@@ -127,7 +127,7 @@ def _adds_rows(estimator: RowsEstimator) -> bool:
 
 
 def _gives_probabilities(estimator: RowsEstimator) -> bool:
-    """Return whether a fit makes them; else raise an `AttributeError` that says how."""
+    """Return whether a fit gives probabilities; otherwise raise an `AttributeError` with advice."""
     if not getattr(estimator, "probability", True):
         raise AttributeError(
             f"{type(estimator).__name__} was fitted without probabilities; set probability=True and fit again"
@@ -138,8 +138,8 @@ def _gives_probabilities(estimator: RowsEstimator) -> bool:
 class RowsEstimator(BaseEstimator):
     """Base of the estimators that are fitted to rows.
 
-    A subclass gives its method and its choice of columns, and says how it reads rows where that is not the usual way.
-    The fit is one immutable value, from which fitted attributes are read.
+    A subclass defines its method and its choice of columns, and overrides how rows are read where it must. The fit is
+    one immutable value, from which fitted attributes are read.
     """
 
     _fitted: Fit | None = None
@@ -154,30 +154,30 @@ class RowsEstimator(BaseEstimator):
     training_mse_ = Fitted[Array]("solution.training_mse")
 
     def _method(self) -> fitting.Method:
-        """Return what is summed and how it is solved."""
+        """Return the method: its sums and its solve."""
         raise TypeError(type(self).__name__)
 
     def _columns(self) -> BasisChoice | RowChoice:
-        """Return how columns are chosen for rows."""
+        """Return the choice of columns for rows."""
         raise TypeError(type(self).__name__)
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
-        """Return validated rows with their domains, what they are fitted to, and their names."""
-        if hasattr(self, "transform"):  # which looks at no target, unless it reads its rows itself
+        """Return validated rows with their domains and targets, and the names of both."""
+        if hasattr(self, "transform"):  # transformers ignore targets unless they override this
             return read_cells(self, X, None, sample_domain, sample_weight, labels=False, fallback="one")
         return read_training(self, X, y, sample_weight, sample_domain)
 
     def read_search(
         self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike, groups: ColumnLike
     ) -> Training:
-        """Return what a search is fitted to, with the domains and groups that folds may ask for."""
+        """Return the data of a search, with the domains and groups that folds may need."""
         data = self._read_fit(X, y, sample_domain, sample_weight)
         return replace(data, rows=as_rows(data.rows, group=groups))
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
     def check_parameters(self) -> None:
-        """Raise where a parameter is none that a fit can use."""
+        """Raise if a parameter is invalid."""
         self._validate_params()
         alpha = getattr(self, "alpha", 0.0)
         require_alpha(0.0 if isinstance(alpha, str) else alpha)
@@ -198,7 +198,7 @@ class RowsEstimator(BaseEstimator):
 
     @property
     def intercept_(self) -> Array | float:
-        """The intercept, (c,); a float of one column of numbers."""
+        """The intercept, (c,); a float for one column of numbers."""
         fit = self._require("intercept_")
         intercept: Array = fit.solution.intercept
         return intercept[0] if fit.inputs.flat else intercept
@@ -213,12 +213,15 @@ class RowsEstimator(BaseEstimator):
         *,
         sample_domain: ColumnLike = None,
     ) -> Self:
-        """Fit to rows X (n, d) and labels y (n,) or numbers y (n,) or (n, c); None for a corpus that carries its own.
+        """Fit the model to rows X (n, d).
 
-        Where the method is semi-supervised, NaN is no number, and −1 (among text "-1") no label.
-
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
-        theirs in a column.
+        Parameters
+        ----------
+        y : (n,) labels, or (n,) or (n, c) numbers; None for a corpus that carries its own
+            In semi-supervised methods a row is unlabelled where a number is NaN, or a label −1 (among text "-1").
+        sample_weight : (n,), or None
+        sample_domain : (n,) integers
+            The domain of each row, for balanced landmarks; lazy rows may carry theirs in a column.
         """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
@@ -249,7 +252,7 @@ class RowsEstimator(BaseEstimator):
         return self
 
     def refit(self) -> Self:
-        """Solve again from the statistics that are kept, after `set_params(alpha=…)` or `n_components=…`: no sweep.
+        """Solve again from the kept statistics, after `set_params` of `alpha` or `n_components`, without a sweep.
 
         The kernel and the landmarks stay those of the fit.
         """
@@ -263,17 +266,17 @@ class RowsEstimator(BaseEstimator):
         return self
 
     def _require_moments(self, advice: str) -> MomentFit:
-        """Return the fit; `ConfigError` where it is another."""
+        """Return the fit; `ConfigError` if it keeps no statistics."""
         if isinstance(self._fitted, MomentFit):
             return self._fitted
         form = "an exact fit" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
     def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
-        """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
+        """Fit to these sums of the rows, or by a sweep if there are none or they are too coarse."""
         restore(self, data.inputs)
         method = self._method()
-        # the folds of the calibration take a sweep of their own
+        # the folds of the calibration need their own sweep
         problem = None if problem is None or method.probability else method.check(problem, data.rows.name)
         choose = self._columns().dtype == "auto"
         fit = fitting.fit_moments(method, data, basis, choose=choose, problem=problem)
@@ -285,7 +288,7 @@ class RowsEstimator(BaseEstimator):
         Returns
         -------
         Plan
-            Rows, chunks, segments, flops, bytes read and memory of a task of its sweep.
+            Rows, chunks, segments, flops, bytes read, and the memory of a task.
         """
         self.check_parameters()
         columns = self._columns()
@@ -297,12 +300,12 @@ class RowsEstimator(BaseEstimator):
         return plan_calibration(method, data, basis, method.plan(data, columns, basis))
 
     def _report(self, fit: Fit, **columns: object) -> FitReport:
-        """Return what reports of all fits say, and what is said of the columns of this one."""
+        """Return the figures that all fits report, and those of the columns of this one."""
         report = FitReport(
             estimator=type(self).__name__,
             **columns,
             alpha=np.asarray(fit.solution.alpha).tolist(),
-            diagnostics=dict(fit.diagnostics),  # none of a model that was read from a file
+            diagnostics=dict(fit.diagnostics),  # empty for a model from a file
             skipped_rows=fit.skipped_rows,
         )
         if isinstance(fit, MomentFit):
@@ -318,7 +321,7 @@ class RowsEstimator(BaseEstimator):
     def score_totals(
         self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
     ) -> Accumulator:
-        """Return the sums that scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
+        """Sum up what scores are computed from in one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
         `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`ScoreStatistic`).
         """
@@ -333,28 +336,30 @@ class RowsEstimator(BaseEstimator):
             rows = as_rows(rows, y)
         rows = as_rows(rows, weight=sample_weight)
         shift = near_target(rows, targets)
-        # sums of squares of rows that fit exactly leave residuals without a unit
+        # an exact fit leaves residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
-        statistic = ScoreStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
+        statistic = ScoreStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def _features(self) -> IdentityMap | LandmarkMap | FourierMap:
-        """Return the map of rows to the columns that the solution has coefficients of."""
+        """Return the map of rows to the columns of the coefficients."""
         features = self._method().predicting(self._require("predict").basis.features())
         return cast("IdentityMap | LandmarkMap | FourierMap", features)
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """Return W (p, c) and b (c,) over the features; of calibrated models of the logits a ∘ f + b."""
+        """Return W (p, c) and b (c,) over the features; those of the logits a ∘ f + b where the model is calibrated."""
         fit = self._require("predict")
-        solution, found = fit.solution, fit.calibration
+        solution, calibration = fit.solution, fit.calibration
         # about the point of the features: about 0 it would lose the digits of an offset
         intercept = solution.level if isinstance(solution, LinearSolution) else solution.intercept
-        return (solution.coef, intercept) if found is None else (solution.coef * found.scale, found.logits(intercept))
+        if calibration is None:
+            return solution.coef, intercept
+        return solution.coef * calibration.scale, calibration.logits(intercept)
 
-    def _kept_predictor(self) -> Predictor:
-        """Return the fitted model as plain data, the same for all calls of the same fit."""
+    def _predictor(self) -> Predictor:
+        """Return the fitted model as plain data, cached with the fit."""
         fit = self._require("predict")
 
         def make() -> Predictor:
@@ -362,23 +367,23 @@ class RowsEstimator(BaseEstimator):
             logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
             return replace(Predictor.of(self._features(), *self._coefficients(), classes), logits=logits)
 
-        return kept(fit, make)
+        return cached_predictor(fit, make)
 
     def _values(self, X: RowsLike, make: Callable[[], Predictor] | None = None) -> Array | da.Array:
-        """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
+        """Compute f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         if self._fitted is None:
             check_is_fitted(self)
-        make = make or self._kept_predictor
+        make = make or self._predictor
         if is_sound(X, self):
             return make().values(Chunk(X))
         rows = input_rows(self, X, reset=False)
         if isinstance(rows.x, SparseSource):
             predictor, n = make(), len(rows)
-            # the blocks of dense rows, where these are no larger than a chunk: the same bits
-            parts = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
-            bounds = [n * i // parts for i in range(parts + 1)]
-            return np.concatenate([_part_values(predictor, rows, *piece) for piece in pairwise(bounds)])
-        return _part_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
+            # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
+            count = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
+            bounds = [n * i // count for i in range(count + 1)]
+            return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
+        return _chunk_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
 
     def _from_values(self, values: Array | da.Array) -> Array | da.Array:
         inputs = self._require("predict").inputs
@@ -389,20 +394,20 @@ class RowsEstimator(BaseEstimator):
         return _labels(values, inputs.classes)
 
     def _expansion(self) -> Predictor:
-        """Return the fitted model as plain data, its landmarks whole: what a file holds."""
+        """Return the fitted model as plain data for a file, with its landmarks in one array."""
         check_is_fitted(self)
-        return replace(self._kept_predictor(), features=self._features())
+        return replace(self._predictor(), features=self._features())
 
     @available_if(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
-        """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.
+        """Predict labels (n,) or numbers (n,) or (n, c) of the rows X.
 
-        A NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
+        Returns a NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
         """
         return self._from_values(self._values(X))
 
     def _spread_predictor(self) -> Predictor:
-        """The predictor whose values end with a standard deviation."""
+        """Return the predictor whose last column is a standard deviation."""
         raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
     @available_if(_predicts)
@@ -420,11 +425,11 @@ class RowsEstimator(BaseEstimator):
         Parameters
         ----------
         X : corpus, zarr array or Rows of one
-        path : where a group with `prediction` (and `decision` (n, c) or `std` (n,) where asked) appears, whole or not
-            at all
-        std : write the standard deviation of an observation too, as `KernelRidge.predict(…, return_std=True)`
+        path : of the zarr group with `prediction`, which appears complete or not at all
+        decision : also write `decision` (n, c)
+        std : also write the standard deviation of an observation, `std` (n,), as `KernelRidge.predict` returns it
 
-        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` goes on with them.
+        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` continues with them.
         """
         check_is_fitted(self)
         require_target(path, "the prediction store")
@@ -435,7 +440,7 @@ class RowsEstimator(BaseEstimator):
             raise DataError(
                 f"{rows.name}: expected chunks of equal size; use predict(), which returns a lazy array for such input"
             )
-        predictor = self._spread_predictor() if std else self._kept_predictor()
+        predictor = self._spread_predictor() if std else self._predictor()
         flat = self._require("predict").inputs.flat is not False
         keep, resume = prediction_store.kept_for_run()
         with (
@@ -451,18 +456,17 @@ class RowsEstimator(BaseEstimator):
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
-    """Base of the regressors; left of what they are fitted by."""
+    """Base of the regressors; comes before `LandmarkEstimator` among the bases."""
 
     @available_if(_adds_rows)
     def partial_fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
-        """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
+        """Add rows; the result is the fit to all rows with the landmarks that the first call chose."""
         return self._partial_fit(X, y, None, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """R².
+        """Return R².
 
-        Lazy input is scored by one sweep, without the rows that have no target; its targets are those it carries unless
-        y is given.
+        Lazy input is scored by one sweep, without the rows that have no target, by its own targets unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
@@ -470,9 +474,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
 
 
 class Classifier(ClassifierMixin, RowsEstimator):
-    """Base of the classifiers; left of what they are fitted by.
+    """Base of the classifiers; comes before `LandmarkEstimator` among the bases.
 
-    Where a model is calibrated its decision values are the logits a ∘ f + b, so that predictions, decision values and
+    The decision values of a calibrated model are the logits a ∘ f + b, so that predictions, decision values and
     probabilities agree.
     """
 
@@ -492,41 +496,40 @@ class Classifier(ClassifierMixin, RowsEstimator):
         return self._partial_fit(X, y, classes, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Accuracy.
+        """Return the accuracy.
 
-        Lazy input is scored by one sweep, without the rows that have no label; its labels are those it carries unless
-        y is given.
+        Lazy input is scored by one sweep, without the rows that have no label, by its own labels unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
         return float(ClassifierMixin.score(self, X, y, sample_weight))
 
     def decision_function(self, X: RowsLike) -> Array | da.Array:
-        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
+        """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
-        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
+        """Predict probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
 
         Raises
         ------
         AttributeError
-            The estimator has the parameter `probability`, and it is False.
+            The parameter `probability` is False.
         ConfigError
-            It was so when the model was fitted.
+            It was False when the model was fitted.
         """
         return self._of_logits(X, softmax)
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array | da.Array:
-        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        """Predict log-probabilities, finite even where `predict_proba` underflows."""
         return self._of_logits(X, log_softmax)
 
     def _of_logits(self, X: RowsLike, function: Callable[[Array], Array]) -> Array | da.Array:
         check_is_fitted(self)
-        if not self._kept_predictor().logits:
+        if not self._predictor().logits:
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
         values = self._values(X)
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
@@ -538,7 +541,7 @@ def _labels(values: Array, classes: Array) -> Array:
 
 
 def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
-    """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
+    """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
     import dask.array as da
 
     c = predictor.width
@@ -556,13 +559,13 @@ def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
             meta=np.empty((0, c)),
         )
     bounds = rows.bounds(settings())
-    task = dask.delayed(_part_values, pure=False)
+    task = dask.delayed(_chunk_values, pure=False)
     plain = Rows(rows.x, {}, rows.row_maps, rows.name)
-    parts = [
+    chunks = [
         da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
         for start, stop in pairwise(bounds)
     ]
-    return da.concatenate(parts) if parts else da.zeros((0, c))
+    return da.concatenate(chunks) if chunks else da.zeros((0, c))
 
 
 def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], block_rows: int) -> Array:
@@ -571,7 +574,7 @@ def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], 
     return predictor.values(chunk)
 
 
-def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
+def _chunk_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
     chunk = rows.read(start, stop)
     chunk.require_finite(rows.name)
     return predictor.values(chunk)
@@ -586,9 +589,9 @@ class LandmarkEstimator(RowsEstimator):
     fourier_seed_ = Fitted[int]("basis.seed")
     fourier_origin_ = Fitted[Array]("basis.origin")
     rank_ = Fitted[int]("solution.rank")
-    statistics_ = Fitted[Accumulator]("statistics_about_zero")
+    statistics_ = Fitted[Accumulator]("uncentred_statistics")
     sample_weight_ = Fitted[Array]("weight")
-    # which of these there are depends on the method
+    # the method determines which of these exist
     n_iter_ = Fitted[int]("solution.iterations")
     eigenvalues_ = Fitted[Array]("solution.eigenvalues")
     n_components_ = Fitted[int]("solution.n_components")
@@ -601,7 +604,7 @@ class LandmarkEstimator(RowsEstimator):
     target_domains_ = Fitted[Array]("inputs.target_domains")
 
     def given_kernel(self) -> Kernel:
-        """Return the kernel that the parameters name, before rows tell it anything."""
+        """Return the kernel that the parameters name, before its bandwidth is set from rows."""
         return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     def _columns(self) -> BasisChoice:
@@ -630,39 +633,39 @@ class LandmarkEstimator(RowsEstimator):
 
     def _row_map(self) -> Projection:
         """Return the map of a transformer, z(x) = φ(x)ᵀW + b."""
-        return Projection(int(self.n_features_in_), self._kept_predictor())
+        return Projection(int(self.n_features_in_), self._predictor())
 
     @property
     def n_landmarks_(self) -> int:
-        """How many landmarks there are, of each view where there are two."""
+        """Number of landmarks, of each view where there are two."""
         return self._method().landmark_count(self._require("n_landmarks_").basis)
 
     @property
     def dual_coef_(self) -> Array:
-        """Coefficients over the columns, (m, c); (m,) of one column of numbers."""
+        """Coefficients over the columns, (m, c); (m,) for one column of numbers."""
         fit = self._require("dual_coef_")
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef
 
     def with_landmarks(self, count: int) -> Self:
-        """A model on `count` of the landmarks, from the statistics that are kept: no sweep.
+        """Fit a model on `count` of the landmarks from the kept statistics, without a sweep.
 
-        The moments of some landmarks are a part of those of all, so one fit with many landmarks tells what fewer would
-        have given. Of landmarks that were drawn, a random draw is taken, of which every smaller one is a part, the
-        same in every process; of an array that was given, the first ones. The kernel stays that of the fit.
+        The moments of some landmarks are a subset of those of all, so one fit with many landmarks gives the fits with
+        fewer. Sampled landmarks are subsampled at random, the same in every process, and smaller subsamples are subsets
+        of larger ones; of a given array the first ones are taken. The kernel stays that of the fit.
 
         Parameters
         ----------
-        count : int, from 1 to the landmarks of the fit
+        count : int, from 1 to the number of landmarks of the fit
 
         Returns
         -------
-        A fitted estimator with `n_landmarks=count`, which has no statistics in common with this one.
+        A fitted estimator with `n_landmarks=count`, which shares no statistics with this one.
 
         Raises
         ------
         ConfigError
-            More landmarks than there are, or an exact fit, which keeps no statistics.
+            More landmarks than the fit has, or an exact fit, which keeps no statistics.
 
         Examples
         --------
@@ -687,14 +690,14 @@ class LandmarkEstimator(RowsEstimator):
     def fit_report(self) -> Report:
         """Describe the fit as plain data.
 
-        Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
-        `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where
-        k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
-        `diagnostics`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
-        error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
-        moments, landmarks that repeat another and features that do not vary among them, and `prediction_error`: how far
-        predictions are from least squares in float64, relative to their norm (`solvers.ridge`, `solvers.accuracy`). Of
-        classifiers with `probability`, the rows of the calibration and their log-loss.
+        Reports kernel, landmarks, rank, dtype, skipped bad rows, and the seconds, rates and peak memory of the sweep.
+        `trace_error` is tr(K − K̂)/tr(K) of the landmarks (of the rows of the fit by their moments where k(x, x) = 1,
+        otherwise of 256 rows; None for random features and for models from files with other kernels). `diagnostics`
+        holds residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an error),
+        conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the moments, the
+        numbers of duplicate landmarks and of features that are constant among them, and `prediction_error`: the
+        distance of predictions from least squares in float64, relative to their norm (`solvers.ridge`,
+        `solvers.accuracy`). With `probability`, the rows of the calibration and their log-loss are reported too.
         """
         check_is_fitted(self)
         fit = self._require("fit")
@@ -713,13 +716,13 @@ class LandmarkEstimator(RowsEstimator):
         if not isinstance(fit, ExactFit):
             labelled = fit.statistics["rows"][-1] if isinstance(fit, MomentFit) else fit.rows
             report |= {"labelled_rows": int(labelled), "block_rows": settings().block_rows}
-        found = fit.calibration
-        if found is not None and found.rows:
-            report |= {"calibration_rows": found.rows, "calibration_log_loss": found.log_loss}
+        calibration = fit.calibration
+        if calibration is not None and calibration.rows:
+            report |= {"calibration_rows": calibration.rows, "calibration_log_loss": calibration.log_loss}
         report |= self._method().report(fit)
         return report
 
 
 def every_row_choice(estimator: LandmarkEstimator) -> BasisChoice:
-    """Return the choice of columns where, without n_landmarks, every row is one, and the landmark form is exact."""
+    """Return the choice of columns where every row is a landmark unless `n_landmarks` is given."""
     return replace(LandmarkEstimator._columns(estimator), exact=False, every_row=type(estimator).__name__)

@@ -1,4 +1,4 @@
-"""Probabilities of the classifiers, calibrated on rows that took no part in what they are judged by.
+"""Probabilities of the classifiers, calibrated on held-out rows.
 
 The sweep of a fit keeps the moments of five folds apart; those of all rows less a fold give, by a small solve, the f
 that was fitted without it. One more sweep takes the values of these f at the rows of their fold
@@ -34,7 +34,7 @@ PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
 
 
 def refuse_calibrated(method: Method, what: str) -> None:
-    """Raise `ConfigError` for what would have to calibrate again."""
+    """Raise `ConfigError` for an operation that would have to calibrate again."""
     if method.probability:
         raise ConfigError(
             f"{what}: probability=True needs the earlier rows for calibration, and they are not kept; fit again, or "
@@ -43,19 +43,19 @@ def refuse_calibrated(method: Method, what: str) -> None:
 
 
 def with_sweeps(plan: Plan, more: Plan, count: int) -> Plan:
-    """Return a plan with `count` sweeps of another kind after it; a task takes what the larger kind does."""
+    """Add `count` sweeps of another kind to a plan; the memory of a task is that of the larger kind."""
     largest = max(plan, more, key=lambda one: one.task_bytes)
     flops, size = plan.flops + count * more.flops, plan.bytes_read + count * more.bytes_read
     return replace(largest, flops=flops, bytes_read=size)
 
 
 def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan) -> Plan:
-    """Return the plan of a fit with the sweep of its calibration, where it has one."""
+    """Add the sweep of the calibration, if there is one, to the plan of a fit."""
     if not method.probability:
         return plan
     classes = method.classes(data.targets)
     m, c = basis.width, classes.width
-    # the coefficients of each fold, of which none is known yet
+    # the coefficients of each fold, which are not known yet
     coef = np.broadcast_to(0.0, (1, FOLDS, m, c))
     features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
     statistic = HeldOutValues(features, coef, coef[:, :, 0], folds, classes, most_rows(c), float(len(data.rows)))
@@ -63,7 +63,7 @@ def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan)
 
 
 def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
-    """Return a fit with its calibration, and without the sums of its folds; itself where none is asked for."""
+    """Calibrate a fit and drop the sums of its folds; return it unchanged without probabilities."""
     if not method.probability:
         return fit
     if isinstance(fit, ExactFit):
@@ -86,37 +86,31 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
     )
     try:
         total = sweep(data.rows, statistic, what="calibration").total
-    except ResumeMismatchError:  # of coefficients that another processor has rounded otherwise, or another penalty
+    except ResumeMismatchError:  # coefficients of another processor or another penalty
         forget("calibration")
         total = sweep(data.rows, statistic, what="calibration").total
     with spent("solve"), solving(method):
-        found = fit_softmax(total["values"], total["truth"], total["weight"])
-    return replace(fit, calibration=found, folds=None)
+        calibration = fit_softmax(total["values"], total["truth"], total["weight"])
+    return replace(fit, calibration=calibration, folds=None)
 
 
 def _require_judged(weight: Array, rows: Rows) -> None:
-    """Refuse folds whose rows meet no f that was fitted to their classes; `weight` (g, c) is of the classes by fold.
-
-    Raises
-    ------
-    DataError
-        Fewer than two classes lie in more than one fold.
-    """
+    """Raise `DataError` where fewer than two classes are in more than one fold; `weight` (g, c) is theirs by fold."""
     known = int(((weight > 0).sum(axis=0) > 1).sum())
     if known >= 2:
         return
     what = "groups" if "group" in rows.columns else "rows"
     count = len(np.unique(np.asarray(rows.column("group")))) if what == "groups" and rows.in_memory else len(rows)
-    found = f"groups of {count} rows" if what == "groups" and not rows.in_memory else f"{count} {what}"
+    size = f"groups of {count} rows" if what == "groups" and not rows.in_memory else f"{count} {what}"
     judged = "held-out rows of a single class" if known else "no held-out row"
     raise DataError(
-        f"probability=True: {judged} to calibrate on ({found}: {known} of {weight.shape[1]} classes lie in more than "
+        f"probability=True: {judged} to calibrate on ({size}: {known} of {weight.shape[1]} classes lie in more than "
         f"one fold, expected at least 2); add {what} or set probability=False"
     )
 
 
 def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
-    """Return the solution without each fold whose rows it is to be judged by."""
+    """Solve without each of the held-out folds."""
     assert fit.folds is not None
     again = replace(method, alpha=fit.solution.alpha)
     whitening = method.whiten(fit.basis)
@@ -124,14 +118,14 @@ def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
     count, solutions = len(fit.folds["n"]), []
     for number in range(count if count == FOLDS else 1):
         held = {name: fit.folds[name][number] for name in SUMS}
-        part = replace(fit, statistics=_without(fit, held, joins=method.joins))
-        of_part = method.reduce_without(reduced, part)
-        solutions.append(solve(again, part, whitening, reduced=of_part, estimate=False).solution)
+        problem = replace(fit, statistics=_without(fit, held, joins=method.joins))
+        own = method.reduce_without(reduced, problem)
+        solutions.append(solve(again, problem, whitening, reduced=own, estimate=False).solution)
     return solutions
 
 
 def _without(fit: MomentFit, held: Mapping[str, Array], *, joins: bool) -> Accumulator:
-    """Return the sums without those of a fold, whose rows are without a label where they join these."""
+    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those."""
     left = {name: fit.statistics[name].copy() for name in SUMS}
     for name, values in held.items():
         left[name][-1] -= values
@@ -156,15 +150,15 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         rest = labelled & ~held
         if not held.any():
             continue
-        part = ExactProblem(data.inputs, basis, K, (Y, labelled), exact.weight)
-        if method.semi_supervised:  # they stay, without their labels
-            part = replace(part, wanted=(Y[rest[labelled]], rest))
+        problem = ExactProblem(data.inputs, basis, K, (Y, labelled), exact.weight)
+        if method.semi_supervised:  # held-out rows stay, without their labels
+            problem = replace(problem, targets=(Y[rest[labelled]], rest))
         else:
-            part = replace(part, weight=np.where(held, 0.0, weight))
+            problem = replace(problem, weight=np.where(held, 0.0, weight))
         with solving(method):
-            solution = again.solve_exact(part, SolveDiagnostics())
+            solution = again.solve_exact(problem, SolveDiagnostics())
         values[held] = K[held] @ solution.coef + solution.intercept
     counts = labelled & (weight > 0)
     with solving(method):
-        found = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
-    return replace(fit, calibration=found)
+        calibration = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
+    return replace(fit, calibration=calibration)

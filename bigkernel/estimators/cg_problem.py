@@ -19,12 +19,14 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, Index
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.estimators.checks import Solver, solving
 from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.solvers.conjugate_gradients import (
     CORE_BYTES,
     Factor,
+    FalkonFactor,
     Preconditioner,
     decades,
     estimate_trace,
@@ -135,6 +137,7 @@ class CGProblem:
     reports : one for each sweep so far
     """
 
+    method: Solver
     rows: Rows
     targets: Targets
     basis: Basis
@@ -148,12 +151,12 @@ class CGProblem:
 
     @cached_property
     def core(self) -> Core:
-        """K_mm."""
+        """The core K_mm."""
         return Core(self.basis)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(F, A, c)."""
+        """Numbers of folds, penalties and targets, (F, A, c)."""
         return self.folds.count if self.folds else 1, len(self.alphas), self.targets.width
 
     @property
@@ -221,9 +224,15 @@ def _others(sums: Array) -> Array:
 
 def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:
     """Factor the core for n rows."""
-    (alphas, _), core = decades(problem.penalties()), problem.core
-    factors = [factor_core(core.copy(), alpha, n, intercept=problem.with_intercept) for alpha in alphas]
-    return _for_columns(problem, factors, n)
+    factors = [_factor_core(problem, alpha, n) for alpha in decades(problem.penalties())[0]]
+    with solving(problem.method):
+        return _for_columns(problem, factors, n)
+
+
+def _factor_core(problem: CGProblem, alpha: float, n: float) -> FalkonFactor:
+    core = problem.core.copy()
+    with solving(problem.method):
+        return factor_core(core, alpha, n, intercept=problem.with_intercept)
 
 
 def leverage_sample(problem: CGProblem) -> LeverageSample:
@@ -231,13 +240,13 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
 
     The least of several penalties distinguishes rows best.
     """
-    n, core = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core
-    factor = factor_core(core.copy(), min(problem.alphas), n, intercept=problem.with_intercept)
-    normal = np.random.RandomState(_SEED).standard_normal((core.width, _PROJECTIONS)) / _PROJECTIONS**0.5
+    n, width = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core.width
+    factor = _factor_core(problem, min(problem.alphas), n)
+    normal = np.random.RandomState(_SEED).standard_normal((width, _PROJECTIONS)) / _PROJECTIONS**0.5
     features, step = problem.basis.features(), f"sampled for {problem.label}"
-    return LeverageSample(
-        features, problem.targets, factor.half_solve(normal), problem.sample_rows, step, problem.folds
-    )
+    with solving(problem.method):
+        projections = factor.half_solve(normal)
+    return LeverageSample(features, problem.targets, projections, problem.sample_rows, step, problem.folds)
 
 
 def planned_sample(targets: Targets, basis: Basis, size: int) -> LeverageSample:
@@ -282,14 +291,15 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
     del chunk
     total = moments.finish(total)
     C, n, s, t = (total[name] for name in ("C", "n", "s", "t"))
-    if problem.folds:  # of y − 0 over training rows
+    if problem.folds:  # residuals of α = 0 over training rows
         C, n, s, t = by_fold["U"], _others(by_fold["n"]), _others(by_fold["s"]), by_fold["e"].reshape(F, c)
     C = C.reshape(basis.width, F, c)
     if problem.with_intercept:
         C = C - s.T[:, :, None] * (t / np.maximum(n, 1e-300)[:, None])
     share = float(n.mean()) / max(float(total["n"][0]), 1e-300)
-    P = _factor_normal_matrix(problem, total, len(ids), share)
-    return P, P.solve(np.tile(C, A).reshape(basis.width, -1))
+    with solving(problem.method):
+        P = _factor_normal_matrix(problem, total, len(ids), share)
+        return P, P.solve(np.tile(C, A).reshape(basis.width, -1))
 
 
 def _row_reporter(rows: int) -> Callable[[int], None]:

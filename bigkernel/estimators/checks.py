@@ -1,6 +1,6 @@
-"""What is refused by name: settings of the wrong kind, no rows, exact forms that are too large, numbers out of range.
+"""Checks of settings, rows, the size of exact forms, and the range of numbers; errors name what is wrong.
 
-Sums are computed with overflow ignored (a square of 1e200 is infinite) and looked at here once they are whole.
+Sums are computed with overflow ignored (a square of 1e200 is infinite) and checked here once they are complete.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "arra
 
 
 def require_some(rows: Rows, skipped: int) -> int:
-    """Return `skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
+    """Return `skipped`, the number of bad rows that were left out; `DataError` if there are no others."""
     if skipped and skipped == len(rows):
         raise DataError(f"{rows.name}: all {skipped} rows contain NaN or infinity; expected at least one finite row")
     return skipped
 
 
 def require_labelled(rows: float, weight: float) -> None:
-    """Raise `DataError` unless a labelled row weighs something."""
+    """Raise `DataError` unless a labelled row has a weight above zero."""
     if not rows or not weight > 0:
         raise DataError("y: expected a labelled row with a positive weight, found none")
 
@@ -63,7 +63,7 @@ def require_exact(name: str, n: int) -> None:
 
 
 def free_bytes() -> int:
-    """Return the memory that this process may still take, within what its machine or its container has."""
+    """Return the memory that this process may still take, within the limit of its machine or container."""
     left = MEMORY_LIMIT - psutil.Process().memory_info().rss
     return max(0, int(min(psutil.virtual_memory().available, left)))
 
@@ -84,12 +84,12 @@ def number(alpha: object) -> float:
 
 
 def one_penalty(alpha: object) -> float | str:
-    """Return a penalty that is one number, or what chooses it."""
+    """Return a penalty that is one number, or the name of the rule that chooses it."""
     return alpha if isinstance(alpha, str) else number(alpha)
 
 
 def require_valid(estimator: BaseEstimator, what: str) -> None:
-    """Raise `ConfigError`, which says `what` asked for it, where a parameter is none that the estimator takes."""
+    """Raise `ConfigError`, prefixed by `what`, if a parameter of the estimator is invalid."""
     try:
         estimator._validate_params()
     except InvalidParameterError as error:
@@ -102,14 +102,14 @@ _NARROW = float(np.finfo(np.float32).tiny)
 
 
 def require_targets(y: Array) -> None:
-    """Refuse targets so small that float32, in which a sweep may sum them, takes them for zeros."""
+    """Raise `DataError` for targets so small that float32, in which a sweep may sum them, rounds them to zero."""
     largest = float(np.abs(y).max(initial=0, where=np.isfinite(y)))
     if 0 < largest < _NARROW:
         raise DataError(f"y: the largest target is {largest:.2g}, too small for float32 sums; scale the targets")
 
 
 def require_squares(name: str, squares: Array, sums: Array) -> None:
-    """Refuse sums of squares, (c,), that have left the range; `sums`, (…, c): what is not 0 where values are not."""
+    """Raise `DataError` for sums of squares (c,) out of range; `sums` (…, c) are not 0 where values are not."""
     with np.errstate(invalid="ignore"):
         large = not (np.isfinite(squares).all() and np.isfinite(sums).all())
         lost = (squares < _TINY) & (np.abs(sums).reshape(-1, len(squares)).max(axis=0, initial=0) > 0)
@@ -119,13 +119,13 @@ def require_squares(name: str, squares: Array, sums: Array) -> None:
 
 
 def require_row_squares(squares: Array, sums: Array, shift: Array, n: float) -> None:
-    """Do `require_squares` for the rows X, from sums (d,) of x − shift over n rows."""
+    """Call `require_squares` for the rows X, from sums (d,) of x − shift over n rows."""
     with np.errstate(over="ignore"):
         require_squares("X", squares + n * shift**2, np.vstack([sums, shift]))
 
 
 def require_sums(statistics: Mapping[str, Array]) -> None:
-    """Refuse moments (`statistics.moments`) that have left the range."""
+    """Raise `DataError` for moments (`statistics.moments`) out of range."""
     G, C, s, t, q = (statistics[name] for name in ("G", "C", "s", "t", "q"))
     if not (np.isfinite(G).all() and np.isfinite(s).all()):
         raise DataError("X: sums of its kernel values exceed the range of float64; scale the rows")
@@ -134,7 +134,7 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
 
 
 class Solver(Protocol):
-    """What messages say of a `Method`."""
+    """The attributes of a `Method` that messages name."""
 
     @property
     def name(self) -> str: ...
@@ -145,9 +145,12 @@ class Solver(Protocol):
 
 @contextmanager
 def solving(method: Solver) -> Iterator[None]:
-    """Solve within the block: a factorisation that breaks down is a `DataError` that says what to do."""
+    """Turn a factorisation that breaks down within the block into a `DataError` with advice.
+
+    Wrap solves alone: a `ValueError` of a row source must arrive as itself.
+    """
     try:
-        with np.errstate(all="ignore"):  # `finite` looks at what comes out
+        with np.errstate(all="ignore"):  # `finite` checks the result
             yield
     except BigKernelError:
         raise
@@ -156,7 +159,7 @@ def solving(method: Solver) -> Iterator[None]:
 
 
 def finite(method: Solver, solution: T) -> T:
-    """Return a solution (a dataclass); `DataError` where an array of it is not finite."""
+    """Return a solution (a dataclass); `DataError` if one of its arrays is not finite."""
     for name, value in vars(solution).items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
             raise DataError(_advice(method, f"{name} has values beyond its range"))

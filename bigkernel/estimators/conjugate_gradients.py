@@ -23,7 +23,7 @@ from bigkernel.estimators.cg_problem import (
     precondition_by_core,
     precondition_by_sample,
 )
-from bigkernel.estimators.checks import require_labelled, require_some, require_squares
+from bigkernel.estimators.checks import require_labelled, require_some, require_squares, solving
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution, Report
 from bigkernel.estimators.fitting import skipped
 from bigkernel.events.job import Note, emit, spent
@@ -67,18 +67,18 @@ class CGResult:
     @property
     def stopping_error(self) -> Array:
         """Bound on the error of predictions from stopping early, relative to their norm, (F, A)."""
-        # ‖f − f*‖² is at most the excess, but for rounding
+        # ‖f − f*‖² is at most the excess, apart from rounding
         excess, squares = (
             values.reshape(self.problem.shape).sum(axis=2) for values in (self.excess, self.residual.sums["squares"])
         )
         return np.asarray(np.sqrt(excess / np.maximum(squares, 1e-300)))
 
     def cancellation_error(self, inputs: Inputs) -> Array:
-        """Estimate the error of predictions, relative to their norm, where coefficients all but cancel, (F, A)."""
+        """Estimate the error of predictions from coefficients that nearly cancel, relative to their norm, (F, A)."""
         basis, sums, n = self.problem.basis, self.residual.sums, self.residual.weight
         squares = sums["squares"]
-        if self.problem.with_intercept:  # f is about its mean then, and y about a point near its own
-            shift = np.resize(inputs.shift, squares.shape)  # the targets, again and again
+        if self.problem.with_intercept:  # f is then about its mean, and y about a point near its own
+            shift = np.resize(inputs.shift, squares.shape)  # repeats the targets
             squares = np.maximum(squares - sums["e"] ** 2 / n, 0) + n * shift**2
         rounded = 8 * np.finfo(np.float64).eps * np.abs(self.coef).sum(axis=0)
         rounded += np.finfo(basis.dtype).eps * np.linalg.norm(self.coef, axis=0)  # of blocks, each by itself
@@ -113,14 +113,16 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
     # where targets are noise, each direction lost to rounding takes 1/n of the objective
     lost = P.lost / np.maximum(residual.count, 1)
     enough = np.maximum(stopping.tol - lost, stopping.tol / 2)
-    state = start_cg(coef, residual.values, P.solve, P.least)
+    with solving(problem.method):
+        state = start_cg(coef, residual.values, P.solve, P.least)
     history: list[float] = []
     while True:
         steps, before = len(history), state.excess
         coef, ritz = _iterate(problem, residual, state, P, enough, history)
         # the recursive residual drifts from that of the rows by rounding
         residual = problem.residual(coef)
-        state = start_cg(coef, residual.values, P.solve, ritz)
+        with solving(problem.method):
+            state = start_cg(coef, residual.values, P.solve, ritz)
         over = state.excess > enough * residual.least_objective
         nearer = over & (state.excess < _HALVED * before)
         if not nearer.any() or len(history) >= stopping.max_iter or len(history) == steps:
@@ -167,7 +169,9 @@ def _iterate(
             kept = np.arange(len(columns)).reshape(F, -1, c)[:, going].ravel()
             columns, active = columns[kept], active[going]
             state, P, objective, null = state.select(kept), P.select(kept), objective[kept], null[kept]
-        state = step_cg(state, problem.product(state.direction, active, residual), P.solve)
+        product = problem.product(state.direction, active, residual)
+        with solving(problem.method):
+            state = step_cg(state, product, P.solve)
         objective = objective - state.decrease
         history.append(float((state.excess / np.maximum(np.minimum(objective, null), 1e-300)).max()))
         progress = (

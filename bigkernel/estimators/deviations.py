@@ -1,4 +1,4 @@
-"""Deviations of predictions: the Gaussian process that a fit is the mean of, and how far rounding may move it."""
+"""Standard deviations of predictions: the Gaussian process whose mean is a fit, and the effect of rounding on it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bigkernel.solvers.ridge import rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
-_DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
+_DRAWS = 4  # perturbations; a single one estimated 8e-5 for deviations that were off by 3e-2
 
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
-    """Return the Gaussian process that the fit of the estimator `name` is the mean of."""
+    """Return the Gaussian process whose mean is the fit of the estimator `name`."""
     basis, solution = of_kernel(fit.basis), fit.solution
     assert isinstance(solution, RidgeSolution)
     kernel, flag = basis.kernel, solution.with_intercept
@@ -59,19 +59,19 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
 
 
 def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
-    """Estimate how far deviations are from those of exact sums, relative to them; None where that is not known."""
+    """Estimate the relative error of deviations from those of exact sums; None where it is unknown."""
     assert isinstance(fit.solution, RidgeSolution)
-    estimate, seen = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
-    if estimate is None or seen is None:
+    estimate, points = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
+    if estimate is None or points is None:
         return None
-    rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
-    # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
+    rows, probed_rows = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
+    # the rounding of the rotation, beside that of the sums, which was probed on a share of the rows
     raw, rotated, _ = reduce_and_centre(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
-    both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
-    rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
-    far = 0.0
+    both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / probed_rows, 1.0))}
+    rng, deviations = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*points))
+    largest = 0.0
     for _ in range(_DRAWS):
         other = posterior(Moments.of(perturb_sums(both, whitening, estimate, rng), shift=fit.centre))
-        far = max(far, float(np.linalg.norm(np.sqrt(other.variance(*seen)) - found)))
-    return SAFE * far / max(float(np.linalg.norm(found)), 1e-300)
+        largest = max(largest, float(np.linalg.norm(np.sqrt(other.variance(*points)) - deviations)))
+    return SAFE * largest / max(float(np.linalg.norm(deviations)), 1e-300)

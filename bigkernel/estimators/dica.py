@@ -1,4 +1,4 @@
-"""Components that generalise over domains: DICA and UDICA as transformers, fitted in one sweep."""
+"""Components that generalise over domains: DICA and UDICA as a transformer, fitted in one sweep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from bigkernel.statistics.domain_cells import Cells, CellSums
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DICAMethod(Method[Whitening, ComponentSolution]):
-    """Components in which domains are alike, and classes apart where `supervised`."""
+    """Components that align domains, and separate classes where `supervised`."""
 
     solution_type: ClassVar[type[Solution]] = ComponentSolution
     semi_supervised: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         if self.supervised and not cells.n_classes:
             raise ConfigError("supervised=True: the fitted statistics were computed without labels; fit again")
         self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
-        found = landmark_components(
+        components = landmark_components(
             total,
             cells,
             reduced,
@@ -79,23 +79,23 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             count=int(self.n_components),
             invariance=float(self.invariance),
         )
-        diagnostics.rounding = found.rounding
-        return self._solution(found, reduced.rank, int(total["rows"].sum()))
+        diagnostics.rounding = components.rounding
+        return self._solution(components, reduced.rank, int(total["rows"].sum()))
 
     def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
-        """Return the cell of every row, and the cells."""
+        """Return the cell of every row, and the table of cells."""
         assert isinstance(targets, Cells)
         if exact.weight is not None and not exact.weight.any():
             raise DataError(f"{exact.name}: expected a row with a positive weight, found none")
         return targets.of(exact.chunk, exact.keep), targets
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> ComponentSolution:
-        (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
+        (cell, cells), K, domains = problem.targets, problem.K, problem.inputs.domains
         assert domains is not None
         assert isinstance(cells, Cells)
         in_domain = np.bincount(cell // (cells.n_classes + 1), problem.weight, minlength=cells.n_domains)
         self._require_domains(in_domain, domains)
-        found = exact_components(
+        components = exact_components(
             K,
             cell,
             cells,
@@ -105,21 +105,21 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             count=int(self.n_components),
             invariance=float(self.invariance),
         )
-        return self._solution(found, len(K), len(K))
+        return self._solution(components, len(K), len(K))
 
-    def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
-        if not len(found.eigenvalues):
+    def _solution(self, components: Components, rank: int, n_rows: int) -> ComponentSolution:
+        if not len(components.eigenvalues):
             raise DataError(
                 f"DICA: found no component, as the rows or the class means do not differ (n_samples = {n_rows}); "
                 "expected rows that vary"
             )
         return ComponentSolution(
-            coef=found.coef,
-            intercept=found.intercept,
+            coef=components.coef,
+            intercept=components.intercept,
             rank=rank,
             alpha=number(self.alpha),
-            eigenvalues=found.eigenvalues,
-            variance=found.variance,
+            eigenvalues=components.eigenvalues,
+            variance=components.variance,
         )
 
     def _require_domains(self, weights: Array, domains: Array) -> None:
@@ -140,10 +140,10 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
 
 
 class DICA(LandmarkEstimator, RowTransformer):
-    """Domain-invariant component analysis: kernel features in which domains look alike and classes apart.
+    """Domain-invariant component analysis: kernel features that align domains and separate classes.
 
     For domain generalization: the components are learnt from several source domains, without any row of the domains
-    they will be used on, and `transform` maps rows of any domain, seen or not, one by one. `supervised=True` is DICA,
+    they will be used on, and `transform` maps rows of any domain, known or new, one by one. `supervised=True` is DICA,
     which keeps the means of the classes apart; `supervised=False` is UDICA, which keeps variance. Both hold the means
     of the domains together.
 
@@ -151,33 +151,32 @@ class DICA(LandmarkEstimator, RowTransformer):
     ----------
     kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
     n_components : int, default 20
-        Fewer are given where there are fewer: of DICA at most one less than there are classes.
+        Number of components to keep; there may be fewer, for DICA at most one less than the number of classes.
     supervised : bool, default True
-        DICA, which needs labels, or UDICA, which does not look at them.
+        True: DICA, which needs labels. False: UDICA, which ignores them.
     alpha : float > 0, default 1
-        λ, of the norm of a component.
+        λ, the penalty on the norm of a component.
     epsilon : float ≥ 0, default 1e-3
-        ε, of the labels (DICA only).
+        ε, the regularization of the labels (DICA only).
     invariance : float ≥ 0, default 1
-        By how much the spread of the domains' means counts. 1 is the paper, in which it counts little beside the
-        variance of the rows where kernel values are at most 1; 10 to 1,000 hold the domains closer, 0 does not look at
-        them.
+        Weight of the spread of the domains' means. 1 is the paper, in which it counts little beside the variance of
+        the rows where kernel values are at most 1; 10 to 1,000 hold the domains closer, 0 ignores them.
     n_landmarks : int or None
         None: exact, n×n in memory. m: one sweep over the rows and an m×m solve.
     allow_single_domain : bool, default False
-        Take rows of one domain, or without any, where nothing is to be aligned: DICA is then covariance operator
-        inverse regression and UDICA kernel PCA.
+        Accept rows of one domain, or without domains. With nothing to align, DICA is covariance operator inverse
+        regression and UDICA kernel PCA.
 
     Attributes
     ----------
-    eigenvalues_ : (c,), falling; the variance of each component over the training rows
+    eigenvalues_ : (c,), descending; the variance of each component over the training rows
     dual_coef_ : (m, c), over the landmarks (over the rows, where exact)
     intercept_ : (c,), which centres the components by the mean of the training rows
     domains_ : (G,) the domains of the fit, sorted
     classes_ : (k,) sorted labels (DICA only)
     distributional_variance_ : dict
         Mean squared distance of the domains' means from their mean, in the features (`features`) and in the components
-        (`components`), and what share it is of the variance there (`features_share`, `components_share`).
+        (`components`), and its share of the variance there (`features_share`, `components_share`).
     landmarks_, kernel_, rank_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`.
     statistics_ : dict of float64 arrays
@@ -186,9 +185,9 @@ class DICA(LandmarkEstimator, RowTransformer):
 
     Notes
     -----
-    Every domain counts alike in the distributional variance, whatever its rows; a domain of one row has that row for
-    its mean. Rows labelled −1 or NaN have no label: they count in the variance and in the means of domains. The labels
-    of one domain are enough, and a domain may lack classes: classes count over all domains together.
+    Every domain has the same weight in the distributional variance, whatever its number of rows; the mean of a domain
+    of one row is that row. Rows labelled −1 or NaN have no label: they count in the variance and in the means of
+    domains. The labels of one domain are enough, and a domain may lack classes, as their means are over all domains.
     The sign of a component is that of its largest magnitude among the landmarks. The paper's code centres a test set by
     its own mean; here it is centred by that of the training rows, so that a row's components depend on that row alone.
 
@@ -256,7 +255,7 @@ class DICA(LandmarkEstimator, RowTransformer):
         Raises
         ------
         DataError
-            Domains or labels that are missing or cannot be used, or only one domain.
+            Domains or labels are missing or invalid, or there is only one domain.
         """
         return super().fit(X, y, sample_weight, sample_domain=sample_domain)
 

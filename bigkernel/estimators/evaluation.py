@@ -2,10 +2,10 @@
 
 Of a model on rows with labels:
 
-rows, seconds      how many were scored, and how long that took
-of, corpus         "held-out", "training" or "scored"; and which corpus
+rows, seconds      number of scored rows, and the time that took
+of, corpus         "held-out", "training" or "scored"; and the path of the corpus
 classifiers        error_percent, standard_error_percent, accuracy_percent, classes; confusion (true by predicted
-                   class) up to 64 classes, beyond that `confused`, the commonest [true, predicted, rows]; worst
+                   class) up to 64 classes, beyond that `confused`, the most frequent [true, predicted, rows]; worst
                    (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
                    log_loss (nats), brier, calibration_error of a model with probabilities
 regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
@@ -33,14 +33,14 @@ from bigkernel.statistics.scores import score as score_of
 
 R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
-MOST_CLASSES = 64  # of a confusion matrix that a job tells
+MOST_CLASSES = 64  # of a confusion matrix in the journal of a job
 
 
 class FitReport(dict[str, object]):
-    """Figures of a fit by name; a dict, and nothing but numbers, text, lists and dicts in it."""
+    """Figures of a fit by name: a dict of numbers, text, lists and dicts."""
 
     def _repr_html_(self) -> str:
-        """Return a table of the figures; nested ones are folded, and lists of alike ones are tables."""
+        """Return a table of the figures; nested ones are folded, and lists of dicts are tables."""
         plain, nested, tables = {}, "", ""
         for name, value in self.items():
             if isinstance(value, Mapping) and name != "kernel":
@@ -53,9 +53,9 @@ class FitReport(dict[str, object]):
 
 
 def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
-    """Return the last step of a model, and the rows as the steps before it hand them on.
+    """Return the last step of a model, and the rows as transformed by the steps before it.
 
-    `ConfigError` where one of scikit-learn's would take rows that are not in memory.
+    `ConfigError` for a transformer of scikit-learn and rows that are not in memory.
     """
     if not isinstance(model, Pipeline):
         return model, rows
@@ -71,8 +71,8 @@ def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
 def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
     """Return the figures of a model on the labelled rows of a corpus, from one sweep.
 
-    `rows` are those of the corpus, the bad ones to be refused or skipped; `of`: see the module's head. `pictures`: take
-    the images of the worst-classified rows, where rows are pictures. `DataError` where no row has a label.
+    `rows` are those of the corpus, with bad ones refused or skipped; `of` is explained in the module's docstring. With
+    `pictures`, include the images of the worst-classified rows, if rows are images. `DataError` if no row has a label.
     """
     last, scored = split(model, rows)
     start = time.perf_counter()
@@ -117,7 +117,7 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
 
 
 def limit_classes(figures: Report) -> Report:
-    """Return the figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
+    """Replace the confusion matrix of more than 64 classes by the most frequent confusions."""
     classes = figures.get("classes", ())
     assert isinstance(classes, Sequence)
     if len(classes) <= MOST_CLASSES:

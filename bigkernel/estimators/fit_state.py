@@ -1,4 +1,4 @@
-"""A fit as an immutable value: columns, sums and solution; and what it starts from.
+"""A fit as an immutable value (columns, sums and solution), and the problem that it solves.
 
 Shapes: d features, p columns of the map, c targets, g groups of rows.
 """
@@ -28,20 +28,20 @@ from bigkernel.streaming.plan import Accumulator
 AnyTargets = Targets | Cells | SourceTarget
 Report = dict[str, object]  # figures as plain data
 GRAPH_SUMS = ("anchors", "degrees")
-UNSTORED = {"stored": False}  # of fields that are no part of a model file
+UNSTORED = {"stored": False}  # metadata of fields that a model file leaves out
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Names and kinds of the columns that were fitted to; None where there are none of a kind.
+    """Names and kinds of the columns of a fit; None where there are none of a kind.
 
     Attributes
     ----------
     n_features : d
     feature_names : (d,)
     classes : (c,) sorted labels
-    flat : the numbers that are targets are one column (n,), not (n, c)
-    target_shift : (c,) a point near the mean of numeric targets, taken off before they are summed
+    flat : whether numeric targets are one column (n,), not (n, c)
+    target_shift : (c,) a point near the mean of numeric targets, subtracted before they are summed
     domains, source_domains, target_domains : sorted integers
     """
 
@@ -64,18 +64,18 @@ class Inputs:
         target_shift: Array | None = None,
         domains: Array | None = None,
     ) -> Self:
-        """With the features that scikit-learn's validation has seen."""
+        """Take the features from an estimator that scikit-learn has validated."""
         names = getattr(estimator, "feature_names_in_", None)
         return cls(estimator.n_features_in_, names, classes, flat, target_shift, domains)
 
     def of_targets(self) -> Inputs:
-        """The same of targets that nothing was taken off."""
+        """Return the inputs of targets without a shift."""
         shift = self.target_shift
         return self if shift is None or not shift.any() else replace(self, target_shift=np.zeros_like(shift))
 
     @property
     def shift(self) -> Array:
-        """The shift of the targets, 0 where there is none."""
+        """The shift of the targets, 0 if there is none."""
         return np.asarray(0.0) if self.target_shift is None else self.target_shift
 
 
@@ -83,8 +83,8 @@ class Inputs:
 class Training:
     """Rows with their columns y, weight and domain, how y becomes targets, and the names of both.
 
-    `targets` are `Targets`, of methods that know domains `Cells`, of those that adapt a source to a target
-    `SourceTarget`.
+    `targets` are `Targets`, or `Cells` for methods with domains, or `SourceTarget` for methods that adapt a source to a
+    target.
     """
 
     rows: Rows
@@ -93,20 +93,20 @@ class Training:
 
     @property
     def labels(self) -> Targets:
-        """Targets, of methods that know no domains."""
+        """Targets of methods without domains."""
         assert isinstance(self.targets, Targets)
         return self.targets
 
     @property
     def cells(self) -> Cells:
-        """Domains and classes, of methods that know domains."""
+        """Domains and classes of methods with domains."""
         cells = getattr(self.targets, "cells", self.targets)
         assert isinstance(cells, Cells)
         return cells
 
     @property
     def sides(self) -> SourceTarget:
-        """Source and target, of methods that adapt."""
+        """Source and target of methods that adapt."""
         assert isinstance(self.targets, SourceTarget)
         return self.targets
 
@@ -116,34 +116,34 @@ class Columns(Protocol):
 
     @property
     def width(self) -> int:
-        """p."""
+        """Number of columns, p."""
 
     @property
     def dtype(self) -> str:
-        """Of blocks."""
+        """The dtype of blocks."""
 
     @property
     def sums(self) -> str | None:
-        """Dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
+        """Name of the dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
 
     @property
     def sum_dtype(self) -> DType | None:
-        """`sums`."""
+        """The dtype that `sums` names."""
 
     def features(self) -> BlockMap:
         """Return the map of rows to columns."""
 
     def centred(self) -> BlockMap:
-        """Return the map whose moments are swept: about a point near the mean of its blocks."""
+        """Return the map less a point near the mean of its blocks, whose moments are swept."""
 
     def noise(self) -> Array | None:
-        """Return what blocks of some points differ by from those in float64, (k, p); None where it is not known."""
+        """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
 
     def sample_block(self) -> tuple[Array, Array] | None:
-        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where they tell nothing."""
+        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where moments suffice."""
 
     def figures(self) -> dict[str, int]:
-        """Return what a report says of landmarks."""
+        """Return figures of the landmarks, for reports."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,33 +158,33 @@ class RowBasis:
 
     @property
     def width(self) -> int:
-        """d."""
+        """Number of features, d."""
         return len(self.shift)
 
     def features(self) -> IdentityMap:
-        """The map whose moments are swept, and by which rows are predicted."""
+        """Return the map whose moments are swept, and by which rows are predicted."""
         return IdentityMap(self.shift)
 
     def centred(self) -> IdentityMap:
-        """The same."""
+        """Return the same map."""
         return self.features()
 
     def noise(self) -> Array | None:
-        """None: they are rows as they are."""
+        """Return None: rows are not rounded."""
         return None
 
     def sample_block(self) -> tuple[Array, Array] | None:
-        """None: moments tell all."""
+        """Return None: moments suffice."""
         return None
 
     def figures(self) -> dict[str, int]:
-        """Nothing: there are no landmarks."""
+        """Return nothing: there are no landmarks."""
         return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """f(x) = φ(x)ᵀW + b: `coef` W (p, c), `intercept` b (c,), rank it was solved in, its penalty or penalties (c,)."""
+    """f(x) = φ(x)ᵀW + b: `coef` W (p, c), `intercept` b (c,), the rank of the solve, and its penalties (c,) or one."""
 
     coef: Array
     intercept: Array
@@ -194,7 +194,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RidgeSolution(Solution):
-    """With the mean squared error of training (c,), and whether an intercept was solved for."""
+    """A solution with its mean squared error of training (c,), and whether it has an intercept."""
 
     training_mse: Array
     with_intercept: bool
@@ -203,21 +203,21 @@ class RidgeSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterativeSolution(RidgeSolution):
-    """With the number of steps of conjugate gradients."""
+    """A solution with its number of steps of conjugate gradients."""
 
     iterations: int  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearSolution(RidgeSolution):
-    """With the `level` (c,) of predictions at the point that rows were summed about."""
+    """A solution with the `level` (c,) of predictions at the point that rows were summed about."""
 
     level: Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LogisticSolution(Solution):
-    """With the mean log-loss of training, and the number of steps."""
+    """A solution with its mean log-loss of training, and its number of steps."""
 
     log_loss: float
     iterations: int
@@ -225,19 +225,19 @@ class LogisticSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
-    """With eigenvalues (s,), falling."""
+    """A solution with eigenvalues (s,) in descending order."""
 
     eigenvalues: Array
 
     @property
     def n_components(self) -> int:
-        """How many there are: as many as were asked for, or the numerical rank where that is less."""
+        """Number of components: as many as requested, or the numerical rank if that is less."""
         return len(self.eigenvalues)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ViewSolution(Solution):
-    """With the canonical correlations (r,) of two views, falling, and the directions of each above rounding."""
+    """A solution with the canonical correlations (r,) of two views, descending, and their ranks above rounding."""
 
     correlations: Array
     view_ranks: tuple[int, int]
@@ -245,14 +245,14 @@ class ViewSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComponentSolution(SpectralSolution):
-    """With the mean squared distance of the domains' means, in the features and in the components."""
+    """Components with the mean squared distance of the domains' means, in the features and in the components."""
 
     variance: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlignedSolution(Solution):
-    """With W (r, c) over the whitened columns, from which a round of pseudo-labels goes on; a file does not hold it."""
+    """A solution with W (r, c) over the whitened columns, where a round of pseudo-labels starts; files leave it out."""
 
     whitened: Array | None = field(default=None, metadata=UNSTORED)
 
@@ -264,18 +264,18 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """All that a solve starts from.
+    """Sums, and all else that a solve needs.
 
     Attributes
     ----------
     inputs : of the rows
     basis : of the columns
     statistics : the sums of one sweep
-    pseudo_labels : of the last round, where a method has rounds of them
-    centre : (p,) what the statistics of the columns are about, or None: 0
+    pseudo_labels : of the last round, for methods with rounds of them
+    centre : (p,) subtracted from the columns before they are summed; None: 0
     folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
     r_factor : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
-    neighbors : landmarks that a row of the graph meets others in; None: no graph, or that of a file that does not tell
+    neighbors : number of landmarks through which a row of the graph is connected; None: no graph, or not stored
     """
 
     inputs: Inputs
@@ -289,7 +289,7 @@ class Problem:
 
     @classmethod
     def of_sums(cls, inputs: Inputs, basis: Columns, total: Accumulator, shift: Array | None) -> Self:
-        """Of sums about `shift` (p,), which stay so where a probe saw them, or about 0 where it is None."""
+        """Take sums about `shift` (p,), or about 0 if it is None; only probed ones stay about it."""
         if shift is None or "E" in total:
             centre = None if shift is None else shift.astype(np.float64)
             return cls(inputs=inputs, basis=basis, statistics=total, centre=centre)
@@ -301,39 +301,39 @@ class Problem:
         return Moments.of(self.statistics, shift=self.centre)
 
     @property
-    def statistics_about_zero(self) -> Accumulator:
-        """The statistics of the columns as they are."""
+    def uncentred_statistics(self) -> Accumulator:
+        """The statistics of the columns about 0."""
         return self.statistics if self.centre is None else uncentre(self.statistics, self.centre)
 
     def joined(self, more: Problem) -> Self:
-        """With the rows of `more`, which has the same columns; without a graph where `more` has none."""
+        """Return the problem with the rows of `more`, which has the same columns; no graph where `more` has none."""
         total, zero = more.statistics, np.zeros(self.basis.width)
         before = {name: sums for name, sums in self.statistics.items() if name in total or name not in GRAPH_SUMS}
-        # the same point, unless an older file or another processor has made this one
+        # the same point, unless this one comes from another processor or file
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
         total = add(before, uncentre(total, further) if further.any() else total)
         return replace(self, statistics=total, r_factor=None, neighbors=more.neighbors)
 
     def of_targets(self) -> Self:
-        """The same of targets that nothing was taken off."""
+        """Return the problem of targets without a shift."""
         shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
         if shift is None or inputs is self.inputs:
             return self
         return replace(self, inputs=inputs, statistics=unshift_targets(self.statistics, shift), r_factor=None)
 
     def require_labels(self) -> None:
-        """Raise `DataError` unless a labelled row weighs something."""
+        """Raise `DataError` unless a labelled row has a weight above zero."""
         require_labelled(self.statistics["rows"].sum(), self.statistics["n"][-1])
 
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """All that an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
+    """The kernel matrix K (n, n) of an exact fit, the targets of its rows, and their weights (n,) or None."""
 
     inputs: Inputs
     basis: Columns
     K: Array
-    wanted: tuple[Array, Array | Cells]
+    targets: tuple[Array, Array | Cells]
     weight: Array | None
 
 
@@ -343,7 +343,7 @@ S = TypeVar("S", bound=Solution)
 
 @dataclass(frozen=True, eq=False)
 class Solved(Generic[R, S]):
-    """A solution, the whitening of its columns, and what solves of the same sums share."""
+    """A solution, the whitening of its columns, and the data that solves of the same sums share."""
 
     problem: Problem
     solution: S
@@ -354,16 +354,16 @@ class Solved(Generic[R, S]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MomentFit(Problem):
-    """A fit from sums, which another alpha or more rows go on from.
+    """A fit from sums, from which another penalty or more rows are fitted without the old rows.
 
     Attributes
     ----------
     solution : of these sums
     diagnostics : figures of the solve by name
-    sweep : report of the sweep; nothing where the sums came from elsewhere
-    skipped_rows : bad rows that were left out
+    sweep : report of the sweep; empty where the sums came from elsewhere
+    skipped_rows : number of bad rows that were left out
     rounds : figures of each round of pseudo-labels
-    calibration : of values of f to probabilities, where they were asked for
+    calibration : of values of f to probabilities, if requested
     """
 
     solution: Solution
@@ -382,8 +382,8 @@ class MomentFit(Problem):
         skipped_rows: int,
         rounds: Sequence[Mapping[str, float]] = (),
     ) -> Self:
-        """With the problem and the solution of a solve."""
-        problem = {part.name: getattr(solved.problem, part.name) for part in fields(Problem)}
+        """Make the fit of a solved problem."""
+        problem = {one.name: getattr(solved.problem, one.name) for one in fields(Problem)}
         return cls(
             **problem,
             solution=solved.solution,
@@ -396,7 +396,7 @@ class MomentFit(Problem):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SumlessFit:
-    """Base of the fits that keep no sums; attributes as of `MomentFit`."""
+    """Base of the fits that keep no sums; attributes as in `MomentFit`."""
 
     inputs: Inputs
     basis: Columns
@@ -408,16 +408,16 @@ class SumlessFit:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExactFit(SumlessFit):
-    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+    """A fit from the n×n kernel matrix; every row is a landmark of its basis, with the weights `weight` (n,)."""
 
     weight: Array | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterativeFit(SumlessFit):
-    """A fit by conjugate gradients: there are no sums that anything could go on from.
+    """A fit by conjugate gradients or by gradients, which keeps no sums.
 
-    `sweep` is the report of all sweeps together; `rows` counts the labelled ones.
+    `sweep` is the report of all sweeps together; `rows` is the number of labelled rows.
     """
 
     sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
@@ -426,7 +426,7 @@ class IterativeFit(SumlessFit):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProjectionFit:
-    """A map that needs no sums: its columns, and how they become features."""
+    """A map that needs no sums: its columns, and the coefficients of its features."""
 
     inputs: Inputs
     basis: Columns
@@ -440,7 +440,7 @@ V = TypeVar("V")
 
 
 class Fitted(Generic[V]):
-    """A fitted attribute: what stands at a path in the state of an estimator; there is none before the fit."""
+    """A fitted attribute, read at a path in the fit of an estimator; `AttributeError` before the fit."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -457,7 +457,7 @@ class Fitted(Generic[V]):
     def __get__(self, estimator: object | None, owner: type) -> Self | V:
         if estimator is None:
             return self
-        value = found_at(getattr(estimator, "_fitted", None), self.path)
+        value = value_at(getattr(estimator, "_fitted", None), self.path)
         if value is None:
             raise AttributeError(f"{type(estimator).__name__!r} object has no attribute {self.name!r}")
         return cast(V, value)
@@ -466,8 +466,8 @@ class Fitted(Generic[V]):
         raise AttributeError(f"{self.name} of {type(estimator).__name__} is a fitted attribute and cannot be set")
 
 
-def found_at(state: object, path: str) -> object | None:
-    """The value at a path as "solution.rank" in a state, or None."""
+def value_at(state: object, path: str) -> object | None:
+    """Return the value at a path such as "solution.rank", or None."""
     for name in path.split("."):
         state = getattr(state, name, None)
     return state

@@ -1,9 +1,9 @@
-"""How methods are fitted from sums: columns, one sweep, a small solve, its estimated error.
+"""Fit methods from sums: columns, one sweep, a small solve, its estimated error.
 
-`sweep_until_precise` repeats a sweep in the next precision where rounding may move predictions too far, for fits and
-for searches, whose solves are those of many candidates and folds (`search.sweeps`). A method is a frozen value
-(`Method`) that says what is summed and how the sums are solved. Exact fits (`fit_exact`), conjugate gradients, logistic
-regression and the QR factorisation after a fit do not pass `sweep_until_precise`.
+A method is a frozen value (`Method`) that says what is summed and how the sums are solved. `sweep_until_precise`
+repeats a sweep in the next precision where rounding may change predictions too much. Fits and searches share it; the
+solves of a search are those of many candidates and folds (`search.sweeps`). Exact fits (`fit_exact`), conjugate
+gradients, logistic regression and the QR factorisation after a fit do not use it.
 Shapes: p columns, c targets, g groups of rows.
 """
 
@@ -42,6 +42,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowCho
 from bigkernel.estimators.precision import (
     Alpha,
     Coefficients,
+    is_probed,
     next_precision,
     of_columns,
     perturbed_errors,
@@ -63,7 +64,7 @@ from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic,
 from bigkernel.streaming.plan import Plan
 
 ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
-_PARTIALS = 12  # that a task may hold at once, of some million rows
+_PARTIALS = 12  # most partial results that a task holds at once, for some million rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,13 +75,13 @@ class Method(Generic[R, S]):
     ----------
     name : of the estimator, for messages
     alpha : its penalty
-    probability : whether the sums of five folds stand beside those of all rows, to calibrate probabilities
+    probability : whether the sums of five folds are kept beside those of all rows, to calibrate probabilities
     unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
-    has_formula : the error of a solution has a formula; else sums are perturbed (`estimate_error`)
-    rotates : its columns are used together, up to a rotation
-    whitens : its columns are whitened to solve, and not for the probe of rounding alone
-    probed : vectors that probe the rounding of the sums ride in the sweep
-    uses_qr : a QR factorisation of the rows serves where moments lose too much
+    has_formula : whether the error of a solution has a formula; otherwise sums are perturbed (`estimate_error`)
+    rotates : whether its columns are used together, up to a rotation
+    whitens : whether its columns are whitened to solve, and not only to probe rounding
+    probed : whether vectors in the sweep probe the rounding of the sums
+    uses_qr : whether the rows are factored by QR where moments lose too much
     """
 
     name: str
@@ -105,42 +106,42 @@ class Method(Generic[R, S]):
         return False
 
     def check_settings(self, columns: BasisChoice) -> None:
-        """Raise `ConfigError` for parameters that the columns do not go with."""
+        """Raise `ConfigError` for parameters that do not work with these columns."""
 
     # -- from rows to sums ---------------------------------------------------------------------------------------------
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """Return what the sweep sums up: of rows that know their domains, by domain and class."""
+        """Return the statistic of the sweep, which sums by domain and class where rows have domains."""
         if isinstance(targets, Cells):
             return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
         assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        """Examine the sums of the rows of this name, or add to what is known of them."""
+        """Validate the sums of the named rows, and add what the method keeps beside them."""
         del rows
         return problem
 
     # -- from sums to coefficients -------------------------------------------------------------------------------------
 
     def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """Return the whitening of the columns; nothing is warned of."""
+        """Return the whitening of the columns, without a warning."""
         columns = of_kernel(basis)
         if self.whitens:
             return columns.whitening(diagnostics=diagnostics or SolveDiagnostics())
         return replace(columns, dtype="float64").whitening(diagnostics=SolveDiagnostics())
 
     def require_range(self, problem: Problem) -> None:
-        """Raise `DataError` where sums have left the range of float64."""
+        """Raise `DataError` where sums are out of the range of float64."""
         require_sums(problem.statistics)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> R:
-        """Return what the solves of one problem share, from its sums and the whitening of its columns."""
+        """Return the data that all solves of a problem share, from its sums and the whitening of its columns."""
         del problem
         return cast(R, whitening)
 
     def solve(self, problem: Problem, reduced: R, diagnostics: SolveDiagnostics) -> S:
-        """Return the solution from sums and what `reduce` made of them."""
+        """Return the solution from sums and the result of `reduce`."""
         raise TypeError(self.name)
 
     def leaves_unresolved(self, solution: S) -> bool:
@@ -149,7 +150,7 @@ class Method(Generic[R, S]):
         return False
 
     def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
-        """Return what the rows of an exact fit are fitted to, checked before their kernel matrix is made."""
+        """Return the targets of an exact fit, validated before its kernel matrix is made."""
         assert isinstance(targets, Targets)
         return exact.labels(targets)
 
@@ -167,10 +168,10 @@ class Method(Generic[R, S]):
         """Return the moments of the columns that a solution has coefficients of."""
         return problem.moments
 
-    # -- what a search and a calibration ask ---------------------------------------------------------------------------
+    # -- for searches and calibration ----------------------------------------------------------------------------------
 
     def solve_settings(self) -> SolveSettings:
-        """Return what may differ between candidates that share all moments."""
+        """Return the parameters that may differ between candidates with the same moments."""
         raise ConfigError(
             f"{self.name}: its penalty is not supported by SweepSearchCV; use scikit-learn's GridSearchCV"
         )
@@ -178,7 +179,10 @@ class Method(Generic[R, S]):
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
-        """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
+        """Return the coordinates in which the method is ridge, from the moments of all rows.
+
+        `whitening` is that of the basis, if known.
+        """
         raise TypeError(f"{self.name} has no coordinates")
 
     def classes(self, targets: AnyTargets) -> Targets:
@@ -188,25 +192,25 @@ class Method(Generic[R, S]):
 
     @property
     def joins(self) -> bool:
-        """True where held-out rows stay among the rows without a label."""
+        """Whether held-out rows stay among the rows without a label."""
         return self.unlabelled == "keep"
 
-    def reduce_without(self, reduced: R, part: Problem) -> R:
-        """Return what `reduce` makes of the sums without a fold, from what it made of all."""
-        del part
+    def reduce_without(self, reduced: R, problem: Problem) -> R:
+        """Return the result of `reduce` for the sums without a fold, from that for all rows."""
+        del problem
         return reduced
 
-    # -- what is asked of a fit ----------------------------------------------------------------------------------------
+    # -- for the estimator after its fit -------------------------------------------------------------------------------
 
     def require_same(self, before: MomentFit) -> None:
-        """Raise `ConfigError` where a fit cannot be gone on from with these parameters."""
+        """Raise `ConfigError` where these parameters cannot continue a fit."""
 
     def landmark_count(self, basis: Columns) -> int:
         """Return `n_landmarks` of a fit."""
         return int(basis.width)
 
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Return the positions of `count` landmarks that stand for those of a fit."""
+        """Return the positions of `count` landmarks that represent those of a fit."""
         width = self.landmark_count(before.basis)
         if columns.fourier:
             raise ConfigError(
@@ -217,18 +221,18 @@ class Method(Generic[R, S]):
             raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
         if not isinstance(columns.landmarks, str):
             return np.arange(count)
-        # landmarks that were drawn stand in the order of their rows, which may be one of classes or of time
+        # sampled landmarks are in the order of their rows, which may be sorted by class or by time
         return np.sort(np.random.RandomState(0).permutation(width)[:count])
 
     def report(self, fit: Fit) -> Report:
-        """Return what a report of a fit says of this method alone."""
+        """Return figures of a fit that are specific to this method."""
         del fit
         return {}
 
-    # -- the whole ----------------------------------------------------------------------------------------------------
+    # -- the whole fit -------------------------------------------------------------------------------------------------
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
-        """Fit on the columns of a basis; methods that are not solved from one sweep of sums say how they are."""
+        """Fit on the columns of a basis, from the sums of a sweep; methods that solve otherwise override it."""
         return fit_moments(self, data, basis, choose=columns.dtype == "auto")
 
     def finish(self, solved: Solved[R, S], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
@@ -244,7 +248,7 @@ class Method(Generic[R, S]):
 
 
 def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) -> Fit:
-    """Fit a method to rows: exactly from their n×n kernel matrix, or on columns that are chosen for them."""
+    """Fit a method to rows: exactly from their n×n kernel matrix, or on columns chosen for them."""
     if columns.exact:
         assert isinstance(columns, BasisChoice)
         return fit_exact(method, columns, data)
@@ -253,25 +257,28 @@ def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) 
 
 @dataclass(eq=False, kw_only=True)
 class Trial(ABC):
-    """What is solved from the sums of one basis: a fit, or in a search all candidates of a kernel on all folds.
+    """All solves from the sums of one basis: a fit, or in a search all candidates of a kernel on all folds.
 
     Attributes
     ----------
     basis : of the columns
-    choose : the dtype of blocks may be chosen
-    errors : estimated, the largest of its solutions; None: not known
-    unresolved : rounding leaves directions unresolved that float64 might resolve
-    notes : why the rows were swept again, one a time
+    choose : whether the dtype of blocks may be chosen
+    errors : the largest estimated error of its solutions; None where it is unknown
+    unresolved : whether rounding leaves directions unresolved that float64 might resolve
+    reason, precision : why the rows were last swept again, and what was in float64 then
+    notes : the same as a sentence, one for each repeated sweep
     """
 
     basis: Columns
     choose: bool
     errors: Errors | None = None
     unresolved: bool = False
+    reason: str = ""
+    precision: str = ""
     notes: list[str] = field(default_factory=list)
 
     def refine(self) -> bool:
-        """Take the next precision where predictions would be off; False where they are not, or there is none."""
+        """Take the next precision where predictions would be off; return False where they are not, or there is none."""
         errors = self.errors
         finer = (
             None
@@ -280,19 +287,16 @@ class Trial(ABC):
         )
         if errors is None or finer is None:
             return False
-        off = (
-            f"estimated {self.basis.dtype} error {errors.total:.1g} exceeds {ENOUGH:.1g}"
-            if errors.total > ENOUGH
-            else "some directions are lost in rounding error"
-        )
-        what = ("computing" if finer.dtype == "float64" else "accumulating") + " in float64"
+        exceeds = f"estimated {self.basis.dtype} error {errors.total:.1g} exceeds {ENOUGH:.1g}"
+        self.reason = exceeds if errors.total > ENOUGH else "some directions are lost in rounding error"
+        self.precision = ("computing" if finer.dtype == "float64" else "accumulating") + " in float64"
         self.basis = finer
-        self.notes.append(f"{off}: {what}")
+        self.notes.append(f"{self.reason}: {self.precision}")
         return True
 
     @abstractmethod
     def keep_coarser(self, error: PlanTooLargeError) -> None:
-        """Go back to the solution there is, as a sweep in the next precision does not fit."""
+        """Keep the present solution, because a sweep in the next precision does not fit."""
 
 
 T = TypeVar("T", bound=Trial)
@@ -355,9 +359,9 @@ class FitTrial(Trial, Generic[R, S]):
         self.unresolved = method.leaves_unresolved(self.solved.solution)
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
-        """See `Trial`; with a warning."""
-        off, _, what = self.notes.pop().partition(": ")
-        note = f"{off}, and {what} does not fit in memory: {error}"
+        """Keep the present solution, and note the error for the warnings of the solve."""
+        self.notes.pop()
+        note = f"{self.reason}, and {self.precision} does not fit in memory: {error}"
         self.solved.diagnostics.notes.append(note)
 
     def refit_by_qr(self) -> None:
@@ -368,9 +372,9 @@ class FitTrial(Trial, Generic[R, S]):
         columns = solved.problem.basis.width + self.data.labels.width
         if not worth_factoring(solved.diagnostics.errors, columns):
             return
-        found = refit_by_qr(method.name, solved.problem, self.data, solved.diagnostics, self.notes)
-        if found is not None:
-            problem, self.report = found
+        factored = refit_by_qr(method.name, solved.problem, self.data, solved.diagnostics, self.notes)
+        if factored is not None:
+            problem, self.report = factored
             diagnostics = SolveDiagnostics()
             self.solved = solve(method, problem, method.whiten(problem.basis, diagnostics), diagnostics)
 
@@ -396,20 +400,20 @@ def fit_moments(
 def sum_up(
     method: Method[R, S], data: Training, basis: Columns, whitening: Whitening | None = None, *, what: str = "moments"
 ) -> tuple[Problem, Report]:
-    """Sweep the rows: what a solve starts from, and the report of the sweep; by a whitening its rounding is probed."""
+    """Sum up the rows by a sweep, and return the problem and the report; with a whitening, rounding is probed."""
     statistic = with_folds(method, method.statistic(basis, data.targets))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
     require_some(data.rows, skipped(report))
-    about = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
-    problem = Problem.of_sums(data.inputs, basis, swept.total, about)
+    shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
+    problem = Problem.of_sums(data.inputs, basis, swept.total, shift)
     if method.probability:
         problem = _join_folds(problem, int(method.unlabelled == "keep"))
     return method.check(problem, data.rows.name), report
 
 
 def skipped(report: Report) -> int:
-    """Return how many bad rows a sweep has left out, by its report."""
+    """Return the number of bad rows that a sweep left out, from its report."""
     count = report.get("skipped_rows", 0)
     assert isinstance(count, int)
     return count
@@ -424,7 +428,10 @@ def solve(
     reduced: R | None = None,
     estimate: bool = True,
 ) -> Solved[R, S]:
-    """Solve, and estimate the error where the sums were probed; what was made of them before need not be again."""
+    """Solve, and estimate the error where the sums were probed.
+
+    `whitening` and `reduced` are computed unless they are given.
+    """
     problem.require_labels()
     method.require_range(problem)
     diagnostics = diagnostics or SolveDiagnostics()
@@ -446,7 +453,7 @@ def finish(
     skipped_rows: int,
     rounds: Sequence[Mapping[str, float]] = (),
 ) -> MomentFit:
-    """Return the fit of a solution: warn of what the solve has met, and keep its diagnostics for the report."""
+    """Return the fit of a solution: emit the warnings of the solve, and keep its diagnostics for the report."""
     figures = report_solve(method, solved.problem, solved.solution, solved.diagnostics)
     return MomentFit.of(solved, figures, sweep, skipped_rows, rounds)
 
@@ -454,9 +461,9 @@ def finish(
 def report_solve(
     method: Method[R, S], problem: Problem | ExactProblem, solution: S, diagnostics: SolveDiagnostics
 ) -> dict[str, float | int]:
-    """Warn of what a solve has met, and return its figures."""
+    """Emit the warnings of a solve, and return its figures."""
     basis = problem.basis
-    # "gcv" asks for what serves with the moments as they are
+    # "gcv" chooses a penalty that suits the moments as they are
     if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
         diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; use {advice}a larger alpha")
@@ -469,31 +476,33 @@ def estimate_error(
     problem: Problem,
     whitening: Whitening | None,
     solution: S,
-    part: Callable[[Problem], Problem] = lambda problem: problem,
+    select: Callable[[Problem], Problem] = lambda problem: problem,
 ) -> Errors | None:
-    """Estimate the errors of a solution, from solves of perturbed sums; None where the sums were not probed.
+    """Estimate the errors of a solution from solves of perturbed sums; None where the sums were not probed.
 
-    `part`: what the solution was made of, of the sums that were probed.
+    `select` takes from the probed sums those that the solution was solved from.
     """
-    again, own = method, part(problem)
+    if whitening is None or not is_probed(problem):
+        return None
+    again, selected = method, select(problem)
     if isinstance(method.alpha, str):
         again = replace(method, alpha=solution.alpha)
 
     def solve_other(other: Problem) -> Coefficients:
-        other = part(other)
+        other = select(other)
         known = whitening if other.basis is problem.basis else None
-        found = solve(again, other, known, estimate=False).solution
-        return found.coef, found.intercept
+        result = solve(again, other, known, estimate=False).solution
+        return result.coef, result.intercept
 
     fitted = solution.coef, solution.intercept
-    moments, up_to_rotation = method.predicted_from(own), method.rotates
+    moments, up_to_rotation = method.predicted_from(selected), method.rotates
     errors = perturbed_errors(
-        problem, whitening, fitted, solve_other, moments, own.basis, up_to_rotation=up_to_rotation
+        problem, whitening, fitted, solve_other, moments, selected.basis, up_to_rotation=up_to_rotation
     )
     return None if errors is None else errors[0]
 
 
-# -- going on from a fit -----------------------------------------------------------------------------------------------
+# -- continuing a fit --------------------------------------------------------------------------------------------------
 
 
 def add_rows(method: Method[R, S], before: MomentFit, data: Training) -> MomentFit:
@@ -509,34 +518,34 @@ def solve_again(method: Method[R, S], before: MomentFit) -> MomentFit:
 
 
 def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> MomentFit:
-    """Fit on some of the landmarks of a fit (k,), from its sums."""
+    """Fit on some of the landmarks of a fit, at positions (k,), from its sums."""
 
-    def part(whole: Problem) -> Problem:
-        return of_columns(whole, columns)
+    def select(problem: Problem) -> Problem:
+        return of_columns(problem, columns)
 
-    solved = solve(method, part(before))
-    if before.r_factor is None:  # which tells its error by itself
+    solved = solve(method, select(before))
+    if before.r_factor is None:  # a solve from an R factor estimates its own error
         whitening = method.whiten(before.basis)
-        solved.diagnostics.errors = estimate_error(method, before, whitening, solved.solution, part)
+        solved.diagnostics.errors = estimate_error(method, before, whitening, solved.solution, select)
     return finish(method, solved, before.sweep, before.skipped_rows)
 
 
-# -- folds that probabilities are calibrated on ------------------------------------------------------------------------
+# -- folds to calibrate probabilities on -------------------------------------------------------------------------------
 
 
 def with_folds(method: Method[R, S], statistic: MomentStatistic) -> MomentStatistic:
-    """With the labelled rows by fold, to calibrate on: five where they fit a worker, else one and the rest."""
+    """Return the statistic with labelled rows by fold, to calibrate on: five if they fit a worker, else one."""
     if not method.probability:
         return statistic
-    wanted, folded = settings(), replace(statistic, folds=HeldOutFolds(FOLDS - 1))
-    size = folded.footprint(wanted.block_rows)
-    if _PARTIALS * size.partial_bytes + size.work_bytes + wanted.worker_base_bytes <= wanted.memory_limit_bytes:
+    limits, folded = settings(), replace(statistic, folds=HeldOutFolds(FOLDS - 1))
+    size = folded.footprint(limits.block_rows)
+    if _PARTIALS * size.partial_bytes + size.work_bytes + limits.worker_base_bytes <= limits.memory_limit_bytes:
         return folded
     return replace(statistic, folds=HeldOutFolds(1))
 
 
 def _join_folds(problem: Problem, first: int) -> Problem:
-    """With the sums of each fold beside those of all rows, whose labelled ones begin with the group `first`."""
+    """Keep the sums of each fold beside those of all rows; labelled rows begin with the group `first`."""
     total = problem.statistics
     joined = dict(total)
     for name in {*SUMS, *PROBED} & set(total):
@@ -551,9 +560,9 @@ def _join_folds(problem: Problem, first: int) -> Problem:
 def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> ExactFit:
     """Fit from the n×n kernel matrix of rows in memory."""
     exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
-    wanted = method.exact_targets(exact, data.targets)
+    targets = method.exact_targets(exact, data.targets)
     kernel, K = exact.gram(columns.kernel)
-    problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, wanted, exact.weight)
+    problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, targets, exact.weight)
     diagnostics = SolveDiagnostics()
     with solving(method):
         solution = finite(method, method.solve_exact(problem, diagnostics))

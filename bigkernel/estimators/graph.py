@@ -1,4 +1,4 @@
-"""A graph in which rows meet in their nearest landmarks, from the same sweep: `manifold` and `n_neighbors`."""
+"""A graph that connects rows through their nearest landmarks, from the same sweep: `manifold` and `n_neighbors`."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ GRAPH: dict[str, list[object]] = {
 
 @dataclass(frozen=True)
 class Graph:
-    """The weight of the graph (`manifold`; 0: there is none), and in how many landmarks a row meets others."""
+    """The weight of the graph (`manifold`; 0: no graph), and the number of landmarks that connect a row."""
 
     manifold: float
     n_neighbors: int
 
     def neighbors_among(self, landmarks: int) -> int | None:
-        """Return how many of so many landmarks a row meets others in; None: there is no graph."""
+        """Return the number of landmarks that connect a row, of those there are; None: there is no graph."""
         return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
 
     def add_anchors(self, statistic: MomentStatistic) -> MomentStatistic:
-        """Return the statistic with the anchors of all its rows, where there is a graph."""
+        """Return the statistic with the anchors of all its rows, if there is a graph."""
         neighbors = self.neighbors_among(statistic.features.width)
         return statistic if neighbors is None else add_anchors(statistic, neighbors)
 
-    def noted(self, problem: Problem) -> Problem:
-        """Return the problem with the anchors of a row, which its sums do not tell; without sums of another's graph."""
+    def with_neighbors(self, problem: Problem) -> Problem:
+        """Return the problem with the number of neighbours, which its sums lack; without sums of another graph."""
         neighbors, sums = self.neighbors_among(problem.basis.width), problem.statistics
         if neighbors is None and any(name in sums for name in GRAPH_SUMS):
             sums = {name: values for name, values in sums.items() if name not in GRAPH_SUMS}
         return replace(problem, statistics=sums, neighbors=neighbors)
 
     def require_same(self, fit: MomentFit) -> None:
-        """Raise `ConfigError` where the graph that was summed has other anchors than the rows that are to come."""
-        summed, wanted = fit.neighbors, self.neighbors_among(fit.basis.width)
-        if None not in (summed, wanted) and summed != wanted:
+        """Raise `ConfigError` where the graph of a fit has another number of neighbours."""
+        summed, requested = fit.neighbors, self.neighbors_among(fit.basis.width)
+        if None not in (summed, requested) and summed != requested:
             raise ConfigError(
                 f"n_neighbors={self.n_neighbors}: expected {summed}, as in the fitted statistics; set "
                 f"n_neighbors={summed}, or fit again"
@@ -60,7 +60,7 @@ class Graph:
         total = problem.statistics
         if "anchors" not in total:
             raise ConfigError(f"manifold={self.manifold}: fitted without a graph (manifold=0); fit again")
-        # about one point both, which a Laplacian does not see
+        # both about the same point, which does not change a Laplacian
         return whitening.rotate(laplacian(np.sum(total["G"], axis=0), total["anchors"], total["degrees"]))
 
 

@@ -1,6 +1,6 @@
 """Row maps of images as transformers: a common pose by moments, oriented strokes, kernel features of patches.
 
-A row is an image. Pose and strokes look at one image alone: they learn nothing but the shape of the images. The
+A row is an image. Pose and strokes transform each image on its own, and learn only the shape of the images. The
 landmarks of patches are learnt in a sweep. All are applied in the tasks of the next step.
 """
 
@@ -34,7 +34,7 @@ _OF_A_LAYER = ("patch_size", "n_landmarks", "subsampling", "sigma")
 
 
 def _given_shape(image_shape: ImageShape, sizes: tuple[int, ...], expected: str) -> tuple[int, ...] | None:
-    """Return an image shape of one of `sizes` whole numbers above 0, or None where none is given."""
+    """Validate an image shape of one of `sizes` positive integers, or return None if none is given."""
     if image_shape is None:
         return None
     shape = tuple(np.ravel(image_shape).tolist())
@@ -44,17 +44,17 @@ def _given_shape(image_shape: ImageShape, sizes: tuple[int, ...], expected: str)
 
 
 class ImageTransformer(RowTransformer):
-    """Base of those that learn the height and the width of images, and nothing else."""
+    """Base of the transformers that learn only the height and the width of images."""
 
     image_shape: ImageShape
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
-        """Learn the shape of the images; no pixel is looked at.
+        """Learn the shape of the images, without reading a pixel.
 
         Raises
         ------
         DataError
-            Rows whose number of features is not that of the shape, or is no square where none is known.
+            The number of features does not match the shape, or is no square where no shape is known.
         """
         super().fit(X, y)
         shape = _given_shape(self.image_shape, (2,), "(height, width) in pixels")
@@ -66,18 +66,18 @@ class ImageTransformer(RowTransformer):
 class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
     """Bring every image to a common position, slant and size by the moments of its ink.
 
-    The centroid comes to the middle, the slant cov(x, y)/var(y) is taken away, the height is brought to one spread and
-    the breadth half of the way to another (see `MomentNormalise` in `images.pose_and_strokes`). Pixels are ink:
-    0 is the ground. An image without ink stays as it is.
+    The centroid moves to the middle, the slant cov(x, y)/var(y) is removed, the height is scaled to one spread and the
+    breadth half of the way to another (see `MomentNormalise` in `images.pose_and_strokes`). Pixel values are ink; 0 is
+    the background. An image without ink stays as it is.
 
     Parameters
     ----------
     image_shape : (height, width) or None
-        None: that of the corpus to fit, or else a square.
+        None: that of the corpus, or else a square.
     spread, breadth : float
         Deviation of the ink down and across, as shares of the sides of the image.
     aspect : float, 0 … 1
-        0: proportions of the original; 1: all images as broad.
+        0: proportions of the original; 1: the same breadth for all images.
 
     Attributes
     ----------
@@ -119,16 +119,16 @@ class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
 class OrientationFeatures(ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in cells, features of unit norm.
 
-    A feature is the square root of the share of a direction and a cell in all gradients of the image, 512 with 8×8 (see
-    `Orientations` in `images.pose_and_strokes`), so that features do not depend on the brightness of an image. An image
-    without any edge gives zeros.
+    A feature is the square root of the share of a direction and a cell in all gradients of the image, 512 with 8×8
+    cells (see `Orientations` in `images.pose_and_strokes`), so that features do not depend on the brightness of an
+    image. An image without any edge gives zeros.
 
     Parameters
     ----------
     image_shape : (height, width) or None
-        None: that of the corpus to fit, or else a square.
+        None: that of the corpus, or else a square.
     cells : int
-        Down and across.
+        Number of cells down and across.
 
     Attributes
     ----------
@@ -162,24 +162,25 @@ class ConvolutionalNystroem(RowTransformer):
 
     A patch less its mean, x, has the features ‖x‖ K_ZZ^(−½) k(Z, x/‖x‖) of the landmarks Z, which spherical k-means
     finds among patches of the images; k(u, v) = exp(−‖u − v‖²/2σ²) on the unit sphere. Cells average them with Gaussian
-    weights. The second layer takes the cells of the first as the pixels of an image. A row ends with the length 1; an
-    image without any contrast gives zeros. One sweep a layer; nothing is stored, the tasks of the next step apply it.
+    weights. The second layer takes the cells of the first as the pixels of an image. The final rows have unit norm; an
+    image without any contrast gives zeros. Each layer is learnt in one sweep; nothing is stored, and the tasks of the
+    next step apply it.
 
     Parameters
     ----------
     image_shape : (height, width), (height, width, channels) or None
-        Rows are images line by line, the channels of a pixel side by side. None: that of the corpus to fit, or else a
-        square, of one channel.
+        Rows are images line by line, the channels of a pixel side by side. None: that of the corpus, or else a square,
+        of one channel.
     patch_size : int or (int, int)
-        Side of a patch in pixels, of each layer.
+        Side of a patch in pixels, for each layer.
     n_landmarks : int or (int, int)
-        m, of each layer; fewer where patches have fewer directions.
+        m of each layer; fewer where patches have fewer directions.
     subsampling : int or (int, int)
-        Places of a patch from one cell to the next.
+        Distance between neighbouring cells in patch positions, for each layer.
     sigma : float or (float, float)
         σ of k; the distance of two patches is at most 2.
     n_patches : int
-        Of the sample that k-means sees, at most.
+        Maximum size of the sample of patches for k-means.
     random_state : int, RandomState or None
 
     Attributes
@@ -232,9 +233,9 @@ class ConvolutionalNystroem(RowTransformer):
         Raises
         ------
         ConfigError
-            Parameters of more than two layers, or of different numbers of layers.
+            Parameters for more than two layers, or for different numbers of layers.
         DataError
-            Rows that are no images of the shape, images too small for a patch, or without any contrast.
+            Rows do not match the shape, or the images are smaller than a patch or without any contrast.
         """
         self._validate_params()
         options = self._options()
@@ -245,13 +246,12 @@ class ConvolutionalNystroem(RowTransformer):
         self.image_height_, self.image_width_, self.image_channels_ = image
         self.landmarks_, self.whitening_ = layers[0].landmarks, layers[0].whitening
         for name in ("second_landmarks_", "second_whitening_"):
-            self.__dict__.pop(name, None)  # of a fit before
+            self.__dict__.pop(name, None)  # of an earlier fit
         if len(layers) > 1:
             self.second_landmarks_, self.second_whitening_ = layers[1].landmarks, layers[1].whitening
         return self
 
     def widest(self, rows: Rows) -> Rows:
-        """Map rows through layers of as many landmarks as are asked for."""
         return rows.map(self._features(self._image(rows, rows.shape[1])))
 
     def _image(self, X: RowsLike, d: int) -> tuple[int, int, int]:
@@ -268,30 +268,30 @@ class ConvolutionalNystroem(RowTransformer):
         return height, width, channels
 
     def _options(self) -> list[LayerOptions]:
-        """Return what each layer is to be; a single value serves all of them."""
+        """Return the options of each layer; a single value holds for all of them."""
         given = {name: np.atleast_1d(np.asarray(getattr(self, name))) for name in _OF_A_LAYER}
         count = max(map(len, given.values()))
         for name, values in given.items():
-            length, whole, found = len(values), name != "sigma", f"found {getattr(self, name)!r}"
+            length, whole, value = len(values), name != "sigma", f"found {getattr(self, name)!r}"
             if values.ndim != 1 or not 1 <= length <= _MOST_LAYERS or length not in (1, min(count, _MOST_LAYERS)):
                 raise ConfigError(
                     f"{name}: expected one value, or one for each of at most {_MOST_LAYERS} layers (the same number "
-                    f"for all parameters), {found}"
+                    f"for all parameters), {value}"
                 )
             is_number = values.dtype.kind in "iuf" and (values > 0).all()
             if not is_number or (whole and (values != np.rint(values)).any()):
-                raise ConfigError(f"{name}: expected {'whole ' if whole else ''}numbers above 0, {found}")
+                raise ConfigError(f"{name}: expected {'whole ' if whole else ''}numbers above 0, {value}")
         layers = zip(*(np.broadcast_to(given[name], count) for name in _OF_A_LAYER), strict=True)
         return [LayerOptions(int(patch), int(apart), float(sigma), int(m)) for patch, m, apart, sigma in layers]
 
     def _features(self, image: tuple[int, int, int], learnt: list[tuple[Array, Array]] | None = None) -> PatchFeatures:
-        """Return the row map of images; `learnt`: landmarks and whitening of each layer, or zeros stand for them."""
+        """Return the row map of images, with landmarks and whitening of each layer, or zeros before they are learnt."""
         options, layers = self._options(), list[PatchLayer]()
-        for wanted, arrays in zip(options, learnt or repeat(None, len(options)), strict=True):
-            grid = PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=not layers)
-            m = wanted.n_landmarks
+        for layer, arrays in zip(options, learnt or repeat(None, len(options)), strict=True):
+            grid = PatchGrid(*image, patch=layer.patch, subsampling=layer.subsampling, centred=not layers)
+            m = layer.n_landmarks
             landmarks, whitening = arrays or (np.zeros((m, grid.width)), np.zeros((m, m)))
-            layers.append(PatchLayer(grid, wanted.sigma, landmarks, whitening))
+            layers.append(PatchLayer(grid, layer.sigma, landmarks, whitening))
             image = (*grid.cells, len(landmarks))
         return PatchFeatures(tuple(layers))
 

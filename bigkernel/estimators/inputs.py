@@ -1,13 +1,13 @@
-"""What users give becomes `Training`: validated rows, how their y becomes targets, and the names of both.
+"""From the input of users to `Training`: validated rows, how their y becomes targets, and the names of both.
 
-NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. A row's label tells its class; −1, and
-where it is allowed NaN (beside text: None), that it has none. Its domain is an integer, from `sample_domain` or the
-column `domain`. Methods that know domains have `Cells` (a domain and a class, or no label) as targets, whose sums one
-sweep accumulates beside the moments of all rows.
+NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. The label of a row is its class, or −1
+where it has none (NaN, or None beside text, where allowed). Its domain is an integer, from `sample_domain` or the
+column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets, whose sums one sweep
+accumulates beside the moments of all rows.
 
-Weights by class are as scikit-learn has them, a factor for the weights of every row of a class. "balanced" gives every
-class the same weight in all: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled
-rows and k the number of classes that have any. The columns y and weight alone are read for it, before the sweep.
+Weights by class are those of scikit-learn, a factor for the weights of every row of a class. "balanced" gives every
+class the same total weight: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows
+and k the number of classes with rows. It reads only the columns y and weight, before the sweep.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"bal
 
 
 def is_lazy(X: RowsLike) -> bool:
-    """True where X is read chunk by chunk rather than held in memory."""
+    """Return whether X is read chunk by chunk rather than held in memory."""
     if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X):
         return True
     return dask.is_dask_collection(X) and is_dask_array(unwrapped(X, "X"))  # of xarray
 
 
 def is_sound(X: RowsLike, estimator: BaseEstimator) -> TypeGuard[Array]:
-    """True where scikit-learn's checks would give X itself: `is_plain`, and the fit knows no names of features."""
+    """Return whether scikit-learn's checks would return X itself: it is plain, and the fit has no feature names."""
     return is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_")
 
 
 def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
-    """Read X as rows alone; sets (`reset`) or compares the estimator's n_features_in_ and names of features."""
+    """Read X as rows without targets; set (`reset`) or compare the estimator's n_features_in_ and feature names."""
     if not is_lazy(X):
         return as_rows(validate_input(estimator, X, reset=reset)[0])
     rows, names = as_rows(X), feature_names(X)
     try:
         if reset or names is not None:
-            _check_feature_names(estimator, names, reset=reset)  # None forgets those of a fit before
+            _check_feature_names(estimator, names, reset=reset)  # None removes those of an earlier fit
         _check_n_features(estimator, rows, reset=reset)
     except (ValueError, TypeError) as error:  # TypeError: names of several types
         raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
@@ -93,16 +93,16 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
 def validate_input(
     estimator: BaseEstimator, X: RowsLike, y: ColumnLike = "no_validation", **options: bool
 ) -> tuple[Array, Array]:
-    """Validate X, and y where it is given, by scikit-learn, whose refusals of values become ours (ValueErrors too)."""
+    """Validate X, and y if given, by scikit-learn, whose errors of values become `DataError`."""
     try:
-        found = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
+        result = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
     except ValueError as error:
         where = ""
         if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2 and not np.isfinite(X).all():
             bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
             where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)."
         raise DataError(f"{error}{where}") from error
-    return found if isinstance(found, tuple) else (found, np.empty(0))
+    return result if isinstance(result, tuple) else (result, np.empty(0))
 
 
 def near_mean(rows: Rows) -> Array:
@@ -115,7 +115,7 @@ def near_mean(rows: Rows) -> Array:
 
 
 def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
-    """Check weights of n rows in memory, (n,) float64, or None; `DataError` where one is below 0 or missing."""
+    """Validate weights of n rows in memory, (n,) float64, or None; `DataError` if one is negative or missing."""
     if sample_weight is None:
         return None
     try:
@@ -126,12 +126,12 @@ def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
 
 
 def domain_column(domain: ColumnLike) -> ColumnLike:
-    """Check that a column of domains holds integers; lazy ones are looked at where they are read."""
+    """Check that a column of domains holds integers; lazy ones are checked when they are read."""
     return domain if domain is None or is_lazy(domain) else _integers(np.asarray(domain), 0)
 
 
 def _integers(column: Array, start: int) -> Array:
-    """Return domains from row `start` as integers."""
+    """Return the domains of rows `start` and up as integers."""
     if column.ndim != 1:
         raise DataError(f"sample_domain: expected one domain per row, found shape {column.shape}")
     if column.dtype.kind in "iub":
@@ -160,7 +160,8 @@ def read_training(
 ) -> Training:
     """Return validated rows with their columns, how y becomes targets, and the names of both.
 
-    `known`: of the fit to be added to; `classes`: all labels, where the first rows may lack some.
+    `known` are the inputs of the fit to which rows are added; `classes` lists all labels where the first rows may lack
+    some.
     """
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
@@ -187,7 +188,7 @@ def read_training(
     rows = as_rows(rows, y, weight=sample_weight, domain=domain)
     shape = rows.columns["y"].shape
     width = 1 if len(shape) == 1 else shape[1]
-    # rows without a label carry −1 where the corpus has classes
+    # rows without a label have −1 where the corpus has classes
     targets = Targets(width, missing=-1 if y is None and rows.classes else None)
     if known is None:
         shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
@@ -217,7 +218,7 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
 
 
 def near_target(rows: Rows, targets: Targets) -> Array:
-    """Return a point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
+    """Return a point near the mean of numeric targets, (c,), from the first labelled rows; zeros for classes."""
     shift = np.zeros(targets.width)
     if targets.classes is None and "y" in rows.columns and len(rows):
         chunk, _ = rows.validate_or_mask(rows.read(0, min(len(rows), 4096)))
@@ -235,13 +236,13 @@ def near_target(rows: Rows, targets: Targets) -> Array:
 
 
 def no_label(y: Array) -> Array:
-    """Tell which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
+    """Return which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
     missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
     return missing
 
 
 def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: ColumnLike = None) -> Array:
-    """Return the sorted labels of rows, of a corpus or as listed; without `no_label` where labels may be missing."""
+    """Return the sorted labels of rows, of a corpus or as listed, without −1 where labels may be missing."""
     if classes is not None:
         labels = np.unique(np.asarray(classes))
     elif y is None and rows.classes:
@@ -267,9 +268,9 @@ def _require_classes(estimator: BaseEstimator, labels: Array) -> Array:
 
 
 def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: Array) -> tuple[Rows, Targets]:
-    """Return rows with y as their column (positions, where it is an array), and how it becomes targets.
+    """Return rows with y as a column (positions among the labels if it is an array), and how it becomes targets.
 
-    −1 is unlabelled in corpora and semi-supervised learning.
+    −1 means unlabelled in corpora and semi-supervised learning.
     """
     given = y if isinstance(y, np.ndarray) else None
     rows = as_rows(rows, y) if given is None else rows
@@ -277,7 +278,7 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
     if len(shape) != 1:
         raise DataError(f"y: expected one label per row, found shape {shape}")
     if y is None and any(isinstance(label, str) for label in rows.classes):
-        # the column holds positions in the corpus's list of names: where is each name among our classes?
+        # the column holds positions in the corpus's list of names: find each name among our classes
         names = np.asarray(rows.classes)
         unknown = [str(name) for name in names if name not in labels]
         if unknown:
@@ -302,7 +303,7 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
 
 @dataclass(frozen=True, eq=False)
 class CellTargets(Targets):
-    """Targets of which NaN is no label too, as `cells`, of the same classes, have it."""
+    """Targets in which NaN too means unlabelled, as in `cells` of the same classes."""
 
     cells: Cells = field(kw_only=True)
 
@@ -326,19 +327,19 @@ def read_cells(
     fallback: str = "refuse",
     groups: bool = False,
 ) -> Training:
-    """Return validated rows with their columns y, domain and weight, the cells they are in, and their names.
+    """Return validated rows with their columns y, domain and weight, their cells, and the names of both.
 
     Parameters
     ----------
-    labels : read labels; False: y is ignored, and cells are domains
-    fallback : what rows are that come without domains: "refuse" them; "one": all of domain 0; "labels": the
-        labelled ones domain 0, the others domain 1
-    groups : keep the column group too, whose rows are held out together
+    labels : whether to read labels; without them y is ignored, and cells are domains
+    fallback : for rows without domains: "refuse" them; "one": all are domain 0; "labels": labelled rows are
+        domain 0, the others domain 1
+    groups : whether to keep the column group too, whose rows are held out together
 
     Raises
     ------
     DataError
-        Labels or domains that are missing, of another length or not of a kind that can be used.
+        Labels or domains are missing, have another length or an invalid dtype.
     """
     rows = input_rows(estimator, X, reset=True)
     if not is_lazy(X):
@@ -361,7 +362,7 @@ def read_cells(
 
 
 def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, Targets, Array]:
-    """Return rows with the column y, the targets that tell which label is which, and the sorted labels."""
+    """Return rows with the column y, the targets, and the sorted labels."""
     classes = None
     if y is not None and not is_lazy(y):
         try:
@@ -377,14 +378,14 @@ def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, 
             raise DataError(f"y: {error}") from error
     elif y is not None or not rows.classes:
         rows = rows if y is None else replace(as_rows(rows, y), classes=())
-        found = distinct(rows, "y")
-        y, classes = None, found[(found != -1) & (found == found)]
+        values = distinct(rows, "y")
+        y, classes = None, values[(values != -1) & (values == values)]
     labels = find_classes(estimator, rows, y, classes)
     return *class_targets(estimator, rows, y, labels), labels
 
 
 def _plain_labels(y: Array) -> Array:
-    """Return an array of objects as numbers or as text, −1 or "-1" where it has None, NaN, −1 or "-1"."""
+    """Convert an array of objects to numbers or to text, with −1 or "-1" for None, NaN, −1 and "-1"."""
     missing = np.array([label is None or label in (-1, "-1") or label != label for label in y], bool)
     text = np.array([isinstance(label, str) for label in y], bool)
     number = np.array([isinstance(label, Real) for label in y], bool)
@@ -397,7 +398,7 @@ def _plain_labels(y: Array) -> Array:
 
 
 def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows, Array, Array | None]:
-    """Return rows with the column domain, the domains (G,), and the same or None where labels tell them."""
+    """Return rows with the column domain, the domains (G,), and the same or None where labels define them."""
     if "domain" in rows.columns:
         domains = distinct(rows, "domain")
         return rows, domains, domains
@@ -412,39 +413,39 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
 
 
 def require_weight(problem: Problem, rows: str) -> None:
-    """Raise `DataError` where the rows of this name weigh nothing."""
+    """Raise `DataError` if all rows of this name have the weight 0."""
     if not problem.statistics["n"].sum() > 0:
         raise DataError(f"{rows}: expected a row with a positive weight, found none")
 
 
 def distinct(rows: Rows, name: str) -> Array:
-    """Return the different values of the column y or domain, sorted, read step by step; domains have to be integers.
+    """Return the sorted unique values of the column y or domain, read step by step; domains must be integers.
 
     Raises
     ------
     DataError
-        More of them than cells can be, or a domain that is no integer.
+        More values than cells may have, or a domain that is no integer.
     """
     source = rows.columns[name]
-    found = source.read(0, 0)
+    unique = source.read(0, 0)
     for start, stop in pairwise(rows.bounds(settings())):
-        part = source.read(start, stop)
-        found = np.union1d(found, _integers(part, start) if name == "domain" else part)
-        if len(found) > MOST_CELLS:
+        values = source.read(start, stop)
+        unique = np.union1d(unique, _integers(values, start) if name == "domain" else values)
+        if len(unique) > MOST_CELLS:
             what = "classes" if name == "y" else "domains"
             raise DataError(f"{name}: expected at most {MOST_CELLS:,} different values for {what}, found more")
-    return found.astype(np.int64) if name == "domain" else found
+    return unique.astype(np.int64) if name == "domain" else unique
 
 
 def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
-    """Count rows whatever their weights, from the columns alone: of each cell, (G, k + 1) int64.
+    """Count the rows of each cell regardless of their weights, from the columns alone: (G, k + 1) int64.
 
-    With `folds` those of each slot (`solvers.pseudo_labels`), (G, F + 2).
+    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2).
 
     Raises
     ------
     DataError
-        A label or a domain that the cells do not know; names the row.
+        A label or a domain is in no cell; names the row.
     """
     counts = np.zeros((cells.n_domains, cells.n_classes + 1 if folds is None else folds.count + 2), np.int64)
     for chunk in _without_features(rows, "y", "domain", "group", "fold"):
@@ -468,16 +469,16 @@ def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
 
 @dataclass(frozen=True, eq=False)
 class ExactRows:
-    """The k rows that are fitted to, all in memory.
+    """The k training rows of an exact fit, all in memory.
 
     Attributes
     ----------
     name : of the rows, for messages
     chunk : all n rows with their columns
-    keep : (k,) positions of the rows that are fitted to
+    keep : (k,) positions of the training rows
     X : (k, d) float64
     weight : (k,) or None
-    skipped : bad rows that were left out
+    skipped : number of bad rows that were left out
     """
 
     name: str
@@ -497,12 +498,12 @@ class ExactRows:
         return kernel, K
 
     def labels(self, targets: Targets) -> tuple[Array, Array]:
-        """Return targets (l, c) of the labelled rows, and which of the k rows these are (k,) bool.
+        """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.
 
         Raises
         ------
         DataError
-            There is none, or none with a weight.
+            There are none, or none with a weight above zero.
         """
         assert self.chunk.y is not None
         y = self.chunk.y[self.keep]
@@ -519,7 +520,7 @@ class ExactRows:
 
 
 def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
-    """Read the sound rows for the exact form of an estimator; those with a label alone where `labelled` tells them.
+    """Read the finite rows for the exact form of an estimator; with `labelled`, only rows with a label.
 
     Raises
     ------
@@ -532,7 +533,7 @@ def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRow
     require_exact(estimator, n)
     given = rows.read(0, n)
     sound = ~given.faults()
-    chunk, skipped = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
+    chunk, skipped = rows.validate_or_mask(given)  # refuses or blanks bad rows
     if labelled is not None:
         assert chunk.y is not None
         sound &= labelled.labelled(chunk.y, 0)
@@ -549,7 +550,7 @@ def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRow
 
 
 def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
-    """Return rows whose weights have the factors of their classes, which `class_weight` of the estimator has given."""
+    """Return rows whose weights include the factors of their classes, by `class_weight` of the estimator."""
     given = getattr(estimator, "class_weight", None)
     if given is None:
         return rows
@@ -558,7 +559,7 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
     assert names is not None
     position = np.arange(len(labels)) if targets.position is None else targets.position
     if isinstance(given, dict):
-        factors = _given(given, names)
+        factors = _factors(given, names)
     else:
         weights = np.bincount(position, class_weights(rows, labels), len(names))
         there = weights > 0
@@ -571,37 +572,37 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
 
 def class_weights(rows: Rows, labels: Array) -> Array:
     """Return the sum of the weights of the rows of each label (k,), sorted as in the column y; bad rows count too."""
-    found = np.zeros(len(labels))
+    sums = np.zeros(len(labels))
     for chunk in _without_features(rows, "y", "weight"):
         y, weight = chunk.y, chunk.weight
         assert y is not None
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         place = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
         counts = (labels[place] == y) & np.isfinite(weight) & (weight > 0)
-        found += np.bincount(place[counts], weight[counts], len(labels))
-    return found
+        sums += np.bincount(place[counts], weight[counts], len(labels))
+    return sums
 
 
-def _given(wanted: Mapping[object, object], names: Array) -> Array:
-    """Return the factors of a dict; 1 where it names no class.
+def _factors(class_weight: Mapping[object, object], names: Array) -> Array:
+    """Return the factor of each class by a dict; 1 for classes that it does not name.
 
     Raises
     ------
     ConfigError
-        A factor is no finite number of at least 0.
+        A factor is not a finite number of at least 0.
     DataError
-        It names a class that is not there, and leaves out one that is.
+        The dict names an unknown class, and leaves out a known one.
     """
     factors: dict[object, float] = {}
-    for label, factor in wanted.items():
+    for label, factor in class_weight.items():
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
             raise ConfigError(
                 f"class_weight: expected finite non-negative numbers, found {factor!r} for class {label!r}"
             )
         factors[label] = float(factor)
     known = [name.item() for name in names]
-    strange = [label for label in wanted if label not in known]
-    missing = [label for label in known if label not in wanted]
+    strange = [label for label in class_weight if label not in known]
+    missing = [label for label in known if label not in class_weight]
     if strange and missing:
         raise DataError(
             f"class_weight: expected a weight for each of the classes {known}; {strange[0]!r} is not one of them, "

@@ -1,4 +1,4 @@
-"""Joint distribution adaptation and transfer components as a transformer: components in which two domains are alike."""
+"""Joint distribution adaptation and transfer component analysis as a transformer that aligns two domains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from bigkernel.solvers.ridge import require_alpha
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JDAMethod(AdaptingMethod[AlignedComponents]):
-    """Components that keep variance and bring the means of both sides together."""
+    """Components that keep variance and align the means of source and target."""
 
     solution_type: ClassVar[type[Solution]] = AlignedComponents
     rotates: ClassVar[bool] = True
@@ -67,26 +67,26 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
         )
 
     def decision(self, solved: Solved[ReducedSides, AlignedComponents], number: int) -> tuple[Decision, float]:
-        """See `AdaptingMethod`: hard labels, of ridge on the components."""
+        """Return ridge on the components, for hard labels."""
         reduced, W = solved.reduced, solved.solution.whitened
         assert W is not None
         return expand_decision(fit_labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
 
 
 class JDA(LandmarkEstimator, RowTransformer):
-    """Joint distribution adaptation: components of the kernel in which a source and a target domain are alike.
+    """Joint distribution adaptation: kernel components that align a source and a target domain.
 
-    Transductive: the rows of the target take part in the fit, their labels never. The components keep as much variance
-    as they can for the distance that they leave between the means of both domains and of each class in them, the
-    target's classes by hard pseudo-labels: those of ridge on the components before, fitted to the labelled rows. One
-    sweep takes the moments; each round sweeps the target once and solves an m×m problem. `n_rounds=0` is transfer
-    component analysis: the domains' means alone.
+    Transductive: the rows of the target take part in the fit, their labels never. The components maximise variance
+    against the distance between the means of both domains and of each class in them. The classes of the target are hard
+    pseudo-labels of ridge on the previous components, fitted to the labelled rows. One sweep sums the moments; each
+    round sweeps the target once and solves an m×m problem. `n_rounds=0` is transfer component analysis, which aligns
+    only the means of the domains.
 
-    Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
-    Rows without a label in a domain that has some are left out. A target of one row has a mean, and is taken.
+    The target consists of the domains in which no row has a label; without domains, of the rows without a label. Rows
+    without a label in a domain that has some are left out. A target may be a single row.
 
-    A classifier that follows in a Pipeline is given the same labels: `SSSLClassifier` knows −1, and so do the others
-    where the rows carry their labels themselves (a corpus or Rows); fitted to arrays, those take it for a class.
+    A classifier that follows in a Pipeline gets the same labels: `SSSLClassifier` takes −1 for unlabelled, and so do
+    the others where the rows carry their labels (a corpus or Rows); fitted to arrays, these take it for a class.
 
     Parameters
     ----------
@@ -94,15 +94,15 @@ class JDA(LandmarkEstimator, RowTransformer):
     n_components : int, default 100
         s; fewer are used where the kernel matrix has lower rank.
     n_rounds : int ≥ 0, default 10
-        Most rounds; fewer where no label changes.
+        Maximum number of rounds; there are fewer if no label changes.
     alpha : float > 0, default 1
-        μ, the penalty on the norm of a component beside the distances of means.
+        μ, the penalty on the norm of a component, added to the distances of means.
     label_alpha : float ≥ 0, default 1
         Penalty of the ridge that gives the pseudo-labels.
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
     landmarks : str or array (m, d), default "k-means"
-        As in `KernelRidge`; centres serve both domains better than as many of their rows.
+        As in `KernelRidge`; centres represent both domains better than as many of their rows.
     gamma : float, "median", "scale" or "auto", default "median"
         Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks, and
         "scale" of other kernels; the others as in `KernelRidge`.
@@ -111,13 +111,13 @@ class JDA(LandmarkEstimator, RowTransformer):
     ----------
     classes_ : (c,)
     dual_coef_ : (m, s), over the landmarks
-    intercept_ : (s,), which takes the mean of both domains to 0
+    intercept_ : (s,), which centres the components on the mean of both domains
     eigenvalues_ : (s,), descending
     rounds_ : list of dict
         One a round: `changed`, the share of the target whose class is new; `entropy` is that of hard labels, 0, and
         `equivocation` 0 unless all rows are of one class.
-    source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
-    pseudo_labels_ : sums of the target's features by class, which the components were made with; `refit` uses them
+    source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
+    pseudo_labels_ : sums of the target's features by class, from which the components were fitted; `refit` uses them
     landmarks_, kernel_, statistics_, rank_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source.
 
@@ -139,7 +139,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     >>> bool(between < 0.1 * Z.std())
     True
 
-    A classifier on the labelled rows' components, which reads those of the target:
+    A classifier fitted to the components of the labelled rows predicts those of the target:
 
     >>> from bigkernel import KernelRidgeClassifier
     >>> classifier = KernelRidgeClassifier("linear", fit_intercept=True).fit(Z[:200], truth)

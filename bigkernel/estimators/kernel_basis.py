@@ -1,21 +1,21 @@
 """Columns of the kernel estimators: kernel values at m landmarks, or m random Fourier features.
 
 A basis is an immutable value: the kernel with every parameter a number, the dtype of its blocks, and the landmarks,
-whose core K_mm is whitened, or what the features are drawn from, which are white as they are. Landmarks are chosen
-among rows that lie anywhere (all choices but "uniform" see a uniform sample only, never all n rows):
+whose core K_mm is whitened, or the seed of random features, which are white already. Landmarks are chosen among rows
+that may be stored anywhere (all choices but "uniform" use a uniform sample, never all n rows):
 
     "uniform"            rows, all equally likely (Williams & Seeger 2000)
-    "balanced"           the same number of rows of every domain, which the column "domain" tells
+    "balanced"           the same number of rows of every domain, given by the column "domain"
     "k-means"            centres of k-means, which need not be rows (Zhang, Tsang & Kwok 2008)
     "balanced-k-means"   the same number of centres for every domain
     "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.kernels.landmarks`)
 
-The last works in this process, on n sampled rows of d features. Beside 16nd bytes of rows and strips of a fixed size it
-takes 8nm bytes for the factor F of K̂ = FFᵀ (half of that in float32). It chooses among 20 rows a landmark; from 3,700
-landmarks on among fewer, down to two from 11,600 on, where the factor is float32 unless rows are float64. How many rows
-are looked at does not depend on what is free: landmarks are the same on every machine on which they can be chosen.
+"rpcholesky" runs in this process, on n sampled rows of d features. Beside 16nd bytes of rows and strips of a fixed size
+it takes 8nm bytes for the factor F of K̂ = FFᵀ (half of that in float32). It chooses among 20 rows a landmark; from
+3,700 landmarks on among fewer, down to two from 11,600 on, where the factor is float32 unless rows are float64. The
+size of the sample does not depend on free memory: landmarks are the same on every machine that can choose them.
 
-Weights of rows are not looked at. Shapes: n rows, d features, m landmarks or random features.
+Weights of rows are ignored. Shapes: n rows, d features, m landmarks or random features.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ Seed = int | np.random.RandomState | None
 
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
-FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
-NOISE_ROWS = 64  # points whose blocks are looked at in float64
+FREQUENCY_BYTES = 2**33  # most memory of the random frequencies of a model
+NOISE_ROWS = 64  # points whose blocks are compared with float64
 FEW_LANDMARKS = 4  # below which points between them lie on a line, or in a plane
-SAMPLE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
-FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
+SAMPLE_ROWS = 256  # rows that set the bandwidth "scale", the origin and the dtype of random features
+FEW_ROWS = 20_000  # up to which k-means uses every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
 ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
 SAMPLE_BYTES = 2**30
 FACTOR_BYTES = 2**31  # of (rows of the sample, m) numbers, up to which there are more than two rows a landmark
 LLOYD_STEPS = 10  # of k-means on a sample of more than FEW_ROWS rows
 SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
 STRIPS_BYTES = 2**28  # of rows and kernel values that a choice by the kernel works on at a time
-_PART_BYTES = 2**25
+_PIECE_BYTES = 2**25  # of the rows of a piece of k-means||
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,42 +93,42 @@ class LandmarkBasis:
 
     @property
     def width(self) -> int:
-        """m."""
+        """Number of landmarks, m."""
         return len(self.landmarks)
 
     @property
     def sum_dtype(self) -> DType | None:
-        """`sums`."""
+        """The dtype that `sums` names."""
         return None if self.sums is None else np.dtype(self.sums)
 
     def features(self) -> LandmarkMap:
-        """The map of rows to columns."""
+        """Return the map of rows to columns."""
         return LandmarkMap(self.kernel, self.landmarks, np.dtype(self.dtype))
 
     def centred(self) -> LandmarkMap:
-        """The map whose moments are swept: about a point near the mean of its blocks."""
+        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.shift)
 
     @cached_property
     def shift(self) -> Array:
-        """What moments are swept about, (m,): a point near the mean of the blocks."""
+        """Point near the mean of the blocks that moments are swept about, (m,)."""
         return centre_of(self.kernel, self.landmarks, self.dtype)
 
     def core(self) -> Array:
-        """K_mm."""
+        """Compute K_mm."""
         return self.kernel(self.landmarks)
 
     def core_rows(self, rows: Index) -> Array:
-        """Some rows of K_mm, (b, m)."""
+        """Compute some rows of K_mm, (b, m)."""
         return self.kernel(self.landmarks[rows], self.landmarks)
 
     def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """The whitening of the core."""
+        """Compute the whitening of the core."""
         eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
         return whiten(self.core(), eps=eps, kernel=name, warn=warn, diagnostics=diagnostics, overwrite=True)
 
     def noise(self) -> Array | None:
-        """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""
+        """Return differences of blocks of points between landmarks from float64, (k, m); None for float64 blocks."""
         if self.dtype == "float64":
             return None
         points = self._between(NOISE_ROWS).astype(self.dtype)
@@ -136,11 +136,11 @@ class LandmarkBasis:
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
     def core_diagonal(self) -> Array:
-        """That of K_mm, (m,)."""
+        """Compute the diagonal of K_mm, (m,)."""
         return np.asarray(self.kernel.diag(self.landmarks))
 
     def sample_block(self) -> tuple[Array, Array] | None:
-        """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
+        """Compute k of some landmarks and points between them, (k, m), and of each with itself, (k,)."""
         points = np.concatenate([self.landmarks[:SAMPLE_ROWS], self._between(SAMPLE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
 
@@ -150,10 +150,10 @@ class LandmarkBasis:
         return np.asarray((some + np.roll(some, 1, axis=0)) / 2)
 
     def trace_error(self, moments: Moments) -> float | None:
-        """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
+        """Compute tr(K − K̂)/tr(K), K̂ the Nyström approximation of K; None where it is unknown.
 
-        Of all rows of the fit, from their moments, where k(x, x) = 1; else of the sample. Costs a whitening and two
-        triangular solves of m right-hand sides.
+        It is of all rows of the fit, from their moments, where k(x, x) = 1, and otherwise of the sample. Costs a
+        whitening and two triangular solves of m right-hand sides.
         """
         if not self.kernel.positive:
             return None
@@ -169,7 +169,7 @@ class LandmarkBasis:
         return min(1.0, max(0.0, 1 - known / total)) if total > 0 else None
 
     def figures(self) -> dict[str, int]:
-        """Landmarks that repeat another, and features that do not vary among them."""
+        """Count landmarks that repeat another, and features that are constant among them."""
         return {
             "duplicate_landmarks": residuals.duplicates(self.landmarks),
             "constant_features": residuals.constant_features(self.landmarks),
@@ -191,50 +191,50 @@ class FourierBasis:
 
     @property
     def sum_dtype(self) -> DType | None:
-        """`sums`."""
+        """The dtype that `sums` names."""
         return None if self.sums is None else np.dtype(self.sums)
 
     def features(self) -> FourierMap:
-        """The map of rows to columns."""
+        """Return the map of rows to columns."""
         dtype = np.dtype(self.dtype)
         return FourierMap(self.kernel, self.seed, self.width, self.origin, self.orthogonal, dtype)
 
     def centred(self) -> FourierMap:
-        """The map whose moments are swept: about a point near the mean of its blocks."""
+        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.mean.astype(self.dtype))
 
     def core(self) -> Array:
-        """The identity: random features are white."""
+        """Return the identity: random features are white."""
         return np.eye(self.width)
 
     def core_rows(self, rows: Index) -> Array:
-        """Some rows of the identity, (b, m)."""
+        """Return some rows of the identity, (b, m)."""
         assert isinstance(rows, slice)
         start, stop, _ = rows.indices(self.width)
         return np.eye(stop - start, self.width, start)
 
     def core_diagonal(self) -> Array:
-        """Ones."""
+        """Return ones."""
         return np.ones(self.width)
 
     def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """No whitening."""
+        """Return no whitening."""
         return Whitening(self.width, self.width)
 
     def noise(self) -> Array | None:
-        """Not known: features are of order one, and white."""
+        """Return None: features are of order one, and white."""
         return None
 
     def sample_block(self) -> tuple[Array, Array] | None:
-        """Not needed: their moments are as white as they are."""
+        """Return None: the features are white, so that moments suffice."""
         return None
 
     def trace_error(self, moments: Moments) -> float | None:
-        """Not known."""
+        """Return None: it is unknown."""
         return None
 
     def figures(self) -> dict[str, int]:
-        """Nothing: there are no landmarks."""
+        """Return nothing: there are no landmarks."""
         return {}
 
 
@@ -242,39 +242,39 @@ Basis = LandmarkBasis | FourierBasis
 
 
 def of_kernel(basis: Columns) -> Basis:
-    """Return columns of a kernel, which those of kernel methods are."""
+    """Narrow the type of columns to those of a kernel."""
     assert isinstance(basis, LandmarkBasis | FourierBasis)
     return basis
 
 
 class RowChoice:
-    """How a linear model chooses its columns: the rows themselves, about a point near their mean."""
+    """The columns of a linear model: the rows themselves, about a point near their mean."""
 
     exact = False
     dtype = "float64"
 
     def require_rows(self, rows: Rows) -> None:
-        """Nothing: any number of rows will do."""
+        """Accept any number of rows."""
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> RowBasis:
-        """Return the columns for rows; `like`: a basis whose point is taken."""
+        """Return the columns for rows, about the point of the basis `like` if it is given."""
         del look
         return like if isinstance(like, RowBasis) else RowBasis(near_mean(rows))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BasisChoice:
-    """How an estimator chooses its columns.
+    """The settings by which an estimator chooses its columns.
 
     Attributes
     ----------
-    kernel : as it was given, before rows tell it anything
+    kernel : as given, before its bandwidth is set from rows
     landmarks : a name, or an array (m, d)
     count : m; None: as many as are given, or every row
     dtype : "auto", "float32" or "float64"
-    random_state : of the draw
-    exact : True where a fit takes every row for a landmark, all in memory
-    every_row : the name of an estimator that takes every row for a landmark where no count is given, or ""
+    random_state : seed of the choice
+    exact : whether every row is a landmark and the fit takes place in memory
+    every_row : the name of an estimator that makes every row a landmark unless a count is given, or ""
     """
 
     kernel: Kernel
@@ -287,21 +287,21 @@ class BasisChoice:
 
     @property
     def fourier(self) -> bool:
-        """True where the columns are random features."""
+        """Whether the columns are random features."""
         return isinstance(self.landmarks, str) and self.landmarks in FOURIER
 
     def count_for(self, rows: Rows) -> int | None:
-        """Return the number of landmarks to take of rows, or None: as many as are given."""
+        """Return the number of landmarks to choose from rows, or None: as many as are given."""
         del rows
         return self.count
 
     def width_for(self, rows: Rows) -> int:
-        """Return m of a fit on landmarks to rows: those that are drawn are no more than the rows."""
+        """Return m of a fit to rows; landmarks sampled from rows are no more than the rows."""
         width = int(self.count or len(self.landmarks))
         return min(width, len(rows)) if isinstance(self.landmarks, str) and not self.fourier else width
 
     def require_rows(self, rows: Rows) -> None:
-        """Refuse first rows that are fewer than the landmarks, of which later ones become none."""
+        """Raise `DataError` for first rows fewer than the landmarks, as later rows never become landmarks."""
         if isinstance(self.landmarks, str) and not self.fourier:
             draws.require_count(len(rows), self.count_for(rows) or 0)
 
@@ -310,8 +310,8 @@ class BasisChoice:
 
         Parameters
         ----------
-        look : False: the first rows stand for those drawn, as a plan needs no more
-        like : a basis whose landmarks are taken
+        look : False: take the first rows, which suffice for a plan
+        like : a basis whose landmarks to take
         """
         if self.fourier:
             return self._draw_features(rows, look=look)
@@ -377,10 +377,10 @@ class BasisChoice:
 def choose(
     rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState
 ) -> tuple[Array, Ids | None, str | None]:
-    """Choose `count` landmarks (m, d) for rows and a kernel: return them, the sorted ids of rows they are, and a note.
+    """Choose `count` landmarks (m, d) for rows and a kernel; return them, the sorted ids of their rows, and a note.
 
-    Centres have no ids. Bad rows that are to be skipped are no landmarks, and no part of a sample; a kernel's "scale"
-    is taken from the sample. The note says why landmarks are fewer than `count`: the rows are, or different ones are.
+    Centres have no ids. Bad rows to be skipped are in neither landmarks nor samples; a kernel's "scale" is that of the
+    sample. The note says why landmarks are fewer than `count`: there are fewer rows, or fewer different ones.
     """
     possible = min(count, len(rows))
     draws.require_count(len(rows), possible)
@@ -407,25 +407,25 @@ def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) 
     domains = _domains(rows, count)
     if method == "balanced":
         skip = rows.bad_rows == "skip"
-        drawn = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
-        ids = np.sort(np.concatenate(drawn))
+        sampled = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
+        ids = np.sort(np.concatenate(sampled))
         return rows.take(ids), ids, None
-    state, found = rng.get_state(), []
+    state, results = rng.get_state(), []
     for one, k in domains:
         rng.set_state(state)  # a domain's centres do not depend on the domains before it
-        found.append(_centres(one, k, rng))
-    notes = [note for _, note in found if note]
-    return np.concatenate([centres for centres, _ in found]), None, "; ".join(notes) or None
+        results.append(_centres(one, k, rng))
+    notes = [note for _, note in results if note]
+    return np.concatenate([centres for centres, _ in results]), None, "; ".join(notes) or None
 
 
 def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
-    """Count the rows of the uniform sample: 20 a landmark within `SAMPLE_BYTES`, at least `least`, or all."""
+    """Return the size of the uniform sample: 20 rows a landmark within `SAMPLE_BYTES`, at least `least`, or all."""
     most = max(count, SAMPLE_BYTES // (8 * max(1, n_features)))
     return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
 
 
-def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
-    """Draw a uniform sample of `size` rows without the bad ones, but `least` if there are; sorted places."""
+def sample_places(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
+    """Sample the sorted places of `size` rows uniformly, without bad ones but with at least `least` if possible."""
     places = draws.uniform(len(rows), size, rng) if size < len(rows) else np.arange(len(rows))
     if rows.bad_rows == "skip":
         places = places[rows.sound(places)]
@@ -436,11 +436,11 @@ def sampled(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, l
 
 @dataclass(frozen=True, eq=False)
 class DomainRows:
-    """The rows of a domain by their place among them, from the column alone, a step of the rows at a time."""
+    """The rows of a domain by their place in it, found from the column alone, a step of the rows at a time."""
 
     rows: Rows
     domain: object  # its number
-    bounds: tuple[int, ...]  # (s + 1,) row ids where steps begin
+    bounds: tuple[int, ...]  # (s + 1,) row ids where steps start
     counts: Ids  # (s,) rows of the domain in each step
 
     def __len__(self) -> int:
@@ -451,23 +451,23 @@ class DomainRows:
         return self.rows.bad_rows
 
     def sound(self, places: Ids) -> Array:
-        """Tell of sorted places whether their rows are not bad, (k,) bool."""
+        """Return whether the rows at sorted places are finite, (k,) bool."""
         return self.rows.sound(self.ids(places))
 
     def ids(self, places: Ids) -> Ids:
         """Return the row ids of sorted places."""
         ends = np.cumsum(self.counts)
-        found = [np.empty(0, np.int64)]
+        ids = [np.empty(0, np.int64)]
         for step, piece in enumerate(np.split(places, np.searchsorted(places, ends[:-1]))):
             if len(piece):
                 start, stop = self.bounds[step : step + 2]
                 mine = np.flatnonzero(self.rows.columns["domain"].read(start, stop) == self.domain)
-                found.append(start + mine[piece - (ends[step] - self.counts[step])])
-        return np.concatenate(found)
+                ids.append(start + mine[piece - (ends[step] - self.counts[step])])
+        return np.concatenate(ids)
 
 
 def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
-    """Return the rows of each domain and how many landmarks it gives: as equal as may be, the last ones one more."""
+    """Return the rows of each domain and its number of landmarks, as equal as possible; the last ones have one more."""
     if "domain" not in rows.columns:
         raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', found none; pass sample_domain")
     bounds, counts = rows.bounds(settings()), dict[int, Ids]()
@@ -492,7 +492,7 @@ def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
 
 
 def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomState) -> tuple[Array, Ids, str | None]:
-    """Choose rows by values of the kernel: landmarks, their ids, and what is to be said."""
+    """Choose rows by randomly pivoted Cholesky; return landmarks, their ids, and a note if they are too few."""
     if not kernel.positive:
         raise ConfigError(
             f"landmarks='rpcholesky': expected a positive definite kernel, found the {kernel.name} kernel; use "
@@ -507,31 +507,31 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
             f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB "
             f"in this process, and {free / 1e9:,.1f} GB are free; use fewer landmarks, or 'uniform'"
         )
-    ids = sampled(rows, size, rng, least=count)
+    ids = sample_places(rows, size, rng, least=count)
     X, count = rows.take(ids), min(count, len(ids))
     places = np.sort(draws.rp_cholesky(kernel.resolve(X), X, count, rng, dtype=dtype))
     short = f"landmarks='rpcholesky': these explain the sample of {len(ids):,} rows up to rounding error"
     return X[places], ids[places], short if len(places) < count else None
 
 
-def _centres(drawn: Rows | DomainRows, count: int, rng: np.random.RandomState) -> tuple[Array, str | None]:
-    """Find centres of rows, and what is to be said."""
-    rows = drawn if isinstance(drawn, Rows) else drawn.rows
-    size = sample_size(len(drawn), rows.shape[1], count, least=FEW_ROWS)
-    ids = sampled(drawn, size, rng, least=count)
-    if isinstance(drawn, DomainRows):
-        ids = drawn.ids(ids)
+def _centres(some: Rows | DomainRows, count: int, rng: np.random.RandomState) -> tuple[Array, str | None]:
+    """Find centres of rows by k-means; return them, and a note if they are too few."""
+    rows = some if isinstance(some, Rows) else some.rows
+    size = sample_size(len(some), rows.shape[1], count, least=FEW_ROWS)
+    ids = sample_places(some, size, rng, least=count)
+    if isinstance(some, DomainRows):
+        ids = some.ids(ids)
     count = min(count, len(ids))
     centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
-    kept = np.flatnonzero(nearest)  # of two centres at one place, one is nearest to no row
+    kept = np.flatnonzero(nearest)  # of two equal centres, one is nearest to no row
     return centres[kept], f"landmarks='k-means': the sample has {len(kept)} distinct centres" if len(
         kept
     ) < count else None
 
 
 def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
-    """Find centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
-    from sklearn.cluster import KMeans  # loads a third of scikit-learn, which other choices do without
+    """Find centres (m, d) by scikit-learn, and the number of rows nearest to each (m,)."""
+    from sklearn.cluster import KMeans  # loads a third of scikit-learn, which other choices do not need
 
     largest = float(np.abs(X).max(initial=0.0))
     unit = exact_unit(1 / largest, np.float64) if largest else 1.0
@@ -542,17 +542,17 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
 
 
 def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
-    """Do the same by k-means|| and Lloyd's steps, over a sample that stays where its parts were read."""
+    """Find centres by k-means|| and Lloyd's steps, over a sample that stays where its pieces were read."""
     import dask.array as da
     from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
 
-    part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))
+    piece_rows = max(256, _PIECE_BYTES // (8 * max(count, rows.shape[1])))
     plain = replace(rows, columns={}, classes=())
     take = dask.delayed(plain.take, pure=False)
     executor = choose_executor(rows)
     scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
     with dask.config.set(scheduler=scheduler):
-        pieces = np.array_split(ids, -(-len(ids) // part))
+        pieces = np.array_split(ids, -(-len(ids) // piece_rows))
         X = da.concatenate([da.from_delayed(take(i), (len(i), rows.shape[1]), np.float64) for i in pieces]).persist()
         model = scalable.KMeans(
             count,
@@ -572,7 +572,7 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple
 def check_landmarks(
     landmarks: str | ArrayLike, count: int | None, *, uncounted: tuple[str, ...] = ("uniform",)
 ) -> None:
-    """Raise `ConfigError` for an unknown choice, or one that needs to be told how many; `uncounted` need not."""
+    """Raise `ConfigError` for an unknown choice, or one without the number it needs; `uncounted` need none."""
     if not isinstance(landmarks, str):
         return
     if landmarks not in CHOICES + FOURIER:
@@ -583,12 +583,12 @@ def check_landmarks(
 
 
 def is_precomputed(kernel: object) -> bool:
-    """Return whether a kernel, as it was given, is a matrix of kernel values."""
+    """Return whether a kernel, as given, is a matrix of kernel values."""
     return bool(kernel.precomputed if isinstance(kernel, Kernel) else kernel == Precomputed.name)
 
 
 def require_frequencies(estimator: str, d: int, count: int) -> None:
-    """Raise `ModelRejectedError` where a model asks for more random frequencies than can be made."""
+    """Raise `ModelRejectedError` if a model has more random frequencies than fit into memory."""
     if 8 * d * count > FREQUENCY_BYTES:
         raise ModelRejectedError(
             f"{estimator}: {count:,} random features of {d:,} would take {8e-9 * d * count:,.0f} GB, more "
@@ -597,19 +597,19 @@ def require_frequencies(estimator: str, d: int, count: int) -> None:
 
 
 def _within(kernel: Kernel, landmarks: Array, dtype: str) -> bool:
-    """True where sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
+    """Return whether sums of products of kernel values, bounded by k(z, z), stay well in the range of a dtype."""
     with np.errstate(over="ignore", invalid="ignore"):
         largest, limits = np.abs(kernel.diag(landmarks)).max(), np.finfo(dtype)
         return bool(1e9 * largest**2 < limits.max and not 0 < largest**2 < 1e9 * limits.tiny)
 
 
 def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool = True) -> tuple[Kernel, int, Array]:
-    """The kernel with every parameter a number, a seed of its frequencies, and some rows (k, d).
+    """Return the kernel with every parameter a number, a seed of its frequencies, and a sample of rows (k, d).
 
-    `look=False`: the first rows stand for those drawn.
+    With `look=False`, the sample is the first rows.
     """
     rng = check_random_state(random_state)
     seed, count = int(rng.randint(2**31 - 1)), min(len(rows), SAMPLE_ROWS)
     with spent("landmarks"):
-        sample = rows.take(sampled(rows, count, rng) if look else np.arange(count))
+        sample = rows.take(sample_places(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample

@@ -51,12 +51,11 @@ class LinearMethod(Method[Whitening, LinearSolution]):
 
     @property
     def probed(self) -> bool:
-        """False: the solve knows how far rounding moves it."""
+        """False: the solve estimates its own rounding."""
         return False
 
     @property
     def uses_qr(self) -> bool:
-        """True: see `Method`."""
         return True
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
@@ -64,7 +63,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return MomentStatistic(basis.centred(), targets)
 
     def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """Return none: see `whitens`."""
+        """Return no whitening."""
         return Whitening(basis.width, basis.width)
 
     def require_range(self, problem: Problem) -> None:
@@ -78,9 +77,9 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
         if problem.r_factor is None:
             moments = (problem if flag else problem.of_targets()).moments
-            found = linear_fit(moments, shift, alpha, fit_intercept=flag, diagnostics=diagnostics)
+            result = linear_fit(moments, shift, alpha, fit_intercept=flag, diagnostics=diagnostics)
         else:
-            found = linear_ridge_of(
+            result = linear_ridge_of(
                 r_factor_of(problem, fit_intercept=flag),
                 shift,
                 alpha,
@@ -88,7 +87,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
                 rows=float(problem.statistics["rows"].sum()),
                 diagnostics=diagnostics,
             )
-        coef, level, error, alpha = found
+        coef, level, error, alpha = result
         if flag:
             level = level + problem.inputs.shift
         return LinearSolution(
@@ -107,13 +106,12 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
-        """Return the coordinates of the rows themselves."""
         assert isinstance(basis, RowBasis)
         return Coordinates(origin=basis.shift)
 
 
 class _Linear(Regressor):
-    """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
+    """Base of the linear models: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
     statistics_ = Fitted[Accumulator]("statistics")
     shift_ = Fitted[Array]("basis.shift")
@@ -127,7 +125,7 @@ class _Linear(Regressor):
 
     @property
     def coef_(self) -> Array:
-        """Coefficients, (c, d); (d,) of one column of numbers."""
+        """Coefficients, (c, d); (d,) for one column of numbers."""
         fit = self._require("coef_")
         coef: Array = fit.solution.coef
         return coef[:, 0] if fit.inputs.flat else coef.T
@@ -141,9 +139,9 @@ class _Linear(Regressor):
 class LinearRegression(_Linear):
     """Least squares; the minimum-norm solution where the columns are dependent.
 
-    Solved through the normal equations of centred columns of unit length, and where these would move predictions by a
-    thousandth, from one more sweep that factors the rows by QR: directions whose singular value is below about 1e-14
-    of the largest count as absent.
+    Solved by the normal equations of centred columns of unit length. Where their rounding would change predictions by a
+    thousandth, one more sweep factors the rows by QR; directions whose singular value is below about 1e-14 of the
+    largest are dropped.
 
     Parameters
     ----------
@@ -157,7 +155,7 @@ class LinearRegression(_Linear):
     training_mse_ : (c,)
     alpha_ : float, the penalty that was used
     diagnostics_ : dict, residuals and condition of the solve; see `fit_report`
-    skipped_rows_ : int, bad rows that were left out
+    skipped_rows_ : int, number of bad rows that were left out
 
     Examples
     --------
@@ -174,13 +172,13 @@ class LinearRegression(_Linear):
 
 
 class Ridge(_Linear):
-    """Ridge regression, min ‖XW + 1b − Y‖² + α‖W‖², the intercept b without penalty.
+    """Ridge regression, min ‖XW + 1b − Y‖² + α‖W‖², with an unpenalised intercept b.
 
     Parameters
     ----------
     alpha : float ≥ 0, array (c,) or "gcv", default 1
-        An array: one for each target. "gcv": chosen by generalised cross-validation from the statistics of the fit
-        (`alpha_`).
+        Ridge penalty, one for each target if it is an array. "gcv": chosen by generalised cross-validation from the
+        statistics of the fit (`alpha_`).
     fit_intercept : bool, default True
 
     Attributes

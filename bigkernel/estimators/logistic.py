@@ -36,7 +36,18 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import SoftmaxStatistic
 from bigkernel.streaming.plan import Plan
 
-_EXPECTED = 40  # sweeps of a descent
+_EXPECTED = 40  # sweeps of a fit
+
+
+@dataclass(frozen=True, eq=False)
+class _Bound(Bound):
+    """A bound whose solves break down with advice."""
+
+    method: LogisticMethod
+
+    def solve(self, gradient: Array) -> Array:
+        with solving(self.method):
+            return super().solve(gradient)
 
 
 @dataclass
@@ -45,35 +56,35 @@ class _System:
 
     Attributes
     ----------
-    rows, targets, problem, whitening : of the fit
+    method, rows, targets, problem, whitening : of the fit
     small : the moments in these coordinates
     alpha : of both columns together, where there are two classes
-    words : by which the sweeps of a run are known
     seconds : of each sweep
     """
 
+    method: LogisticMethod
     rows: Rows
     targets: Targets
     problem: Problem
     whitening: Whitening
     small: Reduced
     alpha: float
-    words: str
     seconds: list[float] = field(default_factory=list)
 
     def bound(self) -> Bound:
-        """Of the Hessian."""
+        """Factor the bound of the Hessian."""
         rows, condition = float(self.problem.statistics["rows"].sum()), self.whitening.condition
-        factor = factorize(self.small.G, 2 * self.alpha, n_rows=rows, condition=condition)
-        return Bound(factor, self.small.n)
+        with solving(self.method):
+            factor = factorize(self.small.G, 2 * self.alpha, n_rows=rows, condition=condition)
+        return _Bound(factor, self.small.n, self.method)
 
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
-        """Over the columns of the map (m, c), and the intercept (c,), of Θ (r + 1, c)."""
+        """Return coefficients over the columns of the map (m, c) and the intercept (c,) of Θ (r + 1, c)."""
         W, b = theta[:-1], theta[-1]
         return self.whitening.expand(W), b - self.small.mean @ W
 
     def start(self) -> Point:
-        """Where all p are the classes' shares.
+        """Return the point where all p are the classes' shares.
 
         The moments give the gradient there: Σ w φ'(p − t) = −C, about the means.
         """
@@ -84,10 +95,11 @@ class _System:
         return Point(np.vstack([np.zeros((r, c)), logarithms]), loss, np.vstack([-small.C, np.zeros(c)]))
 
     def evaluate(self, theta: Array) -> tuple[float, Array]:
-        """The objective at Θ and its gradient, from a sweep."""
+        """Sweep for the objective at Θ and its gradient."""
         number = len(self.seconds)
-        basis, (coef, intercept) = self.problem.basis, self.coefficients(theta)
-        statistic = SoftmaxStatistic(basis.features(), self.targets, coef, intercept, f"{number} of {self.words}")
+        features, (coef, intercept) = self.problem.basis.features(), self.coefficients(theta)
+        step = f"{number} of alpha={self.method.alpha!r}, tol={self.method.tol!r}"  # by which a run knows the sweep
+        statistic = SoftmaxStatistic(features, self.targets, coef, intercept, step)
         swept = sweep(self.rows, statistic, what=f"logistic-{number}")
         self.seconds.append(swept.seconds)
         total, W = swept.total, theta[:-1]
@@ -97,7 +109,7 @@ class _System:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LogisticMethod(Method[Whitening, LogisticSolution]):
-    """Softmax regression by gradients, each of them a sweep."""
+    """Softmax regression by gradients, each from a sweep."""
 
     solution_type: ClassVar[type[Solution]] = LogisticSolution
     tol: float
@@ -105,16 +117,11 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
 
     @property
     def probed(self) -> bool:
-        """False: the moments are a bound, and gradients are summed in float64."""
+        """False: the moments only bound the Hessian, and gradients are summed in float64."""
         return False
 
     def solve_settings(self) -> SolveSettings:
-        """Refused.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise `ConfigError`: candidates share no sweeps."""
         raise ConfigError(
             f"{self.name}: not supported by SweepSearchCV, as every step is a sweep for one model; use "
             "scikit-learn's GridSearchCV, or search the kernel with KernelRidgeClassifier (scoring='neg_log_loss') "
@@ -128,11 +135,10 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         problem.require_labels()
         *_, small = reduce_and_centre(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
-        # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
+        # with two classes, scikit-learn's single column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
-        words = f"alpha={self.alpha!r}, tol={self.tol!r}"
-        system = _System(data.rows, self.classes(data.targets), problem, whitening, small, alpha, words)
-        with solving(self):
+        system = _System(self, data.rows, self.classes(data.targets), problem, whitening, small, alpha)
+        with np.errstate(all="ignore"):  # `finite` checks the solution
             shares, end = self._descend(system)
             coef, intercept = system.coefficients(end.theta)
         penalty = alpha * float((end.theta[:-1] ** 2).sum()) / 2
@@ -156,7 +162,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         )
 
     def _descend(self, system: _System) -> tuple[list[float], Point]:
-        """The excess after each step, relative to the objective, and the last point."""
+        """Return the excess after each step, relative to the objective, and the last point."""
         with spent("solve"):
             bound = system.bound()
         shares: list[float] = []
@@ -168,7 +174,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
                 f"{shares[-1]:.1g}"
             )
             emit(Note(f"{said} (tol={self.tol:g})"))
-            # a large penalty leaves little of the objective to gain, and all of what tells classes apart
+            # with a large penalty the first excess is small, though the classes are not separated yet
             if (shares[-1] <= self.tol and len(shares) > 1) or len(shares) > self.max_iter:
                 break
         if shares[-1] > self.tol:
@@ -181,7 +187,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         return shares, end
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
-        """See `Method`; with the steps that are to be expected."""
+        """Return the plan of the sweep of moments and of the expected steps."""
         targets = self.classes(data.targets)
         coef = np.broadcast_to(0.0, (basis.width, targets.width))
         more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
@@ -193,10 +199,10 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
 
         min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
 
-    As scikit-learn's `LogisticRegression(C=1/alpha)` on the whitened kernel values of the landmarks (`Nystroem`); of
-    two classes W is one column there, and f₂ − f₁ here. One sweep sums m×m moments, which bound the Hessian; every step
-    after it is a sweep that sums m×c numbers: some 20 to 60, more where alpha is small (`solvers.logistic`). No
-    statistics are kept: there is no `partial_fit`, and `refit` and `with_landmarks` are refused.
+    Equivalent to scikit-learn's `LogisticRegression(C=1/alpha)` on the whitened kernel values of the landmarks
+    (`Nystroem`), where two classes have one column W, here f₂ − f₁. One sweep sums m×m moments, which bound the
+    Hessian; every step after it is a sweep that sums m×c numbers: some 20 to 60, more where alpha is small
+    (`solvers.logistic`). No statistics are kept: there is no `partial_fit`, and `refit` and `with_landmarks` raise.
 
     Parameters
     ----------
@@ -205,11 +211,12 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
     tol : float, default 1e-4
-        The share of the objective by which it may end above its least value, told by Newton's decrement with the
-        curvature that the steps have met.
+        Stop where the objective exceeds its least value by at most this share, as estimated by Newton's decrement with
+        the curvature along the steps.
     max_iter : int, default 100
-        Most steps.
-    class_weight : dict, "balanced" or None, as in `KernelRidgeClassifier`
+        Maximum number of steps.
+    class_weight : dict, "balanced" or None
+        As in `KernelRidgeClassifier`.
 
     Attributes
     ----------
@@ -219,12 +226,12 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     n_iter_ : int, steps
     training_log_loss_ : float, mean over the rows, in nats
     landmarks_, kernel_, rank_, alpha_, diagnostics_, skipped_rows_, n_features_in_
-        As in `KernelRidge`; of the diagnostics, `excess` is what the objective is above its least value as a share.
+        As in `KernelRidge`; `excess` among the diagnostics is the share of the objective above its least value.
 
     Warns
     -----
     AccuracyWarning
-        The objective is further than `tol` from its least value after `max_iter` steps.
+        The objective exceeds its least value by more than `tol` after `max_iter` steps.
 
     References
     ----------

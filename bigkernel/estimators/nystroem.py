@@ -1,4 +1,4 @@
-"""Whitened Nyström features as a scikit-learn transformer: kernel values at landmarks, in the task that reads rows."""
+"""Whitened Nyström features as a scikit-learn transformer, computed in the tasks that read the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import kept, set_parameters
+from bigkernel.estimators.base import cached_predictor, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
 from bigkernel.estimators.inputs import domain_column, input_rows
@@ -30,25 +30,26 @@ if TYPE_CHECKING:
 class Nystroem(RowTransformer):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
-    As scikit-learn's `Nystroem`, for rows of any size and any choice of landmarks; its features are these but for a
-    rotation. Directions that are rounding are left out, so that there may be fewer of them than landmarks. On zarr
-    arrays, corpora and Rows nothing is computed before the next step's tasks do it.
+    Like scikit-learn's `Nystroem`, up to a rotation, for rows of any size and any choice of landmarks. Directions below
+    rounding are dropped, so that there may be fewer features than landmarks. For zarr arrays, corpora and Rows, the
+    tasks of the next step compute the features.
 
     Parameters
     ----------
-    kernel, gamma, degree, coef0, landmarks, random_state : as in `KernelRidge`, random features (`RandomFourier`) apart
+    kernel, gamma, degree, coef0, landmarks, random_state
+        As in `KernelRidge`, without random features (see `RandomFourier`).
     n_components : int, default 100
-        m, the number of landmarks, and that of the rows where these are fewer (with a warning); not looked at where
-        landmarks are given.
+        m, the number of landmarks, or that of the rows if there are fewer (with a warning); ignored if landmarks are
+        given.
     dtype : "auto", "float32" or "float64"
-        Of the kernel blocks. "auto" as in `KernelRidge`; features come in the dtype of the rows.
+        The dtype of kernel blocks, "auto" as in `KernelRidge`; features have the dtype of the rows.
 
     Attributes
     ----------
     landmarks_ : (m, d)
     n_landmarks_ : int, m
     dual_coef_ : (m, r)
-        T, in the place of `normalization_` there.
+        T, `normalization_` in scikit-learn.
     intercept_ : (r,), zeros
     rank_ : int
         r, the number of features.
@@ -100,12 +101,12 @@ class Nystroem(RowTransformer):
     def fit(self, X: RowsLike, y: ColumnLike = None, *, sample_domain: ColumnLike = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
 
-        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced.
+        `sample_domain`, (n,) integers, is the domain of each row, for balanced landmarks.
 
         Warns
         -----
         RankDeficiencyWarning
-            Landmarks that repeat others, or fewer rows than components.
+            Some landmarks are duplicates, or there are fewer rows than components.
         """
         self._validate_params()
         count = self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
@@ -141,5 +142,7 @@ class Nystroem(RowTransformer):
     def _row_map(self) -> Projection:
         fit = self._fitted
         assert fit is not None
-        predictor = kept(fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept))
+        predictor = cached_predictor(
+            fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept)
+        )
         return Projection(int(self.n_features_in_), predictor)

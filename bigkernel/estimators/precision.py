@@ -1,12 +1,12 @@
-"""The precision of a sweep: how its sums are rounded, what that does to predictions, and what comes next.
+"""The precision of a sweep: the rounding of its sums, its effect on predictions, and the next precision.
 
-Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Vectors that go past
-some rows in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by more than
-`residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values themselves
-are too coarse, with blocks in float64; and at last by QR, which squares nothing.
+Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Products of some rows
+with a few vectors in float64 probe the rounding of the sums (`statistics.moments`). Where predictions would be off by
+more than `residuals.ENOUGH`, the rows are swept again: with products and sums in float64, or, where the kernel values
+themselves are too coarse, with blocks in float64; and finally by QR, which squares nothing.
 
-Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
-tables differ a hundredfold, by what the targets ask of weak directions.
+The error cannot be predicted before the sweep: with equal conditions of the core and equal penalties, errors of
+different tables differ a hundredfold, depending on how much of the targets lies in weak directions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ C = TypeVar("C", bound=Columns)
 P = TypeVar("P", bound=Problem)
 Alpha = float | str | Array  # a number, one for each target, or "gcv"
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
-DRAW = 20  # every process perturbs sums alike
-SAFE = 2.0  # one draw tells an error to a factor of about four
+DRAW = 20  # seed of the perturbations, the same in every process
+SAFE = 2.0  # a single perturbation estimates an error to a factor of about four
 ADVICE = "similar landmarks and weak components; use fewer of either, a narrower kernel or a larger alpha"
-_STEP = 2.0**-30  # relative, by which points are moved to see how their rounding moves values
+_STEP = 2.0**-30  # relative change of points, to measure the effect of their rounding on values
 _POINTS = 64
 
 
@@ -56,7 +56,7 @@ _POINTS = 64
 
 
 def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows: int) -> MomentStatistic:
-    """Return the statistic with a probe, of a whitening a block; without them one of the same cost, for a plan."""
+    """Return the statistic with a probe, from a whitening for each block; from none one of equal cost, for a plan."""
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
@@ -66,9 +66,9 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
 
 
 def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:
-    """Sweep; once more where the windows that the probe was to see held no row of the statistic: seeing all then.
+    """Sweep; once more, probing all rows, where the sampled windows of the probe held no row of the statistic.
 
-    `whitening`: of a probe that the statistic is given; None: it has one, or has none.
+    With `whitening`, a probe is added; None: the statistic has one, or needs none.
     """
     if whitening is not None:
         statistic = with_probe(statistic, [whitening], len(rows))
@@ -80,12 +80,12 @@ def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | 
 
 
 def is_probed(problem: Problem) -> bool:
-    """Return whether some rows went past the probe of the sums."""
+    """Return whether the rounding of the sums was probed on some rows."""
     return "E" in problem.statistics and bool(problem.statistics["probed_rows"].sum())
 
 
 def rounding_estimate(problem: Problem, whitening: Whitening | None) -> RoundingEstimate | None:
-    """Return what is known of the errors behind the moments of a problem; None where they were not probed."""
+    """Estimate the rounding of the moments of a problem; None where they were not probed."""
     if whitening is None or not is_probed(problem):
         return None
     widest = problem.basis.dtype == "float64"
@@ -95,7 +95,7 @@ def rounding_estimate(problem: Problem, whitening: Whitening | None) -> Rounding
 def estimate_errors(
     problem: Problem, whitening: Whitening | None, changed: Callable[[Accumulator], Array]
 ) -> list[Errors] | None:
-    """Estimate the errors of k solutions; `changed` solves from perturbed sums and tells how far each moves, (k,).
+    """Estimate the errors of k solutions; `changed` solves from perturbed sums and returns the changes, (k,).
 
     None where the sums were not probed.
     """
@@ -114,7 +114,7 @@ def estimate_errors(
         return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
     blocks = np.where(off, perturbed(sums=False), 0.0)
     with np.errstate(invalid="ignore"):
-        # what blocks alone move as far, infinity too, is all theirs
+        # where the rounding of blocks alone changes as much, even infinitely, all of the error is theirs
         apart = np.where(blocks >= total, 0.0, np.sqrt(total**2 - blocks**2))
     return [
         Errors(float(rest), 0.0, float(of_blocks), advice=ADVICE) for rest, of_blocks in zip(apart, blocks, strict=True)
@@ -137,9 +137,9 @@ def perturbed_errors(
     Parameters
     ----------
     fitted : coefficients (p, k·c) and intercepts (k·c,)
-    solve : the same from other sums; `DataError` or NaN where they cannot be solved from
-    moments, basis : of the columns that coefficients are of
-    up_to_rotation : solutions count up to a rotation of their columns
+    solve : returns the same from other sums; `DataError` or NaN where these cannot be solved
+    moments, basis : of the columns that coefficients belong to
+    up_to_rotation : whether solutions are compared up to a rotation of their columns
     """
     if whitening is None or not is_probed(problem):
         return None
@@ -163,19 +163,15 @@ def perturbed_errors(
 def whitened(
     whiten: Callable[[Columns, SolveDiagnostics], Whitening], basis: C, *, choose: bool
 ) -> tuple[C, Whitening, SolveDiagnostics]:
-    """Return the basis, its whitening and what that has met; in float64 where float32 would leave out landmarks.
-
-    `whiten`: of a method.
-    """
-
-    diagnostics, noted = SolveDiagnostics(), SolveDiagnostics()
-    found = whiten(basis, diagnostics)
-    if choose and basis.dtype == "float32" and found.rank < basis.width:
-        wider = cast(C, _float64(basis))
-        finer = whiten(wider, noted)
-        if finer.rank > found.rank:
-            return wider, finer, noted
-    return basis, found, diagnostics
+    """Return the basis, its whitening by `whiten` and the diagnostics; in float64 if float32 would drop landmarks."""
+    diagnostics, wide_diagnostics = SolveDiagnostics(), SolveDiagnostics()
+    whitening = whiten(basis, diagnostics)
+    if choose and basis.dtype == "float32" and whitening.rank < basis.width:
+        wide = cast(C, _float64(basis))
+        wide_whitening = whiten(wide, wide_diagnostics)
+        if wide_whitening.rank > whitening.rank:
+            return wide, wide_whitening, wide_diagnostics
+    return basis, whitening, diagnostics
 
 
 def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
@@ -213,7 +209,7 @@ def rounding_note(problem: Problem | ExactProblem, solution: Solution, diagnosti
 
 
 def of_columns(problem: P, columns: Array) -> P:
-    """Return what a solve on some of the landmarks (k,) starts from."""
+    """Return the problem of some of the landmarks, at positions (k,)."""
     basis, centre, R = problem.basis, problem.centre, problem.r_factor
     assert isinstance(basis, LandmarkBasis)
     return replace(
@@ -229,7 +225,7 @@ def of_columns(problem: P, columns: Array) -> P:
 
 
 def worth_factoring(errors: Errors | None, columns: int) -> bool:
-    """Whether rows of p + c columns should be factored: not where moments will do, nor where blocks are too coarse."""
+    """Return whether to factor rows of p + c columns: not if moments suffice, nor if blocks are too coarse."""
     if errors is None or columns >= MOST_COLUMNS:
         return False
     return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
@@ -238,13 +234,13 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
 def refit_by_qr(
     name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
-    """Return a problem with the R factor of its rows, and the report of their sweep; None where that does not fit.
+    """Return the problem with the R factor of its rows, and the report of the sweep; None where that does not fit.
 
     Parameters
     ----------
     name : of the estimator
-    before : of the solve from moments, which take a note where it does not fit
-    notes : take why the rows are swept again
+    before : diagnostics of the solve from moments; get a note where the sweep does not fit
+    notes : gets the reason why the rows are swept again
     """
     basis = problem.basis
     features = basis.centred()
@@ -269,7 +265,7 @@ def refit_by_qr(
 
 
 def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
-    """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
+    """Return R (q, q) of a problem; without an intercept that of targets without a shift."""
     shift, R = problem.inputs.shift, problem.r_factor
     assert R is not None
     return np.asarray(R if fit_intercept or not np.ndim(shift) else qr.shift_columns(R, None, shift))
@@ -278,8 +274,8 @@ def r_factor_of(problem: Problem, *, fit_intercept: bool) -> Array:
 def solve_r_factor(
     problem: Problem, whitening: Whitening, alpha: Alpha, diagnostics: SolveDiagnostics, *, fit_intercept: bool
 ) -> tuple[Array, Array, Array, float | Array]:
-    """Coefficients, intercept, training squared errors and α of ridge, from the r_factor: see `nystrom_ridge_of`."""
-    found = nystrom_ridge_of(
+    """Solve ridge from the R factor: coefficients, intercept, training squared errors and α (`nystrom_ridge_of`)."""
+    result = nystrom_ridge_of(
         r_factor_of(problem, fit_intercept=fit_intercept),
         problem.centre,
         whitening,
@@ -291,17 +287,18 @@ def solve_r_factor(
     )
     if diagnostics.errors is not None:
         diagnostics.errors = replace(diagnostics.errors, widest=problem.basis.dtype == "float64")
-    return found
+    return result
 
 
 def block_noise(basis: Columns) -> float:
-    """The standard deviation of the rounding of a kernel value: as float32 blocks show it, or as ε in points makes it.
+    """Return the standard deviation of the rounding of a kernel value.
 
-    Kernels of the distance see points about the mean of the landmarks, as blocks do.
+    Measured on float32 blocks; for float64 ones, the effect of a relative change ε of points about the mean of the
+    landmarks.
     """
-    seen = basis.noise()
-    if seen is not None:
-        return float(np.sqrt(np.mean(seen**2)))
+    noise = basis.noise()
+    if noise is not None:
+        return float(np.sqrt(np.mean(noise**2)))
     if not isinstance(basis, LandmarkBasis) or basis.kernel.precomputed:
         return 2 * EPS
     Z = basis.landmarks

@@ -1,4 +1,4 @@
-"""Random Fourier features as a scikit-learn transformer: rows become cosines and sines, in the task that reads them."""
+"""Random Fourier features as a scikit-learn transformer, computed in the tasks that read the rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import DataError
+from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.kernel_basis import draw_spectrum
@@ -22,31 +23,31 @@ from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_o
 class RandomFourier(RowTransformer):
     """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
 
-    √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) in the mean, with a standard deviation of
-    at most p^{-1/2}. A linear method on them is the kernel method, near enough; `KernelRidge(landmarks="fourier")`
-    is ridge on them in one step. Only the seed and the width are kept: the frequencies Ω (d, p/2) are made where rows
-    are worked on. On zarr arrays, corpora and Rows nothing is computed before the next step's tasks do it.
+    √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) on average, with a standard deviation of at
+    most p^{-1/2}. A linear method on them approximates the kernel method; `KernelRidge(landmarks="fourier")` is ridge
+    on them in one step. Only the seed and the width are stored: the frequencies Ω (d, p/2) are generated in the tasks.
+    For zarr arrays, corpora and Rows, the tasks of the next step compute the features.
 
     Parameters
     ----------
     kernel : Kernel or str
-        `Gaussian`, `Laplacian` or `Matern` with their lengths, one for all features or (but for the Laplacian) one
-        each, or a name: "rbf", "gaussian", "laplacian", "matern".
+        `Gaussian`, `Laplacian` or `Matern` with one length scale, or (except for the Laplacian) one for each feature;
+        or a name: "rbf", "gaussian", "laplacian", "matern".
     n_components : int, default 100
-        p: a cosine and a sine for each of p/2 frequencies, and one cosine more where p is odd.
+        p: a cosine and a sine for each of p/2 frequencies, and one cosine more if p is odd.
     orthogonal : bool, default False
-        Frequencies in directions at right angles, d at a time: the same mean, a smaller error. Not for the Laplacian.
+        Orthogonal directions of the frequencies, d at a time: the same mean, a smaller error. Not for the Laplacian.
     gamma : float, "scale" or "auto", default "scale"
-        Of a kernel given by name, as in `KernelRidge`; var is that of some rows.
+        Of a kernel given by name, as in `KernelRidge`; var is that of a sample of rows.
     random_state : int, RandomState or None
 
     Attributes
     ----------
     kernel_ : Kernel, every parameter a number
     fourier_seed_ : int
-        The frequencies are a function of it, of `kernel_` and of their number.
+        Determines the frequencies, together with `kernel_` and their number.
     fourier_origin_ : (d,)
-        a, the mean of some rows.
+        a, the mean of a sample of rows.
     n_features_in_, feature_names_in_
 
     References
@@ -83,26 +84,22 @@ class RandomFourier(RowTransformer):
         gamma: float | str = "scale",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.kernel = kernel
-        self.n_components = n_components
-        self.orthogonal = orthogonal
-        self.gamma = gamma
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
-        """Draw a seed, and read a few rows of X (n, d) for the origin and a bandwidth that is left to them.
+        """Draw a seed, and sample rows of X (n, d) for the origin and the bandwidth "scale".
 
         Raises
         ------
         ConfigError
-            A kernel that has no such features.
+            The kernel has no random Fourier features.
         """
         self._validate_params()
         rows = input_rows(self, X, reset=True)
         self.kernel_, self.fourier_seed_, sample = draw_spectrum(
             rows, as_kernel(self.kernel, gamma=self.gamma), self.random_state
         )
-        spectrum_of(self.kernel_, self.fourier_seed_, rows.shape[1], orthogonal=self.orthogonal)  # refuses early
+        spectrum_of(self.kernel_, self.fourier_seed_, rows.shape[1], orthogonal=self.orthogonal)  # raises early
         self.fourier_origin_ = sample.mean(axis=0)
         if not np.isfinite(self.fourier_origin_).all():
             raise DataError(f"{rows.name}: sums of its values exceed the range of float64; scale the rows")

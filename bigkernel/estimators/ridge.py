@@ -24,7 +24,7 @@ from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, free_bytes, penalty_of, solving
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, free_bytes, penalty_of
 from bigkernel.estimators.conjugate_gradients import fit_by_cg
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IterativeSettings:
-    """How the equations are solved: "auto", "direct" or "cg"; and of "cg" the tolerance and most steps."""
+    """The solver, "auto", "direct" or "cg", and for "cg" the tolerance and the maximum number of steps."""
 
     solver: str
     tol: float
@@ -80,7 +80,7 @@ class IterativeSettings:
 
 
 def why_not_cg(method: RidgeMethod, columns: BasisChoice) -> str:
-    """Say why conjugate gradients cannot fit this, or nothing."""
+    """Return why conjugate gradients cannot fit this, or "" if they can."""
     alpha, kernel = method.alpha, columns.kernel
     if method.probability:
         return "probability=True needs the m×m sums of folds; use solver='direct'"
@@ -98,12 +98,12 @@ def why_not_cg(method: RidgeMethod, columns: BasisChoice) -> str:
 def choose_solver(
     method: RidgeMethod, columns: BasisChoice, data: Training, *, models: int = 1, trained: float | None = None
 ) -> tuple[PreconditionerChoice | None, str]:
-    """Choose how conjugate gradients fit these rows, None where the fit is direct; and why, where "auto" chooses.
+    """Choose the preconditioner of conjugate gradients, None for a direct fit; and give the reason of "auto".
 
     Parameters
     ----------
-    models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
-    trained : rows that each of several folds has, which share a preconditioner
+    models : number of models fitted side by side, of other penalties or folds
+    trained : number of training rows of each of several folds, which share a preconditioner
     """
     rows, solver = data.rows, method.by_cg.solver
     if solver == "direct":
@@ -130,17 +130,19 @@ def fit_by_cg_with_fallback(
     choice: PreconditionerChoice | None = None,
     start: Array | None = None,
 ) -> Fit:
-    """Fit by conjugate gradients, from coefficients near the solution where they are given, (m, c).
+    """Fit by conjugate gradients, starting at coefficients (m, c) if given.
 
-    Where "auto" chose them and they do not reach `tol`, by a direct solve, if there is memory for it.
+    If "auto" chose them and they do not reach `tol`, solve directly where there is memory for it.
     """
     rows, settings = data.rows, method.by_cg
     if choice is None:
         choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.labels.width, settings.tol)
     stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
-    equations = CGProblem(rows, data.labels, of_kernel(basis), alphas, method.fit_intercept, stopping, choice.rows)
-    with solving(method):
-        fit, missed = fit_by_cg(equations, data.inputs, start)
+    problem = CGProblem(
+        method, rows, data.labels, of_kernel(basis), alphas, method.fit_intercept, stopping, choice.rows
+    )
+    with np.errstate(all="ignore"):  # `finite` checks the solution
+        fit, missed = fit_by_cg(problem, data.inputs, start)
     if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
         emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
@@ -152,12 +154,12 @@ def fit_by_cg_with_fallback(
 
 
 def plan_by_cg(data: Training, basis: Columns, choice: PreconditionerChoice) -> Plan:
-    """Return the arithmetic, bytes and memory of all sweeps that are to be expected of conjugate gradients."""
+    """Return the flops, bytes and memory of all expected sweeps of conjugate gradients."""
     vectors = np.zeros((basis.width, data.labels.width))
     plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.labels, vectors, "plan"))
     if choice.rows:  # with the memory of the sweep that draws rows
-        drawn = plan_sweep(data.rows, planned_sample(data.labels, of_kernel(basis), choice.rows))
-        largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
+        sample = plan_sweep(data.rows, planned_sample(data.labels, of_kernel(basis), choice.rows))
+        largest = {name: max(getattr(plan, name), getattr(sample, name)) for name in ("partial_bytes", "work_bytes")}
         plan = replace(plan, **largest)
     return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)
 
@@ -173,12 +175,12 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
 
     @property
     def probed(self) -> bool:
-        """False of conjugate gradients, whose products are float64."""
+        """False for conjugate gradients, whose products are float64."""
         return self.by_cg.solver != "cg"
 
     @property
     def uses_qr(self) -> bool:
-        """False where f without each fold is solved for from moments alone."""
+        """False with probabilities, as fits without a fold are solved from moments alone."""
         return not self.probability
 
     def check_settings(self, columns: BasisChoice) -> None:
@@ -188,7 +190,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> RidgeSolution:
         whitening, flag, shift = reduced, self.fit_intercept, problem.inputs.shift
-        # targets were summed about a point near their mean where the fit had an intercept
+        # with an intercept, targets were summed about a point near their mean
         moments = problem.moments
         if not flag:
             moments = Moments.of(unshift_targets(problem.statistics, shift), shift=problem.centre)
@@ -213,7 +215,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> RidgeSolution:
         K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
-        Y, _ = problem.wanted
+        Y, _ = problem.targets
         alpha = penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
@@ -242,11 +244,10 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
-        """Return the whitened coordinates."""
         return Coordinates(whitening or self.whiten(basis))
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
-        """Fit by the solver that costs less, where that is a choice."""
+        """Fit by the cheaper solver, or the one that the settings name."""
         assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
         return (
@@ -256,7 +257,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         )
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
-        """See `Method`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
+        """Return the plan of the sweep, or of all expected sweeps of conjugate gradients."""
         assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
         return super().plan(data, columns, basis) if choice is None else plan_by_cg(data, basis, choice)
@@ -283,13 +284,13 @@ def _method(estimator: BaseEstimator) -> RidgeMethod:
 
 
 def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> Report:
-    """Tell how `fit` would solve for these rows, without running it.
+    """Describe how `fit` would solve for these rows, without running it.
 
     Returns
     -------
     dict
-        `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
-        expected, and about the `driver_bytes` that m×m arrays take in this process; `because`, where "auto" chose.
+        `solver`, "exact", "direct" or "cg"; a description of the `preconditioner` for "cg"; the expected number of
+        `sweeps` and the approximate `driver_bytes` of m×m arrays in this process; `because`, if "auto" chose.
     """
     self.check_parameters()
     columns = self._columns()
@@ -318,66 +319,66 @@ class KernelRidge(Regressor, LandmarkEstimator):
         Gaussian(sigma=…), Laplacian, Matern, Linear, Polynomial, Sigmoid; or scikit-learn's names with `gamma`,
         `degree` and `coef0`.
     alpha : float ≥ 0, array (c,) or "gcv", default 1
-        Ridge penalty, one for each target where it is an array (not with "cg"); the loss is a sum over rows, as in
-        scikit-learn. "gcv": chosen by generalised cross-validation
-        from the statistics of the fit (`alpha_`), not with "cg".
+        Ridge penalty, one for each target if it is an array (not with "cg"); the loss is a sum over rows, as in
+        scikit-learn. "gcv": chosen by generalised cross-validation from the statistics of the fit (`alpha_`), not with
+        "cg".
     n_landmarks : int or None
-        None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. Where rows are fewer, all of
-        them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.
+        None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. With fewer rows, all of them
+        become landmarks, with a warning; `partial_fit` refuses so few first rows, as later ones never become landmarks.
     landmarks : str or array (m, d)
-        The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
-        "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
-        `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" take m random
-        Fourier features (`RandomFourier`) in the place of landmarks.
+        The landmarks, or how they are chosen among the rows: "uniform"; "balanced", the same number of every domain;
+        centres of "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
+        `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" use m random Fourier features
+        (`RandomFourier`) instead of landmarks.
     fit_intercept : bool
-        An intercept b without penalty.
+        Whether to fit an unpenalised intercept b.
     gamma : float > 0, "scale" or "auto", default "scale"
         Of a kernel given by name, in scikit-learn's parametrisation. "scale": 1/(d·var), with the variance of all
-        values of the landmarks (where exact, of the weighted rows), as in `sklearn.svm.SVC`; of "laplacian"
-        1/(d·std). "auto": 1/d. Of "chi2" both are 1. The default of `sklearn.kernel_ridge.KernelRidge` is 1/d, which
-        ``gamma="auto"`` gives.
+        values of the landmarks (of the weighted rows in the exact form), as in `sklearn.svm.SVC`; for "laplacian"
+        1/(d·std). "auto": 1/d. Both are 1 for "chi2". The default of `sklearn.kernel_ridge.KernelRidge` is 1/d, which
+        is ``gamma="auto"`` here.
     degree, coef0 : of a kernel given by name
     dtype : "auto", "float32" or "float64"
-        Of the kernel blocks. "auto": float64 for float64 rows, float32 for narrower ones, unless their distances, the
-        core, or the error that the rounding of float32 would cause in predictions need float64. Sums are carried in
-        float64, and so are products of blocks where that error would exceed a thousandth (a second sweep).
+        The dtype of kernel blocks. "auto": float64 for float64 rows, float32 for narrower ones, unless their distances,
+        the core, or the estimated float32 error of predictions require float64. Sums are accumulated in float64, and so
+        are products of blocks where that error would exceed a thousandth (by a second sweep).
     solver : "auto", "direct" or "cg"
         "direct": from the m×m moments of one sweep, which are kept. "cg": by conjugate gradients, each step a sweep
         that sums m×c numbers, for more landmarks than m×m moments allow (beyond about 10,000); no statistics are kept,
         hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 4,096 landmarks on where
-        that costs less arithmetic (and alpha is above 0, the kernel positive definite), else "direct".
+        that takes fewer flops (and alpha is above 0, the kernel positive definite), else "direct".
     tol : float, default 1e-3
-        Of "cg": the share of the objective by which it may end above its least value.
+        Tolerance of "cg": stop where the objective exceeds its least value by at most this share.
     max_iter : int, default 20
-        Of "cg": most steps.
+        Maximum number of steps of "cg".
     random_state : int, RandomState or None
-        Of the landmark draw.
+        Seed of the choice of landmarks.
 
     Attributes
     ----------
     dual_coef_ : (m,) or (m, c)
-        Coefficients over the landmarks (over the rows, where exact).
+        Coefficients over the landmarks (over the rows in the exact form).
     intercept_ : float or (c,)
     landmarks_ : (m, d)
-        With random features, `fourier_seed_` (an int) and `fourier_origin_` (d,) in its place.
+        Random features have `fourier_seed_` (an int) and `fourier_origin_` (d,) instead.
     n_landmarks_ : int
-        How many landmarks there are.
+        Number of landmarks.
     kernel_ : Kernel, every parameter a number
     statistics_ : dict of float64 arrays
-        The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; those of numeric
-        targets are of y less `target_shift_` (c,), which is zero without an intercept.
+        The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; for numeric targets
+        those of y less `target_shift_` (c,), which is zero without an intercept.
     rank_ : int
         Numerical rank of the core.
     training_mse_ : (c,)
     alpha_ : float or (c,)
-        The penalty that the coefficients were solved with.
+        The penalty of the solution.
     n_iter_ : int
-        Steps of "cg"; 1 of a direct solve.
+        Number of steps of "cg"; 1 for a direct solve.
     diagnostics_ : dict
-        Residuals and conditions of the solve; see `fit_report`. Of "cg": `excess`, what the objective is above its
-        least value as a share of it, and a bound of `prediction_error` that it gives.
+        Residuals and conditions of the solve; see `fit_report`. For "cg": `excess`, the share of the objective above
+        its least value, and the bound of `prediction_error` that follows from it.
     skipped_rows_ : int
-        Bad rows that were left out; see `Rows.skip_bad_rows`.
+        Number of bad rows that were left out; see `Rows.skip_bad_rows`.
     n_features_in_, feature_names_in_
 
     Notes
@@ -424,27 +425,27 @@ class KernelRidge(Regressor, LandmarkEstimator):
     plan_solver = plan_solver
 
     def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
-        """Predicted numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.
+        """Predict numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.
 
-        Arrays for NumPy input, lazy Dask arrays for Dask and zarr arrays, corpora and Rows.
+        Returns arrays for NumPy input, lazy Dask arrays for Dask and zarr arrays, corpora and Rows.
 
         Parameters
         ----------
         return_std : bool
-            Also the standard deviation of an observation y around its prediction, of the same shape, when the model
-            is read as a Gaussian process of covariance k and noise variance alpha (which is included; see
-            `bigkernel.solvers.posterior`). It is the same for every target. It takes 32 m² bytes for two factors, in
-            each worker: 2 GiB are enough for about 6,500 landmarks, predictions alone for more than 50,000.
+            Whether to return the standard deviation of an observation y around its prediction too, of the same shape,
+            under a Gaussian process with covariance k and noise variance alpha (which is included; see
+            `bigkernel.solvers.posterior`). It is the same for every target. It takes 32 m² bytes for two factors in
+            each worker: 2 GiB are enough for about 6,500 landmarks, and for more than 50,000 without it.
 
         Raises
         ------
         ConfigError
-            `return_std` with a kernel that is not positive definite, hence no covariance.
+            `return_std` with a kernel that is not positive definite, and so no covariance function.
 
         Warns
         -----
         AccuracyWarning
-            The rounding of the sums of the fit moves deviations by more than a thousandth.
+            The rounding of the sums of the fit changes deviations by more than a thousandth.
         """
         if not return_std:
             return super().predict(X)
@@ -463,27 +464,26 @@ class KernelRidge(Regressor, LandmarkEstimator):
         return self._spread[1]
 
     def __getstate__(self) -> Report:
-        # the factors are made again when they are asked for
+        # the factors are computed again when needed
         return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
 
 
 class KernelRidgeClassifier(Classifier, LandmarkEstimator):
-    """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
+    """Classification by kernel ridge regression on one-hot targets; predicts the class of the largest value.
 
-    Parameters and attributes as in `KernelRidge`, with those below. Rows of a corpus labelled −1 are unlabelled and
-    left out.
+    Parameters and attributes are those of `KernelRidge` and those below. Rows of a corpus labelled −1 are unlabelled
+    and left out.
 
     Parameters
     ----------
     class_weight : dict, "balanced" or None
-        Factors of the weights of all rows of a class; "balanced": such that every class weighs as much in all. With
-        `partial_fit` a dict alone; `refit` goes on from sums of rows that were weighed at the fit.
+        Factors of the weights of all rows of a class; "balanced" gives every class the same total weight. `partial_fit`
+        takes only a dict; `refit` uses sums with the weights of the fit.
     probability : bool, default False
-        Calibrate probabilities, for `predict_proba`, on rows that took no part in the f that judges them: one sweep
-        more, of at most about a million values of f, and sums of five folds (where they would not fit a worker, one
-        fold is held out). `partial_fit`, `refit`, `with_landmarks` and solver="cg" are refused with it. Probabilities
-        are those of rows as they weigh, `class_weight` included. A `DataError` where the groups leave fewer than two
-        classes in more than one fold.
+        Whether to calibrate probabilities, for `predict_proba`, on rows held out from f: one more sweep, of at most
+        about a million values of f, and sums of five folds (one held-out fold if these would not fit a worker). It
+        excludes `partial_fit`, `refit`, `with_landmarks` and solver="cg". Probabilities are those of the weighted rows,
+        `class_weight` included. Raises `DataError` where the groups leave fewer than two classes in more than one fold.
 
     Attributes
     ----------

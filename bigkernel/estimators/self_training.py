@@ -1,8 +1,8 @@
-"""Self-training for JDA and ARTL: rounds of pseudo-labels of a target whose labels nobody has seen.
+"""Self-training for JDA and ARTL: rounds of pseudo-labels of a target without labels.
 
-A first sweep takes the moments of both sides. Every round after it sweeps the target alone: what the last solution
-says of its rows, as sums of features by class (`solvers.pseudo_labels`), then solves again. All of it is transductive:
-the target's rows are seen, its labels never.
+A first sweep sums the moments of source and target. Every round after it sweeps the target alone for the pseudo-labels
+of the last solution, as sums of features by class (`solvers.pseudo_labels`), then solves again. The method is
+transductive: it uses the rows of the target, never its labels.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
 
-FLAT = 0.75  # of the equivocation: labels that tell less than a quarter of what there is to know of a class
-SLACK = 0.02  # by which it may rise above its least without being a collapse
-TRIAL_ROUNDS = 3  # before labels are judged flat
+FLAT = 0.75  # of the equivocation, above which labels hold less than a quarter of the information on the class
+SLACK = 0.02  # by which it may rise above its minimum without being a collapse
+TRIAL_ROUNDS = 3  # before labels may count as flat
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedSides:
-    """Shared by all rounds: the whitening, both sides' moments in it, and the graph, where the method has one."""
+    """Data shared by all rounds: the whitening, the moments of source and target in it, and the graph or None."""
 
     whitening: Whitening
     aligned: Aligned
@@ -68,7 +68,7 @@ A = TypeVar("A", bound=AlignedSolution)
 class AdaptingMethod(Method[ReducedSides, A]):
     """Base of the methods that adapt a labelled source to an unlabelled target, by rounds of pseudo-labels.
 
-    `guarded`: against labels that become flat, or of one class.
+    A `guarded` method stops where the labels become flat, or all of one class.
     """
 
     unlabelled: ClassVar[str] = "keep"
@@ -78,11 +78,10 @@ class AdaptingMethod(Method[ReducedSides, A]):
     graph: Graph = NO_GRAPH
 
     def decision(self, solved: Solved[ReducedSides, A], number: int) -> tuple[Decision, float]:
-        """Return f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
+        """Return f of a solution over the columns of the map, and the slope of the softmax in round `number`."""
         raise TypeError(self.name)
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """See `Method`: the moments of target and labelled source."""
         assert isinstance(targets, SourceTarget)
         cells = targets.cells
         labels = Targets(cells.n_classes, cells.classes, cells.position)
@@ -104,20 +103,15 @@ class AdaptingMethod(Method[ReducedSides, A]):
 
     @property
     def joins(self) -> bool:
-        """False: a row of the source is none of the target."""
+        """False: held-out rows of the source do not become rows of the target."""
         return False
 
-    def reduce_without(self, reduced: ReducedSides, part: Problem) -> ReducedSides:
-        """See `Method`; the graph is of all rows, labelled or not."""
-        return replace(reduced, aligned=Aligned.of(part.statistics, reduced.whitening, shift=part.centre))
+    def reduce_without(self, reduced: ReducedSides, problem: Problem) -> ReducedSides:
+        """Reduce the sums without a fold, and keep the graph of all rows."""
+        return replace(reduced, aligned=Aligned.of(problem.statistics, reduced.whitening, shift=problem.centre))
 
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Refused: the rounds depend on all landmarks.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise `ConfigError`: the rounds depend on all landmarks."""
         raise ConfigError(
             f"{self.name}: with_landmarks is not supported, as it needs new rounds of pseudo-labels; "
             f"fit with n_landmarks={count}"
@@ -128,7 +122,7 @@ class AdaptingMethod(Method[ReducedSides, A]):
         return self_train(self, solved, data, sweep, skipped_rows)
 
     def report(self, fit: Fit) -> Report:
-        """Return the rows of both sides, and the rounds."""
+        """Return the numbers of rows of source and target, and the rounds."""
         assert isinstance(fit, MomentFit)
         target, source = (int(count) for count in fit.statistics["rows"])
         return {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
@@ -138,15 +132,15 @@ class AdaptingMethod(Method[ReducedSides, A]):
 class SelfTraining(Generic[A]):
     """A solution and the rounds that follow it, at most `count`; fewer where no label changes or labels collapse.
 
-    Each round is `asked`, a sweep of the target by whoever drives it, and `take`, a solve.
+    Each round is a `query` of pseudo-labels, a sweep of the target by the caller, and `take`, a solve.
 
     Attributes
     ----------
     method
     solved : the latest solution
-    rounds : of each, `entropy`, `equivocation` and `changed` (see `JDA`)
-    fault : why they ended early, or nothing; the least equivocal round is kept then
-    ended : whether there is none to come
+    rounds : `entropy`, `equivocation` and `changed` of each (see `JDA`)
+    fault : why they ended early, with the round of least equivocation kept; or ""
+    ended : whether the rounds have ended
     """
 
     method: AdaptingMethod[A]
@@ -158,55 +152,55 @@ class SelfTraining(Generic[A]):
     def __post_init__(self) -> None:
         self.ended = not self.count
         self._least, self._best = np.inf, self.solved.problem.pseudo_labels
-        self._asked: Decision | None = None
+        self._decision: Decision | None = None
         self._before: Decision | None = None
 
     @property
     def number(self) -> int:
-        """Of the round that is to come, from 1."""
+        """Number of the next round, from 1."""
         return len(self.rounds) + 1
 
-    def asked(self, features: LandmarkMap | FourierMap, sides: SourceTarget) -> LabelQuery:
-        """Whose labels this round wants, over the columns of a centred map."""
+    def query(self, features: LandmarkMap | FourierMap, sides: SourceTarget) -> LabelQuery:
+        """Return the query of this round's pseudo-labels, over the columns of a centred map."""
         decision, slope = self.method.decision(self.solved, self.number)
-        self._asked = decision
+        self._decision = decision
         shift = features.shift
         assert shift is not None
-        about, before = (
+        now, before = (
             None if f is None else replace(f, intercept=f.intercept + shift.astype(np.float64) @ f.coef)
             for f in (decision, self._before)
         )
-        assert about is not None
-        return LabelQuery(sides, about, slope, before)
+        assert now is not None
+        return LabelQuery(sides, now, slope, before)
 
     def take(self, labels: PseudoLabels) -> None:
-        """End the round: solve with its labels, unless they are those of before."""
-        number, settled = self.number, labels.changed == 0 and bool(self.rounds)
-        self._before = self._asked
+        """End the round: solve with its labels, unless they have not changed."""
+        number, unchanged = self.number, labels.changed == 0 and bool(self.rounds)
+        self._before = self._decision
         self.rounds.append({"entropy": labels.entropy, "equivocation": labels.equivocation, "changed": labels.changed})
         if labels.equivocation <= self._least:
             self._least, self._best = labels.equivocation, self.solved.problem.pseudo_labels
-        last = number == self.count or settled
+        last = number == self.count or unchanged
         self.fault = self._collapse(labels, number, last=last) if self.method.guarded else ""
         self.ended = last or bool(self.fault)
-        if settled and not self.fault:
+        if unchanged and not self.fault:
             return
         problem = replace(self.solved.problem, pseudo_labels=self._best if self.fault else labels)
         self.solved = solve(self.method, problem, self.solved.whitening, reduced=self.solved.reduced, estimate=False)
 
     def _collapse(self, labels: PseudoLabels, number: int, *, last: bool) -> str:
-        """Return the warning that is due, or nothing."""
-        found, least, name = labels.equivocation, self._least, self.method.name
-        if found > FLAT and (last or number >= TRIAL_ROUNDS):
+        """Return the warning of a collapse, or ""."""
+        equivocation, least, name = labels.equivocation, self._least, self.method.name
+        if equivocation > FLAT and (last or number >= TRIAL_ROUNDS):
             share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
             return (
-                f"{name}: the pseudo-labels collapsed after {number} rounds (conditional entropy {found:.2f}, "
+                f"{name}: the pseudo-labels collapsed after {number} rounds (conditional entropy {equivocation:.2f}, "
                 f"expected at most {FLAT}; the largest class has {100 * share:.0f} % of the target): keeping the "
                 "round of least entropy; use a larger sharpness, or a source closer to the target"
             )
-        if found > least + SLACK:
+        if equivocation > least + SLACK:
             return (
-                f"{name}: the conditional entropy of the pseudo-labels rises from {least:.2f} to {found:.2f} in "
+                f"{name}: the conditional entropy of the pseudo-labels rises from {least:.2f} to {equivocation:.2f} in "
                 f"round {number}: keeping the round of least entropy; use a larger sharpness or fewer rounds"
             )
         return ""
@@ -217,14 +211,14 @@ def self_train(
 ) -> MomentFit:
     """Return the fit after at most `n_rounds` rounds from a first solution.
 
-    Fewer where no label changes; where labels collapse, the least equivocal round is kept.
+    There are fewer if no label changes; if labels collapse, the round of least equivocation is kept.
     """
-    if method.n_rounds:  # the error is estimated of the last solution
+    if method.n_rounds:  # the error of the last solution is estimated
         solved.diagnostics.errors = None
     fit, sides = finish(method, solved, report, skipped_rows), data.sides
     rounds, features = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis).centred()
     while not rounds.ended:
-        statistic = JointPseudoLabels(features, (rounds.asked(features, sides),))
+        statistic = JointPseudoLabels(features, (rounds.query(features, sides),))
         total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
         rounds.take(*statistic.labels(total, features.shift))
     solved = rounds.solved
@@ -243,7 +237,7 @@ def self_train(
     )
 
 
-# -- what the two estimators share: rows of either side, landmarks of both ---------------------------------------------
+# -- shared by the two estimators: rows of source and target, landmarks of both ----------------------------------------
 
 
 def fit_sides(
@@ -257,20 +251,20 @@ def fit_sides(
 
     Parameters
     ----------
-    y : None for a corpus or Rows, which carry their own
-    sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
-    sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
+    y : (n,) labels; None for a corpus or Rows, which carry their own
+    sample_domain : (n,) integers, or None: the column `domain` of the rows, or else labelled and unlabelled rows
+    sample_weight : (n,), or None: the column `weight`
 
     Raises
     ------
     DataError
-        No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        There is no labelled row, only one class, or a label in every domain, so that there is nothing to adapt to.
     """
     return RowsEstimator.fit(estimator, X, y, sample_weight, sample_domain=sample_domain)
 
 
 def median_kernel(estimator: BaseEstimator) -> Kernel:
-    """Return the kernel, by name with the bandwidth of the median distance between landmarks for gamma="median"."""
+    """Return the kernel; for gamma="median" a Gaussian has the bandwidth of the median distance of landmarks."""
     kernel, gamma = estimator.kernel, estimator.gamma
     if gamma == "median" and isinstance(kernel, str) and kernel in ("rbf", "gaussian"):
         return MedianGaussian()
@@ -279,7 +273,7 @@ def median_kernel(estimator: BaseEstimator) -> Kernel:
 
 
 def check_choice(estimator: BaseEstimator) -> None:
-    """See `check_landmarks`; "k-means" needs no number."""
+    """Check the choice of landmarks, where "k-means" needs no number."""
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=("uniform", "k-means"))
 
 
@@ -292,22 +286,22 @@ def read_sides(
     *,
     least: int = 1,
 ) -> Training:
-    """Return validated rows, which of them are source and target, and their names; raises as `with_sides`."""
+    """Return validated rows with source and target, and their names; raises as `with_sides`."""
     return with_sides(
         estimator, read_cells(estimator, X, y, sample_domain, sample_weight, fallback="labels"), least=least
     )
 
 
 def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> Training:
-    """Return rows with source and target, and the names with those of their domains.
+    """Split rows into source and target, and add the names of their domains.
 
-    Without domains the labelled rows are the source. With them, a domain without any label is the target, and rows
+    Without domains the labelled rows are the source. With them, domains without any label are the target, and rows
     without a label in a domain that has some are left out.
 
     Raises
     ------
     DataError
-        No row without a label in a domain of its own, or fewer than `least` of them.
+        The target has fewer than `least` rows, or there is no source.
     """
     cells = data.cells
     inputs, domains, name = data.inputs, data.inputs.domains, type(estimator).__name__
@@ -315,16 +309,16 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     assert domains is not None
     counts = cell_counts(rows, cells)
     source = counts[:, : cells.n_classes].sum(axis=1) > 0
-    found = int(counts[~source].sum())
-    if not found:
+    target_rows = int(counts[~source].sum())
+    if not target_rows:
         named = ", ".join(map(str, domains[:5])) + (", …" if len(source) > 5 else "")
         where = "all rows are labelled" if cells.domains is None else f"every domain ({named}) has labelled rows"
         raise DataError(
             f"y: {name} needs unlabelled rows of a target domain, but {where}; mark them by -1 among numeric labels, "
             "or leave them unlabelled in a corpus of named classes"
         )
-    if found < least:
-        raise DataError(f"y: {name} expects at least {least} rows of the target, found {found}")
+    if target_rows < least:
+        raise DataError(f"y: {name} expects at least {least} rows of the target, found {target_rows}")
     if not source.any():
         raise DataError(f"y: {name} expects labelled rows of a source domain, found none")
     inputs = replace(inputs, source_domains=domains[source], target_domains=domains[~source])
@@ -332,7 +326,7 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
 
 
 def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Rows:
-    """Return rows with a column `domain` where landmarks are balanced over domains that only labels tell."""
+    """Add a column `domain` where landmarks are balanced over domains that only labels define."""
     landmarks = estimator.landmarks
     if "domain" in rows.columns or not (isinstance(landmarks, str) and "balanced" in landmarks):
         return rows
@@ -341,7 +335,7 @@ def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Ro
 
 
 def pseudo_labels_of(estimator: BaseEstimator) -> PseudoLabels | None:
-    """Sums of the target's features by class, by which the last solution was made; None: by none."""
+    """Return the sums of the target's features by class of the last solution; None if it used none."""
     fit = estimator._fitted
     if not isinstance(fit, MomentFit):
         raise AttributeError(f"{type(estimator).__name__!r} object has no attribute 'pseudo_labels_'")

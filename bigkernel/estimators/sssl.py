@@ -52,7 +52,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
 }
 
 
-SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph
+SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph or None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,18 +80,17 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """See `Method`; with the anchors of a graph, where there is one."""
+        """Return the moments, with the anchors of a graph if there is one."""
         return self.graph.add_anchors(super().statistic(basis, targets))
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        return self.graph.noted(problem)
+        return self.graph.with_neighbors(problem)
 
     def require_same(self, before: MomentFit) -> None:
-        """See `Method`: one graph has one number of neighbours."""
         self.graph.require_same(before)
 
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """See `Method`; refused with a graph, which depends on all landmarks."""
+        """Return the positions; raise `ConfigError` with a graph, which depends on all landmarks."""
         if self.graph.manifold > 0:
             raise ConfigError(
                 f"with_landmarks: not supported with manifold={self.graph.manifold}, whose graph joins "
@@ -100,7 +99,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
-        """Return the whitening and the graph, of all rows, whatever fold is held out."""
+        """Return the whitening, and the graph of all rows whether held out or not."""
         return whitening, self.graph.laplacian(problem, whitening)
 
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
@@ -109,7 +108,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         alpha = _Penalty(one_penalty(self.alpha), labelled.q, float(labelled.rows))
         if self.of_landmarks:
             basis = of_kernel(problem.basis)
-            core, labelled = basis.core(), Moments.of(problem.statistics_about_zero, 1)
+            core, labelled = basis.core(), Moments.of(problem.uncentred_statistics, 1)
             _note_negative(core, basis.kernel, diagnostics)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, diagnostics=diagnostics)
         else:
@@ -127,7 +126,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
-        K, (Y, labelled) = problem.K, problem.wanted
+        K, (Y, labelled) = problem.K, problem.targets
         assert isinstance(labelled, np.ndarray)
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
         _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
@@ -153,15 +152,14 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
-        """Return the coordinates of the leading eigenfunctions."""
         whitening = (whitening or self.whiten(basis)) if self.whitens else None
         return sssl_coordinates(everything, of_kernel(basis).core(), whitening, n_components)
 
 
 class _Penalty:
-    """The penalty for labelled rows with Σ w y² = q (c,): a number, or chosen by GCV when the solver asks.
+    """The penalty for labelled rows with Σ w y² = q (c,): a number, or chosen by GCV when the solver calls it.
 
-    `chosen` is what the solver was given.
+    `chosen` is the number that the solver got.
     """
 
     def __init__(self, alpha: float | str, q: Array, rows: float) -> None:
@@ -173,7 +171,7 @@ class _Penalty:
 
 
 def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> None:
-    # only the largest eigenvalues are looked at afterwards
+    # the solve uses only the largest eigenvalues
     if not kernel.positive:
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, diagnostics)
 
@@ -190,7 +188,7 @@ def _method(estimator: BaseEstimator) -> SSSLMethod:
 
 
 class SSSL(Regressor, LandmarkEstimator):
-    """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
+    """Semi-supervised regression on the s leading eigenfunctions of the kernel; a NaN target means unlabelled.
 
     Parameters
     ----------
@@ -202,14 +200,14 @@ class SSSL(Regressor, LandmarkEstimator):
     n_landmarks : int or None
         None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
     eigenfunctions : "all" or "landmarks"
-        Of the Nyström kernel over all N rows, which unlabelled rows shape; or of the m landmarks alone. Where labelled
-        and unlabelled rows come from different domains, put `JDA` before it in a Pipeline.
+        Eigenfunctions of the Nyström kernel over all N rows, including unlabelled ones, or of the m landmarks alone. If
+        labelled and unlabelled rows come from different domains, put `JDA` before it in a Pipeline.
     manifold : float ≥ 0, default 0
-        μ, of eigenfunctions that keep to the shape of the rows: those of ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w, with the Laplacian L
-        of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They change where few rows
-        lie, so that few labels tell classes apart. λ falls as μ grows, and so should α; needs `n_landmarks`.
+        μ, the weight of a graph Laplacian L in the eigenfunctions, ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w. The graph connects rows
+        through their nearest landmarks (`solvers.anchor_graph`), so that eigenfunctions change mainly where rows are
+        sparse, and few labels separate classes. λ falls as μ grows, and so should α; needs `n_landmarks`.
     n_neighbors : int, default 3
-        Landmarks that a row meets others in: the same at every `partial_fit`; `refit` keeps the graph of the fit.
+        Number of landmarks that connect a row: the same at every `partial_fit`; `refit` keeps the graph of the fit.
 
     Attributes
     ----------
@@ -258,12 +256,12 @@ class SSSL(Regressor, LandmarkEstimator):
 class SSSLClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
-    Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
+    Parameters and attributes are those of `SSSL` and those below; −1 cannot be a class.
 
     Parameters
     ----------
     class_weight, probability : as in `KernelRidgeClassifier`
-        Of the labelled rows. Held-out rows still shape the eigenfunctions, without their labels.
+        For the labelled rows. Held-out rows still contribute to the eigenfunctions, without their labels.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Row transforms as scikit-learn transformers: scale, unit norm, standardize, principal components, side by side.
 
-Each is fitted in at most one sweep. On NumPy and Dask arrays they give arrays of the same kind. On zarr arrays, corpora
-and Rows they give `Rows` with one more row map: nothing is stored, the tasks of the next step apply it. So a Pipeline
-of them and an estimator works on all four.
+Each is fitted in at most one sweep. For NumPy and Dask arrays they return arrays of the same kind. For zarr arrays,
+corpora and Rows they return `Rows` with one more row map: nothing is stored, and the tasks of the next step apply it.
+So a Pipeline of them and an estimator works on all of these.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the row transformers: a fitted one is a `RowMap`.
 
-    `learns` names the sweep of its fit, where it takes one; a fit that takes none learns the number of features alone.
+    `learns` names the sweep of its fit, if there is one; without one, a fit learns only the number of features.
     """
 
     learns: ClassVar[str] = ""
@@ -56,7 +56,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._row_map().width(self.n_features_in_)
 
     def widest(self, rows: Rows) -> Rows:
-        """Map rows as wide as a fit to them can make them, for plans of the step after it; without a sweep."""
+        """Map rows to the largest width that a fit can give, without a sweep, for plans of the next step."""
         mapped: Rows = clone(self).fit(rows).transform(rows)
         return mapped
 
@@ -67,7 +67,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self
 
     def transform(self, X: RowsLike) -> Array | da.Array | Rows:
-        """Map the rows: to an array (NumPy, Dask; of sparse rows a dense one), or to Rows that are mapped when read."""
+        """Map the rows: to an array (NumPy, Dask; dense for sparse rows), or to Rows that are mapped when read."""
         check_is_fitted(self)
         if is_sound(X, self):
             return map_rows(X, self._row_map(), float_of(X.dtype))
@@ -119,8 +119,8 @@ class UnitNormalizer(OneToOneFeatureMixin, RowTransformer):
 class Standardizer(OneToOneFeatureMixin, RowTransformer):
     """Subtract the mean and divide by the standard deviation of every feature, learnt in one sweep.
 
-    The deviation is the maximum-likelihood one (divided by the sum of weights), as in scikit-learn's StandardScaler; it
-    is 1 where a feature does not vary.
+    The deviation is the maximum-likelihood estimate (divided by the sum of weights), as in scikit-learn's
+    StandardScaler; it is 1 for a constant feature.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
     learns = "standardize"
 
     def fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
-        """Learn means and deviations, of weighted rows where weights are given."""
+        """Learn means and deviations, of weighted rows if weights are given."""
         rows = input_rows(self, X, reset=True)
         rows = as_rows(rows, weight=sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows)))
         plain = replace(rows, columns={name: source for name, source in rows.columns.items() if name == "weight"})
@@ -143,14 +143,13 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
         mean = s / n
         variance = q / n - mean**2
         self.mean_ = shift + mean
-        # what rounding leaves of a constant feature is not a deviation
+        # rounding of a constant feature is not a deviation
         with np.errstate(over="ignore"):
             flat = variance <= 10 * np.finfo(np.float64).eps * (q / n + self.mean_**2)
         self.scale_ = np.sqrt(np.where(flat, 1.0, variance))
         return self
 
     def widest(self, rows: Rows) -> Rows:
-        """Return the rows: they keep their width."""
         return rows
 
     def _row_map(self) -> RowMap:
@@ -160,24 +159,24 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
 class Projector(RowTransformer):
     """Project rows on the directions of their largest variance (PCA), learnt in one sweep of d×d moments.
 
-    z = (x − mean)V, with whitening zᵢ/√λᵢ: distances of rows change little while their features become fewer, so that
-    kernel blocks cost less. Rows of some thousand features at most: d² numbers are summed in float64.
+    z = (x − mean)V, with whitening zᵢ/√λᵢ. Distances of rows change little, and fewer features make kernel blocks
+    cheaper. For rows of some thousand features at most: d² numbers are summed in float64.
 
     Parameters
     ----------
     n_components : int, float or None
-        How many features; a share of the variance, below 1, that they hold together at least; None: all that have a
-        variance above rounding.
+        Number of features to keep; or, below 1, the least share of the variance to keep; None: all with a variance
+        above rounding.
     whiten : bool
-        Bring every feature to variance 1.
+        Whether to scale every feature to variance 1.
 
     Attributes
     ----------
     mean_ : (d,)
     components_ : (r, d)
-        Directions of unit length, at right angles; r may be fewer than asked for where rows have fewer directions.
+        Orthonormal directions; r may be less than requested where rows have fewer directions.
     explained_variance_ : (r,)
-        λ, falling: of the rows as they are, divided by their number.
+        λ in descending order, divided by the number of rows.
     explained_variance_ratio_ : (r,)
 
     References
@@ -215,7 +214,7 @@ class Projector(RowTransformer):
         self._validate_params()
         rows = input_rows(self, X, reset=True)
         plain = replace(rows, columns={}, classes=())
-        # rows as the next step sees them; their products in float64
+        # rows in the dtype of the next step; their products in float64
         dtype = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
         shift = near_mean(rows).astype(dtype).astype(np.float64)
         statistic = MomentStatistic(IdentityMap(shift, dtype), sums=np.dtype(np.float64))
@@ -223,15 +222,15 @@ class Projector(RowTransformer):
         if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
             raise DataError(f"{rows.name}: squares of its values exceed the range of float64; scale the rows")
         with one_thread():
-            found = principal_axes(Moments.of(total, shift=shift), self.n_components)
-        if not len(found.variances):
+            principal = principal_axes(Moments.of(total, shift=shift), self.n_components)
+        if not len(principal.variances):
             raise DataError(f"{rows.name}: all rows are equal (n_samples = {len(rows)}); expected rows that vary")
-        self.mean_, self.components_, self.explained_variance_ = found.mean, found.axes, found.variances
-        self.explained_variance_ratio_ = found.variances / found.total
+        self.mean_, self.components_, self.explained_variance_ = principal.mean, principal.axes, principal.variances
+        self.explained_variance_ratio_ = principal.variances / principal.total
         return self
 
     def widest(self, rows: Rows) -> Rows:
-        """Map rows to as many directions as are asked for; of a share of the variance, all."""
+        """Map rows to the requested number of directions, or all for a share of the variance."""
         d, count = rows.shape[1], self.n_components
         width = d if count is None or count < 1 else min(d, int(count))
         return rows.map(LinearMap(np.zeros(d), np.zeros((d, width))))
@@ -242,9 +241,9 @@ class Projector(RowTransformer):
 
 
 class RowUnion(RowTransformer, _BaseComposition):
-    """The features of several row transforms side by side, each times a weight: scikit-learn's FeatureUnion of rows.
+    """The weighted features of several row transforms side by side, like scikit-learn's FeatureUnion.
 
-    Weights say how much each counts in the distance of two rows. Every transform sees the rows as they come; all are
+    A weight sets how much a transform counts in the distance of two rows. Every transform gets the same rows; all are
     applied in the task, and nothing is stored.
 
     Parameters
@@ -252,7 +251,7 @@ class RowUnion(RowTransformer, _BaseComposition):
     transformer_list : list of (name, transformer)
         Row transforms of this package, or Pipelines of them.
     transformer_weights : dict of name to number, or None
-        1 where a name is missing.
+        1 for names that are missing.
 
     Attributes
     ----------
@@ -283,11 +282,11 @@ class RowUnion(RowTransformer, _BaseComposition):
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return parameters by name, those of the transforms as NAME__PARAMETER."""
-        found: dict[str, object] = self._get_params("transformer_list", deep=deep)
-        return found
+        params: dict[str, object] = self._get_params("transformer_list", deep=deep)
+        return params
 
     def set_params(self, **params: object) -> Self:
-        """Set parameters by the names of `get_params`; a name of the list alone exchanges its transform."""
+        """Set parameters by the names of `get_params`; a name in the list replaces its transform."""
         self._set_params("transformer_list", **params)
         return self
 
@@ -297,7 +296,7 @@ class RowUnion(RowTransformer, _BaseComposition):
         Raises
         ------
         ConfigError
-            No transforms, two of one name, others than of this package, or a weight that is no finite number.
+            There are no transforms, two have the same name, one is of another package, or a weight is not finite.
         """
         self._validate_params()
         self._weights()
@@ -307,12 +306,11 @@ class RowUnion(RowTransformer, _BaseComposition):
 
     @property
     def learns(self) -> str:  # type: ignore[override]
-        """Name the sweeps of the transforms that learn."""
+        """Names of the sweeps of the transforms that learn."""
         steps = (step for _, transformer in self.transformer_list for step in _steps(transformer))
         return ", ".join(step.learns for step in steps if getattr(step, "learns", ""))
 
     def widest(self, rows: Rows) -> Rows:
-        """Map rows as wide as fits of the transforms to them can make them."""
         weights, chains = self._weights(), []
         for _, transformer in self.transformer_list:
             mapped = rows
@@ -322,7 +320,7 @@ class RowUnion(RowTransformer, _BaseComposition):
         return rows.map(SideBySide(tuple(chains), weights))
 
     def _weights(self) -> tuple[float, ...]:
-        """Return the weight of each transform; `ConfigError` where the list or its weights cannot be used."""
+        """Return the weight of each transform; `ConfigError` if the list or its weights are invalid."""
         named = list(self.transformer_list)
         if not named or not all(isinstance(one, tuple | list) and len(one) == 2 for one in named):
             raise ConfigError(f"transformer_list: expected a list of (name, transformer), found {named!r}")

@@ -1,4 +1,4 @@
-"""Correlated Nyström views: semi-supervised ridge on what two sets of landmarks agree on, in one sweep.
+"""Correlated Nyström views: semi-supervised ridge on the directions that two sets of landmarks share, in one sweep.
 
 McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-supervised learning" (NIPS 2013, arXiv
 1306.5554).
@@ -34,7 +34,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.solvers.xnv import CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshift_targets
 
-LANDMARKS = 200  # of a view, where nothing says how many
+LANDMARKS = 200  # of a view, by default
 _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Interval(Real, 0, None, closed="left")],
@@ -44,16 +44,16 @@ _CONSTRAINTS: dict[str, list[object]] = {
 
 
 class ViewChoice(BasisChoice):
-    """Landmarks of two views, in random order, the first view's first; `count` of each."""
+    """Landmarks of two views, `count` of each, in random order, with those of the first view first."""
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
         basis = super().choose(rows, look=look, like=like)
         if like is not None or not isinstance(self.landmarks, str):
             return basis
         assert isinstance(basis, LandmarkBasis)
-        # they stand in the order of their rows, which may be one of classes: a view is not to be half of those
+        # landmarks are in the order of their rows, which may be sorted by class; a view needs all classes
         order = check_random_state(self.random_state).permutation(basis.width)
-        order = order[: 2 * (len(order) // 2)]  # some choices find fewer than are asked
+        order = order[: 2 * (len(order) // 2)]  # some choices find fewer than requested
         if not len(order):
             raise DataError(f"landmarks={self.landmarks!r}: expected at least two landmarks for two views, found one")
         return replace(basis, landmarks=basis.landmarks[order])
@@ -63,8 +63,8 @@ class ViewChoice(BasisChoice):
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
             if not count or count % 2 or self.count not in (None, count // 2):
-                wanted = "an even number of" if self.count is None else 2 * self.count
-                raise DataError(f"landmarks: expected {wanted} landmarks for two views, found {count}")
+                expected = "an even number of" if self.count is None else 2 * self.count
+                raise DataError(f"landmarks: expected {expected} landmarks for two views, found {count}")
             return count
         if len(rows) < 2:
             raise DataError(f"{rows.name}: expected at least two rows for two views, found n_samples = {len(rows)}")
@@ -92,16 +92,14 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return False
 
     def predicting(self, features: FeatureMap) -> FeatureMap:
-        """Return the first view: predictions need no other."""
+        """Return the first view, which is enough for predictions."""
         assert isinstance(features, LandmarkMap | LandmarkFamily)
         return replace(features, landmarks=features.landmarks[: features.width // 2])
 
     def predicted_from(self, problem: Problem) -> Moments:
-        """Return the moments of the first view."""
         return first_view(problem.moments, problem.basis.width // 2)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> CanonicalCoordinates:
-        """Return the canonical directions."""
         return canonical_views(problem.moments, problem.basis.width // 2)
 
     def leaves_unresolved(self, solution: ViewSolution) -> bool:
@@ -110,11 +108,11 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
 
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
-        # targets were summed about a point near their mean where the fit had an intercept
+        # with an intercept, targets were summed about a point near their mean
         labelled = first_view(Moments.of(total if flag else unshift_targets(total, shift), 1), m)
         alpha = number(self.alpha)
         coef, intercept = canonical_ridge(labelled, reduced, alpha, fit_intercept=flag, diagnostics=diagnostics)
-        if problem.centre is not None:  # what the sums are about
+        if problem.centre is not None:
             intercept = intercept - problem.centre[:m] @ coef
         return ViewSolution(
             coef=coef,
@@ -126,11 +124,10 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         )
 
     def landmark_count(self, basis: Columns) -> int:
-        """Return the number of landmarks of each view."""
         return int(basis.width) // 2
 
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Return the first of each view, `count` a view; they stand in random order where they were drawn."""
+        """Return the first `count` landmarks of each view; sampled ones are in random order."""
         view = self.landmark_count(before.basis)
         if not 1 <= count <= view:
             raise ConfigError(
@@ -139,7 +136,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return np.concatenate([np.arange(count), view + np.arange(count)])
 
     def report(self, fit: Fit) -> Report:
-        """Return the directions of each view; `rank` is that of the canonical ones."""
+        """Return the rank of each view; `rank` is the number of canonical directions."""
         assert isinstance(fit.solution, ViewSolution)
         return {"view_ranks": list(fit.solution.view_ranks)}
 
@@ -149,7 +146,6 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def coordinates(
         self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
-        """Return the canonical coordinates of the views."""
         return canonical_views(everything, basis.width // 2)
 
 
@@ -171,41 +167,42 @@ def _check_landmarks(estimator: BaseEstimator) -> None:
 
 
 class XNV(Regressor, LandmarkEstimator):
-    """Semi-supervised regression on two correlated Nyström views; NaN targets: unlabelled.
+    """Semi-supervised regression on two correlated Nyström views; a NaN target means unlabelled.
 
-    Two draws of m landmarks give two views of every row, labelled or not. Directions on which the views agree, those of
-    high canonical correlation ρ, cost little; a direction costs (1 − ρ)/ρ, so that a regression from few labels varies
-    less.
+    Two sets of m landmarks give two views of every row, labelled or not. A direction with the canonical correlation ρ
+    of the views has the penalty (1 − ρ)/ρ, which is small where the views agree, so that a regression from few labels
+    has less variance.
 
         min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖²
 
-    over the n_l labelled rows, z the canonical coordinates of the first view, of mean 0 and variance 1 over all rows.
-    The second view shapes them and is not needed to predict.
+    over the n_l labelled rows, z the canonical coordinates of the first view, with mean 0 and variance 1 over all rows.
+    The second view only determines these coordinates and is not needed to predict.
 
     Parameters
     ----------
     kernel, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
     alpha : float ≥ 0, default 1e-3
-        The paper's γ. The loss is a mean over the labelled rows here, as in the paper, and not a sum.
+        γ of the paper. The loss is a mean over the labelled rows, as in the paper, and not a sum.
     n_landmarks : int or None
-        m, of each view; 2m rows are drawn, or all where they are fewer (with a warning). None: as many as an array of
-        landmarks has, else 200, or half of the rows where they are fewer.
+        m of each view; 2m rows are sampled, or all if there are fewer (with a warning). None: half of a given array of
+        landmarks, else 200, or half of the rows if there are fewer.
     landmarks : name or array (2m, d)
-        How landmarks are chosen from the rows, as in `KernelRidge`, and then shared out at random; or the landmarks of
-        both views, the first view's first.
-        Random Fourier features are refused: the paper finds Nyström views better throughout and reports them alone.
+        How landmarks are chosen from the rows, as in `KernelRidge`, and then divided at random; or the landmarks of
+        both views, with those of the first view first. Random Fourier features raise `ConfigError`: the paper finds
+        Nyström views better throughout and reports no others.
     fit_intercept : bool, default True
-        b, without penalty. False: b = 0 as in the paper, which supposes targets of mean zero (z is centred either way).
+        Whether to fit an unpenalised intercept b. False: b = 0 as in the paper, which assumes targets of mean zero (z
+        is centred in either case).
 
     Attributes
     ----------
-    correlations_ : (r,) canonical correlations of the views over all rows, falling
+    correlations_ : (r,) canonical correlations of the views over all rows, descending
     dual_coef_ : (m,) or (m, c), over the landmarks of the first view
     intercept_ : float or (c,)
-    landmarks_ : (2m, d), the first view's first
+    landmarks_ : (2m, d), those of the first view first
     n_landmarks_ : int, m
     rank_ : int, r; directions without correlation are left out
-    view_ranks_ : (int, int), directions of each view that stand above rounding
+    view_ranks_ : (int, int), numerical rank of each view
     statistics_ : dict of float64 arrays
         The moments of both views (2m columns), in two groups of rows, unlabelled and labelled.
     kernel_, alpha_, diagnostics_, skipped_rows_, n_features_in_
@@ -254,12 +251,12 @@ class XNV(Regressor, LandmarkEstimator):
 class XNVClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
-    Parameters and attributes as in `XNV`; −1 is therefore not available as a class.
+    Parameters and attributes are those of `XNV` and those below; −1 cannot be a class.
 
     Parameters
     ----------
     class_weight, probability : as in `KernelRidgeClassifier`
-        Of the labelled rows. Held-out rows still shape the directions, without their labels.
+        For the labelled rows. Held-out rows still contribute to the directions, without their labels.
 
     Attributes
     ----------

@@ -195,7 +195,7 @@ def _by_pairs(function: Callable[..., ArrayLike], X: Array, Z: Array) -> Array:
             out[i, j] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{_qualified_name(function)} kernel: expected a number for a pair of rows, found {type(value).__name__}"
+                f"{_qualified_name(function)} kernel: expected a number for two rows, found {type(value).__name__}"
             ) from error
     return out
 

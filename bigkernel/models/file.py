@@ -1,12 +1,11 @@
-"""Values in one file of the safetensors format: a length, a description in JSON, and arrays behind one another.
+"""Values in one file of the safetensors format: a length, a description in JSON, and contiguous arrays.
 
-Reading takes NumPy alone, and reads no array that nobody asks for. No code of the file is run, and no array is made
-that is longer than the file. Each array and the description carry their CRC-32. Any program that reads safetensors
-finds the arrays by their names.
+Reading needs only NumPy, and reads only the requested arrays. No code of the file is run, and no array is larger than
+the file. Each array and the description have a CRC-32. Any program that reads safetensors finds the arrays by name.
 
-Frozen dataclasses are stored by the names of their fields, with all that is inside them. A field of
-`metadata={"stored": False}` is left out. Names of classes are looked up in a closed table, and what is read has exactly
-the fields of its class, each of the type that it is annotated with.
+Frozen dataclasses are stored by the names of their fields, recursively. A field of `metadata={"stored": False}` is left
+out. Names of classes are looked up in a closed table; a value that is read has exactly the fields of its class, each of
+its annotated type.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.encoding import decode, encode
 
-Kinds = Callable[[str], type[Any] | None]  # what a name in a file stands for
+Kinds = Callable[[str], type[Any] | None]  # the class of a name in a file
 FORMAT = "bigkernel model 1"
 LIMIT_BYTES = 2**36  # of all arrays that are read together
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-HEADER_BYTES = 2**24  # most of a description
+HEADER_BYTES = 2**24  # largest description
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _METADATA = "__metadata__"  # of safetensors: text by name
 _LENGTH_BYTES = 8
 _BEFORE_SUM = f'{{"{_METADATA}":{{"crc32":"'.encode()  # how a description begins
-_NO_SUM = b"00000000"  # in the place of the checksum while it is computed
-_LABELS = "biuf"  # kinds of labels that are no text
+_NO_SUM = b"00000000"  # replaces the checksum while it is computed
+_LABELS = "biuf"  # kinds of labels that are not text
 _TYPES: dict[str, tuple[type[Any], ...]] = {
     **{"int": (Integral,), "float": (Real,), "bool": (bool, np.bool_), "str": (str,), "None": (type(None),)},
     **{"Array": (np.ndarray,), "np.dtype": (np.dtype,), "Kernel": (Kernel,), "tuple": (tuple,)},
@@ -49,7 +48,7 @@ _TYPES: dict[str, tuple[type[Any], ...]] = {
 
 @dataclass
 class Contents:
-    """An open model file: its description, and by name the dtype, shape and place, the CRC-32 and the read arrays."""
+    """An open model file: its description, and by name the dtype, shape, place and CRC-32 of arrays, and those read."""
 
     file: BinaryIO
     start: int
@@ -60,7 +59,7 @@ class Contents:
     read: dict[str, Array] = field(default_factory=dict)
 
     def array(self, name: str) -> Array:
-        """Read an array, once."""
+        """Read an array, or return it if it was read before."""
         if name in self.read:
             return self.read[name]
         entry = self.entries[name]
@@ -80,8 +79,8 @@ class Contents:
 def write(
     path: str | os.PathLike[str], values: Mapping[str, Any], arrays: Mapping[str, Array], *, overwrite: bool
 ) -> None:
-    """Write a description and its arrays to a file that appears whole or not at all; raises as `save_model`."""
-    from bigkernel.data import atomic_write  # who reads needs no store
+    """Write a description and its arrays to a file that appears complete or not at all; raises as `save_model`."""
+    from bigkernel.data import atomic_write  # not needed for reading
     from bigkernel.data.run_lock import claimed
 
     atomic_write.require_target(path, "the model", needed_bytes=sum(array.nbytes for array in arrays.values()))
@@ -100,9 +99,9 @@ def write(
 
 @contextmanager
 def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Contents]:
-    """Open a model file; what its content raises within the block becomes a `ModelRejectedError` that names the file.
+    """Open a model file; errors of its content within the block become a `ModelRejectedError` that names the file.
 
-    It is refused too where arrays of more than `limit_bytes` are read; a `DataError` where there is nothing at `path`.
+    So does reading arrays of more than `limit_bytes`. Raises `DataError` if there is nothing at `path`.
     """
     where = os.fspath(path)
     if not os.path.exists(path):
@@ -122,13 +121,13 @@ def opened(path: str | os.PathLike[str], *, limit_bytes: int) -> Iterator[Conten
 
 
 def require(valid: object, fault: str) -> None:
-    """Raise `ModelRejectedError` where what a file holds is not sound."""
+    """Raise `ModelRejectedError` unless the content of a file is valid."""
     if not valid:
         raise ModelRejectedError(fault)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file says that it is a model, damaged or not."""
+    """Return whether a file is marked as a model, damaged or not."""
     try:
         with open(path, "rb") as file:
             return FORMAT.rsplit(maxsplit=1)[0].encode() in file.read(4096)
@@ -137,12 +136,12 @@ def is_model(path: str | os.PathLike[str]) -> bool:
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """Return the memory of an array that lies in C order."""
+    """Return the memory of an array in C order."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def _header(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """Return what stands before the arrays, with its own checksum, and as many blanks as align what follows."""
+    """Return the description of the arrays with its own checksum, padded by blanks to align the arrays."""
     metadata = {
         "crc32": _NO_SUM.decode(),
         "format": FORMAT,
@@ -170,7 +169,7 @@ def _with_sum(content: bytes, crc32: bytes) -> bytes:
 
 
 def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
-    """Read and check what the file says of itself."""
+    """Read and check the description of the file."""
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     whole = len(_BEFORE_SUM) + len(_NO_SUM) <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES)
     require(whole, "not a model, or truncated")
@@ -189,14 +188,14 @@ def _opened(file: BinaryIO, size: int, limit_bytes: int) -> Contents:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON whose names differ."""
-    found = dict(pairs)
-    require(len(found) == len(pairs), "a name occurs twice in the header")
-    return found
+    """Return an object of JSON; raise if a name occurs twice."""
+    named = dict(pairs)
+    require(len(named) == len(pairs), "a name occurs twice in the header")
+    return named
 
 
 def _require_places(entries: Mapping[str, Any], size: int) -> None:
-    """Raise unless the arrays lie behind one another, each as long as its shape, and end where the file ends."""
+    """Raise unless the arrays are contiguous, each as long as its shape, and end at the end of the file."""
     end = 0
     for name, entry in entries.items():
         shape = entry["shape"]
@@ -208,14 +207,14 @@ def _require_places(entries: Mapping[str, Any], size: int) -> None:
 
 @dataclass
 class Packing:
-    """Values on their way to a file: what is an array is taken out, once, under the name of the first that has it."""
+    """Conversion of values for a file: arrays are collected, each once, under the path where it occurs first."""
 
     kinds: Kinds
     arrays: dict[str, Array] = field(default_factory=dict)
     _names: dict[int, tuple[str, Array]] = field(default_factory=dict)
 
     def pack(self, value: Any, path: str) -> Any:
-        """Return the value as JSON; a `ConfigError` names what in it cannot be stored."""
+        """Return the value as JSON; a `ConfigError` names the part that cannot be stored."""
         if isinstance(value, np.ndarray):
             return self._array(value, path)
         if isinstance(value, np.generic):
@@ -247,7 +246,7 @@ class Packing:
 
 
 def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
-    """Return the value of `Packing.pack`; `ModelRejectedError` where it is none."""
+    """Return the value from the JSON of `Packing.pack`; `ModelRejectedError` if it is invalid."""
     if isinstance(said, list):
         return tuple(unpack(item, kinds, contents) for item in said)
     if not isinstance(said, dict):
@@ -286,14 +285,14 @@ def _dataclass(said: Mapping[str, Any], kinds: Kinds, contents: Contents) -> Any
 
 
 def _is_of(value: Any, annotation: str, kinds: Kinds) -> bool:
-    """Return whether a value is of the type that an annotation says."""
+    """Return whether a value has the annotated type."""
     names = [name.strip() for name in re.sub(r"\[.*\]", "", annotation).split("|")]
     types = tuple(kind for name in names for kind in _TYPES.get(name, (kinds(name),)) if kind is not None)
     return not types or (isinstance(value, types) and ("bool" in names or not isinstance(value, bool | np.bool_)))
 
 
 def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Return labels or names, (c,); each text takes as much as the longest of them, whatever the file asks for."""
+    """Return labels or names, (c,); text has the dtype of the longest, whatever dtype the file states."""
     require(isinstance(values, list), "expected a list of labels")
     kinds, largest = {type(value) for value in values}, dtype.itemsize
     if dtype.kind == "U" and kinds <= {str}:

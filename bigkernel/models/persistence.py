@@ -1,8 +1,8 @@
-"""Fitted estimators and Pipelines as one file: of every step its class, parameters, and fit with all moments.
+"""Fitted estimators and Pipelines as one file: the class, parameters and fit, with all moments, of every step.
 
-The fit of an estimator is a frozen dataclass, whose fields a file holds by name (`models.file`); of transformers the
-file holds the few fitted attributes of a closed table. Beside them stands the predictor of the model, for
-`Predictor.load`; what it shares with the fit stands in the file once.
+The fit of an estimator is a frozen dataclass, which is stored by its fields (`models.file`). A transformer is stored by
+its fitted attributes, which a closed table lists. The file also holds the predictor of the model, for `Predictor.load`;
+arrays that it shares with the fit are stored once.
 Reading runs no code of the file: names are looked up in closed tables.
 """
 
@@ -40,13 +40,17 @@ _SOLUTIONS = (
     *(fit_state.AlignedComponents, fit_state.LinearSolution),
 )
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
-_PARTS: dict[str, type[Any]] = {
+_CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
 _NO_STEP = {"class": "passthrough"}
 _IMAGE = ("image_height_", "image_width_")
-# fitted attributes of transformers that keep them as scikit-learn does
+# fitted attributes of transformers that store them as scikit-learn does
 _SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
+_BY_FEATURE = (
+    *("mean_", "scale_", "var_", "min_", "data_min_", "data_max_", "data_range_", "max_abs_", "center_", "variances_"),
+    *("fourier_origin_", "feature_names_in_"),
+)
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
@@ -77,7 +81,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def _name_of(step: Any) -> str | None:
-    """Return the name by which a file holds the class of a step; None: it holds none of it."""
+    """Return the name of the class of a step in a file; None if it cannot be stored."""
     kind = type(step)
     name = kind.__name__
     if kind.__module__.startswith("sklearn."):
@@ -86,35 +90,36 @@ def _name_of(step: Any) -> str | None:
 
 
 def _class_of(name: str) -> type[BaseEstimator] | None:
-    """Return the class of a name in a file, imported now; None: there is none in the closed tables."""
+    """Import and return the class of a name in a file; None if it is not in the closed tables."""
     module, _, kind = name.rpartition(".")
     if name in estimators.__all__ or (module and name in _ATTRIBUTES):
-        found: type[BaseEstimator] = getattr(importlib.import_module(module) if module else estimators, kind)
-        return found
+        step: type[BaseEstimator] = getattr(importlib.import_module(module) if module else estimators, kind)
+        return step
     return None
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
-    """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears whole or not at all.
+    """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears complete or not at all.
 
-    Steps before them may be transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
+    A Pipeline may begin with transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
     MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold.
 
     Parameters
     ----------
-    moments : False: only what `Predictor.load` reads, a small file for services, which `load_model` refuses
+    moments : bool
+        False: write only the predictor, a small file for services that `load_model` does not read.
 
     Raises
     ------
     ConfigError
-        Another step, or a parameter that cannot be stored; without moments, a model that needs more than NumPy.
+        A step or a parameter cannot be stored; without moments, the model needs more than NumPy.
     sklearn.exceptions.NotFittedError
     DataError
-        `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
+        `path` exists and `overwrite` is False, or it is inside a store, or cannot be written.
     PlanTooLargeError
-        There is too little room for it.
+        There is too little room on the disk.
     RunLockedError
-        Another driver is writing it, as for the whole of `bigkernel fit`.
+        Another driver is writing it, such as a running `bigkernel fit`.
     """
     packing = Packing(_kind_of)
     described = _pack_step(model, "model", packing) if moments else None
@@ -128,14 +133,14 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
-    """Read a model back: the same estimator, or Pipeline.
+    """Load the estimator or Pipeline of a model file.
 
     Raises
     ------
     ModelRejectedError
-        Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
+        The file is damaged, has another format, names an unknown class, or has arrays of more than `limit_bytes`.
     DataError
-        There is no file at `path`, or it holds a predictor alone.
+        There is no file at `path`, or it holds only a predictor.
     """
     model = check_model(path, limit_bytes=limit_bytes)
     if model is None:
@@ -146,7 +151,7 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
 
 
 def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
-    """Read all of a model file; None where it holds a predictor alone. Raises as `load_model`."""
+    """Read all of a model file; None if it holds only a predictor. Raises as `load_model`."""
     with opened(path, limit_bytes=limit_bytes) as contents:
         said = contents.values
         require(set(said) == {"predictor", "model"}, "expected a file with a predictor and a model")
@@ -159,11 +164,11 @@ def check_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES)
 
 
 def _kind_of(name: str) -> type[Any] | None:
-    return _PARTS.get(name) or predictor_kind(name)
+    return _CLASSES.get(name) or predictor_kind(name)
 
 
 def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
-    """Return what a file says of a fitted step, or of a Pipeline."""
+    """Return the description of a fitted step or a Pipeline for a file."""
     if isinstance(step, Pipeline):
         named = enumerate(step.steps)
         return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
@@ -186,13 +191,13 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
     if name == "RowUnion":
         labels = [label for label, _ in step.transformer_list]
-        parts = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
-        said["union"] = [list(pair) for pair in zip(labels, parts, strict=True)]
+        packed = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
+        said["union"] = [list(pair) for pair in zip(labels, packed, strict=True)]
     return said
 
 
 def _params(step: BaseEstimator) -> dict[str, Any]:
-    """Return the parameters that a file holds."""
+    """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
     params.pop("transformer_list", None)  # its transforms are stored
     if not isinstance(params.get("landmarks", ""), str):
@@ -204,7 +209,7 @@ def _params(step: BaseEstimator) -> dict[str, Any]:
 
 
 def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
-    """Return the step, or Pipeline, of `_pack_step`."""
+    """Return the step or Pipeline that `_pack_step` described."""
     if set(said) == {"steps"}:
         return Pipeline(_unpack_named(said["steps"], contents))
     name = said["class"]
@@ -233,32 +238,45 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
 
 def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     """Return steps by name."""
-    found = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
-    names = [name for name, _ in found]
+    steps = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
+    names = [name for name, _ in steps]
     different = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     require(different, f"expected distinct step names, found {names}")
-    return found
+    return steps
 
 
 def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, Any]]) -> None:
-    """Give a transformer its fitted attributes."""
+    """Set the fitted attributes of a transformer, whose shapes must fit its number of features."""
     known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[kind]}
     if not isinstance(fitted, dict) or not set(fitted) <= known:
         raise ModelRejectedError(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
+    d, r, q = fitted["n_features_in_"], *(len(fitted.get(name, ())) for name in ("components_", "references_"))
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(_BY_FEATURE, (d,)), **dict.fromkeys(_SPECTRUM, (r,))}
+    shapes |= {"components_": (r, d), "references_": (q,), "quantiles_": (q, d)}
+    _require_shapes(kind, {name: (fitted.get(name), shape) for name, shape in shapes.items()})
     for name, value in fitted.items():
         setattr(step, name, value)
     if kind == "RandomFourier":
-        require_frequencies(kind, step.n_features_in_, int(step.n_components))
+        require_frequencies(kind, d, int(step.n_components))
     if named:
         step.transformers_ = [one for _, one in named]
+    if hasattr(step, "_row_map"):
+        step._row_map().width(d)
+
+
+def _require_shapes(name: str, arrays: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:
+    """Raise `ModelRejectedError` unless each array is None or has its shape."""
+    for what, (array, shape) in arrays.items():
+        actual = None if array is None else np.shape(array)
+        require(actual in (None, shape), f"{name}: expected {what} of shape {shape}, found {actual}")
 
 
 def _require_fit(step: Any, fit: Any) -> None:
-    """Raise `ModelRejectedError` where the arrays of a fit do not have the shapes that its solves take."""
+    """Raise `ModelRejectedError` unless the arrays of a fit have consistent shapes."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
     r_factor = getattr(fit, "r_factor", None)
-    wanted: dict[str, tuple[Any, tuple[int, ...]]] = {
+    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
         "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
         "intercept": (solution.intercept, (c,)),
         "landmarks": (vars(basis).get("landmarks"), (p, d)),
@@ -273,9 +291,7 @@ def _require_fit(step: Any, fit: Any) -> None:
         "R factor of the rows": (r_factor, (len(r_factor),) * 2 if r_factor is not None else ()),
         **_statistics(fit, p),
     }
-    for what, (array, shape) in wanted.items():
-        fits = array is None or array.shape == shape
-        require(fits, f"{name}: expected {what} of shape {shape}, found {getattr(array, 'shape', None)}")
+    _require_shapes(name, arrays)
     require(classes is not None or not is_classifier(step), f"{name}: expected {c} class labels")
     kind: Any = step._method().solution_type if hasattr(step, "_method") else object
     require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: the solution has an unexpected type")
@@ -283,7 +299,7 @@ def _require_fit(step: Any, fit: Any) -> None:
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Return the sums of a fit, each with the shape that belongs to it."""
+    """Return the sums of a fit with their expected shapes."""
     sums = getattr(fit, "statistics", None)
     if sums is None:
         return {}
@@ -295,15 +311,15 @@ def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
     }
     known = {"rows", "n", "G", "C", "s", "t", "q"} <= set(sums) <= set(shapes)
     require(known, f"unknown or missing statistics among {sorted(sums)}")
-    found = {f"statistics {name}": (values, shapes[name]) for name, values in sums.items()}
+    arrays = {f"statistics {name}": (values, shapes[name]) for name, values in sums.items()}
     if (labels := fit.pseudo_labels) is not None:
         k = len(fit.inputs.classes)
-        found |= {"pseudo-labels": (labels.sums, (p, k)), "counts of pseudo-labels": (labels.counts, (k,))}
-    return found
+        arrays |= {"pseudo-labels": (labels.sums, (p, k)), "counts of pseudo-labels": (labels.counts, (k,))}
+    return arrays
 
 
 def _require_basis(name: str, basis: Any, d: int) -> None:
-    """Raise unless the kernel is made of numbers that serve rows of d features, and fits into memory."""
+    """Raise unless the parameters of the kernel are numbers that suit rows of d features, and it fits into memory."""
     kernel = getattr(basis, "kernel", None)
     given = {str(value) for value in kernel.get_params().values()} if kernel is not None else set()
     require(not given & {"median", *SCALES}, f"{name}: expected a kernel with numeric parameters, such as sigma")

@@ -1,7 +1,7 @@
-"""A fitted model that needs NumPy alone: row maps, then f(x) = φ(x)ᵀW + b, by the code that the model predicts by.
+"""A fitted model that needs only NumPy: row maps, then f(x) = φ(x)ᵀW + b, by the same code as the model.
 
-Model files hold it before all else that belongs to the model (`models.persistence`), so that to read it takes no
-scikit-learn, Dask or zarr. Shapes: n rows, d features, c classes or targets.
+Model files store it first (`models.persistence`), so that reading it needs no scikit-learn, Dask or zarr.
+Shapes: n rows, d features, c classes or targets.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
-from bigkernel.streaming.chunk import Chunk, RowMap, is_plain
+from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
-# with their parts; loaded where they are asked for
+# imported on demand
 _IMAGE_MAPS = ("MomentNormalise", "Orientations", "PatchFeatures", "PatchLayer", "PatchGrid")
-_PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
+_CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Predictor:
-    """A fitted model that needs NumPy alone, for services: `load` reads it from the file of a model.
+    """A fitted model that needs only NumPy, for services: `load` reads it from a model file.
 
-    It gives the numbers of the model, and may be used by many threads at a time.
+    Its predictions are equal to those of the model, and it is thread-safe.
 
     Attributes
     ----------
-    n_features : d, of the rows that it is given
-    expansion : f of the rows after the maps: features, coefficients, intercept, and labels of classes
-    row_maps : applied in order before
-    flat : numbers are one column, (n,)
+    n_features : d of the input rows
+    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes
+    row_maps : applied to the rows in order
+    flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
 
     Examples
@@ -80,7 +80,7 @@ class Predictor:
     def of(cls, model: Any) -> Self:
         """Return the predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
 
-        A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or what is no such model.
+        A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
         """
         *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
         if not hasattr(last, "predict"):
@@ -108,16 +108,16 @@ class Predictor:
 
     @property
     def classes(self) -> Array | None:
-        """(c,) labels, or None: it predicts numbers."""
+        """Labels (c,), or None if it predicts numbers."""
         return self.expansion.classes
 
     def predict(self, X: Any) -> Array:
-        """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X (n, d).
+        """Predict labels (n,) or numbers (n,) or (n, c) of the rows X (n, d).
 
         Raises
         ------
         DataError
-            No matrix of finite numbers, or of another number (or other names) of features.
+            X is not a matrix of finite numbers, or has another number (or other names) of features.
         """
         values = self._values(X)
         if self.classes is None:
@@ -126,18 +126,18 @@ class Predictor:
         return chosen
 
     def decision_function(self, X: Any) -> Array:
-        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
+        """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""
         if self.classes is None:
             raise ConfigError("decision_function: expected a classifier, found a regressor; use predict")
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes) == 2 else values
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, (n, c), where the model was calibrated or is one of logistic regression."""
+        """Predict probabilities of the classes, (n, c), by a calibrated model or logistic regression."""
         return softmax(self._logits(X))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        """Predict log-probabilities, finite even where `predict_proba` underflows."""
         return log_softmax(self._logits(X))
 
     def _logits(self, X: Any) -> Array:
@@ -147,7 +147,7 @@ class Predictor:
 
     @cached_property
     def _sliced(self) -> Expansion:
-        """With landmarks in slices where there are many, as the model has them."""
+        """The expansion with many landmarks in slices, as in the model."""
         return replace(self.expansion, features=slice_map(self.expansion.features))
 
     def _values(self, X: Any) -> Array:
@@ -157,7 +157,7 @@ class Predictor:
         return self._sliced.values(Chunk(x))
 
     def _rows(self, X: Any) -> Array:
-        """X as a matrix of finite numbers, each of a dtype that the model itself would see."""
+        """Validate X as a matrix of finite numbers, in the dtype that the model would use."""
         names = getattr(X, "columns", None)
         if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
             raise DataError(f"X: expected the columns of the fit, {', '.join(self.feature_names[:5])}, …")
@@ -184,16 +184,16 @@ class Predictor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:
-        """Read the predictor in the file of a model; moments and all else are not read, and no code of it is run.
+        """Load the predictor from a model file, without moments and without running code of the file.
 
         Raises
         ------
         ModelRejectedError
-            Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
+            The file is damaged, has another format, names an unknown class, or has arrays of more than `limit_bytes`.
         ConfigError
-            The model needs more than NumPy; names what does.
+            The model needs more than NumPy; the message names the reason.
         DataError
-            There is nothing at `path`.
+            There is no file at `path`.
         """
         with opened(path, limit_bytes=limit_bytes) as contents:
             said = contents.values["predictor"]
@@ -203,29 +203,29 @@ class Predictor:
 
     @classmethod
     def unpacked(cls, said: Any, contents: Contents) -> Self:
-        """Return the predictor of an open file, whose parts fit each other."""
-        known = {part.name for part in stored_fields(cls)}
+        """Return the predictor of an open file, and check that it is consistent."""
+        known = {one.name for one in stored_fields(cls)}
         require(set(said) == known, f"values {sorted(said)} do not belong to a predictor")
-        found = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
-        _require_valid(found, contents.limit_bytes)
-        return found
+        predictor = cls(**{name: unpack(value, kind_of, contents) for name, value in said.items()})
+        _require_valid(predictor, contents.limit_bytes)
+        return predictor
 
     def packed(self, packing: Packing) -> dict[str, Any]:
-        """Return what a file says of it, by field."""
+        """Return the fields for a file."""
         return {
-            part.name: packing.pack(getattr(self, part.name), f"predictor.{part.name}")
-            for part in stored_fields(type(self))
+            one.name: packing.pack(getattr(self, one.name), f"predictor.{one.name}")
+            for one in stored_fields(type(self))
         }
 
 
 def kind_of(name: str) -> type[Any] | None:
-    """Return what a name in a file stands for, from a closed table; None: nothing."""
-    found: type[Any] | None = getattr(images, name) if name in _IMAGE_MAPS else _PARTS.get(name)
-    return found
+    """Return the class of a name in a file from a closed table, or None."""
+    kind: type[Any] | None = getattr(images, name) if name in _IMAGE_MAPS else _CLASSES.get(name)
+    return kind
 
 
 def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
-    """The row maps, and those that stand side by side in one."""
+    """Yield the row maps, and those inside `SideBySide`."""
     for row_map in row_maps:
         yield row_map
         if isinstance(row_map, SideBySide):
@@ -234,7 +234,7 @@ def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
 
 
 def _expansions(predictor: Predictor) -> Iterator[Expansion]:
-    """Its own, and those of the projections before it."""
+    """Yield the expansion of the predictor, and those of its projections."""
     yield predictor.expansion
     yield from (row_map.predictor for row_map in _each(predictor.row_maps) if isinstance(row_map, Projection))
 
@@ -244,18 +244,19 @@ def _needs_more(what: str) -> ConfigError:
 
 
 def _require_numpy(kernel: Kernel) -> None:
-    """Raise `ConfigError` where a part of the kernel needs another library, or is a function."""
+    """Raise `ConfigError` if a kernel inside needs another library, or is a function."""
     if isinstance(kernel, _MADE):
-        for part in kernel.terms:
-            _require_numpy(part)
+        for inner in kernel.terms:
+            _require_numpy(inner)
     elif type(kernel) not in KERNELS.values() and not (type(kernel) is Pairwise and kernel.metric == "cosine"):
         raise _needs_more(f"the {kernel.formula()} kernel")
 
 
 def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
-    """Raise where its parts do not fit each other, or take more memory."""
+    """Raise if shapes are inconsistent, or it takes more memory than allowed."""
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
+    mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
     for row_map in _each(predictor.row_maps):
         if isinstance(row_map, SideBySide):
             each = row_map.chains and len(row_map.scales) == len(row_map.chains)
@@ -264,14 +265,14 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     for expansion in _expansions(predictor):
         _require_fitting(expansion)
         if isinstance(one := expansion.features, LandmarkMap):
-            # a kernel of many parts prepares the landmarks for each
+            # a combined kernel prepares the landmarks for each kernel inside
             held += one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize)
     room = f"needs {held:,} bytes of memory, more than the limit of {limit_bytes:,}"
     require(held <= limit_bytes, room)
 
 
 def _require_fitting(expansion: Expansion) -> None:
-    """Raise where features, coefficients, intercept and labels do not fit each other."""
+    """Raise unless features, coefficients, intercept and labels have consistent shapes."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
     c = len(intercept)
     if isinstance(features, LandmarkMap):

@@ -1,8 +1,8 @@
-"""Candidates that adapt a source to a target on every split: from the sums of one sweep, and rounds that all share.
+"""Candidates that adapt a source to a target on every split, from one sweep of sums and rounds that all share.
 
-A first sweep sums the rows by what the splits make of them. Each model is the fit to the labels that its split leaves
+A first sweep sums the rows by their role in the splits. Each model is the fit to the labels of its split
 (`solvers.pseudo_labels`); models of a split share its sums in whitened coordinates, so that one more is a solve. Each
-round is then one sweep of the target, for the pseudo-labels of every candidate on every split that is still under way.
+round is then one sweep of the target, for the pseudo-labels of all active candidates on all splits.
 Shapes: r whitened coordinates, c classes, k models of a split.
 """
 
@@ -31,9 +31,18 @@ from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, Sel
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.search.scoring import FoldSolutions, Scoring
+from bigkernel.search.scoring import FoldSolutions
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, checked_plan, split_to_fit, tested
+from bigkernel.search.sweeps import (
+    Candidate,
+    GridSweep,
+    KernelSums,
+    PlanLine,
+    SearchData,
+    checked_plan,
+    split_to_fit,
+    tested,
+)
 from bigkernel.solvers.anchor_graph import SplitMomentStatistic
 from bigkernel.solvers.penalty_grid import Coordinates, squared_errors
 from bigkernel.solvers.pseudo_labels import (
@@ -57,18 +66,18 @@ class SplitFits:
 
     Attributes
     ----------
-    sides : of the split
+    sides : source and target of the split
     problem : its sums, of target and source
     whitening : of the columns
-    tested : moments of the rows that it tests, in whitened coordinates
-    courses : one a model
+    tested : moments of its test rows, in whitened coordinates
+    trainings : the rounds of each model
     """
 
     sides: SourceTarget
     problem: Problem
     whitening: Whitening
     tested: Moments
-    courses: list[SelfTraining]
+    trainings: list[SelfTraining]
 
     @classmethod
     def of(
@@ -79,58 +88,56 @@ class SplitFits:
         whitening: Whitening,
         split: int,
     ) -> SplitFits:
-        """The first solution of each method, from the sums of groups; all that they differ in is how they solve."""
+        """Solve by each method for the first time, from the sums of groups; the methods differ only in their solves."""
         problem = replace(swept, statistics=splits.split_sums(swept.statistics, split))
         shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
         tested = Moments.of(splits.test_sums(swept.statistics, split), shift=swept.centre)
-        courses = [
+        trainings = [
             SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
             for one in methods
         ]
-        sides = splits.sides(split)
-        return cls(sides, problem, whitening, to_whitened(tested), courses)
+        return cls(splits.sides(split), problem, whitening, to_whitened(tested), trainings)
 
     @property
     def weights(self) -> Array:
         """Coefficients over the columns of the map, (p, k·c)."""
-        return np.hstack([course.solved.solution.coef for course in self.courses])
+        return np.hstack([training.solved.solution.coef for training in self.trainings])
 
     def squares(self, moments: Moments) -> Array:
-        """Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
-        whitened = np.stack([course.solved.solution.whitened for course in self.courses])
+        """Compute Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
+        whitened = np.stack([training.solved.solution.whitened for training in self.trainings])
         return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
 
     def errors(self) -> list[Errors | None]:
-        """How far rounding has moved each model, its pseudo-labels given: by solves of sums that are moved as it does.
+        """Estimate the error of each model, given its pseudo-labels, from solves of perturbed sums.
 
-        None where no probe saw the sums.
+        None where the sums were not probed.
         """
-        count, nothing = len(self.courses), np.zeros(self.weights.shape[1])
-        methods = [course.method for course in self.courses]
+        count, nothing = len(self.trainings), np.zeros(self.weights.shape[1])
+        methods = [training.method for training in self.trainings]
 
         def solve_other(other: Problem) -> Coefficients:
             shared = _reduced(methods, other, self.whitening)
-            found = [
+            solved = [
                 solve(
-                    course.method,
-                    replace(other, pseudo_labels=course.solved.problem.pseudo_labels),
+                    training.method,
+                    replace(other, pseudo_labels=training.solved.problem.pseudo_labels),
                     self.whitening,
                     reduced=shared,
                     estimate=False,
-                ).solution.coef
-                for course in self.courses
+                )
+                for training in self.trainings
             ]
-            return np.hstack(found), nothing
+            return np.hstack([one.solution.coef for one in solved]), nothing
 
         problem, fitted = self.problem, (self.weights, nothing)
         moments, basis = problem.moments, problem.basis
-        return [*(perturbed_errors(problem, self.whitening, fitted, solve_other, moments, basis, count) or ())] or [
-            None
-        ] * count
+        errors = perturbed_errors(problem, self.whitening, fitted, solve_other, moments, basis, count)
+        return [None] * count if errors is None else [*errors]
 
 
 def _reduced(methods: Sequence[AdaptingMethod], problem: Problem, whitening: Whitening) -> ReducedSides:
-    """What all solves of a split share; with the graph, where one of them has one."""
+    """Reduce the problem of a split for all its methods, with the graph if one of them has one."""
     lead = max(methods, key=lambda one: one.graph.manifold)
     with solving(lead):
         return lead.reduce(problem, whitening)
@@ -138,24 +145,24 @@ def _reduced(methods: Sequence[AdaptingMethod], problem: Problem, whitening: Whi
 
 @dataclass(eq=False)
 class AdaptingSolutions(FoldSolutions):
-    """Candidates of one kernel on one fold, whose rounds may be still to come."""
+    """Candidates of one kernel on one fold, before or after their rounds."""
 
     fits: SplitFits = field(kw_only=True)
 
 
 @dataclass(eq=False)
-class AdaptingSweep(Sweep):
+class AdaptingSweep(GridSweep):
     """Candidates of one kernel that adapt a source to a target."""
 
     @property
     def rounds(self) -> int:
-        """Most rounds of a candidate."""
+        """Maximum number of rounds of a candidate."""
         return max(int(_adapting(candidate).n_rounds) for candidate in self.candidates)
 
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
     ) -> MomentStatistic:
-        """See `Sweep`: the moments by what the splits make of the rows."""
+        """Return the moments of the rows by their role in the splits."""
         assert partition.sides is not None
         basis = self.lead.basis
         graphs = [_adapting(candidate).graph.neighbors_among(basis.width) for candidate in self.candidates]
@@ -169,44 +176,36 @@ class AdaptingSweep(Sweep):
         return with_probe(statistic, whitenings, rows)
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
-        """See `Sweep`: with the rounds of all candidates."""
+        """Plan the moments and the rounds of all candidates."""
         yield from super().sum_lines(what, data, partition)
         if self.rounds:
             yield self.round_line("of all of them", data, partition)
 
     def round_line(self, whose: str, data: SearchData, partition: Partition, *, best: bool = False) -> PlanLine:
-        """Plan the rounds, with all candidates and splits still under way; `best`: with one, of all labels."""
+        """Plan the rounds with all candidates and splits active; `best`: with one candidate and all labels."""
         assert partition.sides is not None
         basis, c, rounds = self.lead.basis, data.targets.width, self.rounds
         decision = Decision(np.broadcast_to(0.0, (basis.width, c)), np.zeros(c))
         count = partition.folds.count
-        wanted = [count] if best else [*range(count)] * len(self.candidates)
-        asked = tuple(LabelQuery(partition.sides.sides(split), decision, 1.0, decision) for split in wanted)
-        plans = [plan for _, plan in _batches(JointPseudoLabels(basis.centred(), asked), partition.attach(data.rows))]
+        splits = [count] if best else [*range(count)] * len(self.candidates)
+        queries = tuple(LabelQuery(partition.sides.sides(split), decision, 1.0, decision) for split in splits)
+        plans = [plan for _, plan in _batches(JointPseudoLabels(basis.centred(), queries), partition.attach(data.rows))]
         flops, largest = sum(plan.flops for plan in plans), max(plan.task_bytes for plan in plans)
         text = f"  at most {rounds * len(plans)} sweeps for pseudo-labels {whose}, {rounds * flops:.2g} flops"
         return PlanLine(text, flops / len(plans), largest, rounds * len(plans))
 
-    def solve_kernel(
-        self,
-        place: int,
-        problem: Problem,
-        statistic: MomentStatistic,
-        whitening: Whitening | None,
-        partition: Partition,
-        scoring: Scoring,
-        pool: ThreadPoolExecutor,
-    ) -> list[FoldSolutions]:
+    def solve_kernel(self, sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
         """Return the first solutions of all candidates, by fold."""
-        sides, methods = partition.sides, [_adapting(candidate) for candidate in self.candidates]
+        problem, splits, sides = sums.problem, sums.partition.splits, sums.partition.sides
         assert sides is not None
-        assert whitening is not None
-        for fold, split in enumerate(partition.splits):
-            tests, part = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
-            require_fold(split, float(tests["n"].sum()), float(part["n"][1]), part["t"][1])
-            if not part["n"][0] > 0:
+        assert sums.whitening is not None
+        for fold, split in enumerate(splits):
+            held, own = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
+            require_fold(split, float(held["n"].sum()), float(own["n"][1]), own["t"][1])
+            if not own["n"][0] > 0:
                 raise DataError(f"cv: split {split} expects a row of the target with a positive weight, found none")
-        fits = pool.map(partial(SplitFits.of, methods, sides, problem, whitening), range(len(partition.splits)))
+        methods = [_adapting(candidate) for candidate in sums.members]
+        fits = pool.map(partial(SplitFits.of, methods, sides, problem, sums.whitening), range(len(splits)))
         return list(pool.map(_solved, list(fits)))
 
     def finish(
@@ -222,41 +221,41 @@ def _adapting(candidate: Candidate) -> AdaptingMethod:
     return candidate.method
 
 
-def _self_train(features: LandmarkMap | FourierMap, rows: Rows, found: list[FoldSolutions]) -> list[FoldSolutions]:
+def _self_train(features: LandmarkMap | FourierMap, rows: Rows, first: list[FoldSolutions]) -> list[FoldSolutions]:
     """Return the candidates after their rounds, by fold."""
-    fits = [solved.fits for solved in found if isinstance(solved, AdaptingSolutions)]
-    courses, number = [(of_split.sides, course) for of_split in fits for course in of_split.courses], 0
+    fits = [solved.fits for solved in first if isinstance(solved, AdaptingSolutions)]
+    trainings, number = [(of_split.sides, training) for of_split in fits for training in of_split.trainings], 0
     pool = ThreadPoolExecutor(processors())
     with threadpool_limits(limits=1, user_api="blas"), pool:  # as in the first solves
-        while active := [(sides, course) for sides, course in courses if not course.ended]:
+        while active := [(sides, training) for sides, training in trainings if not training.ended]:
             number += 1
-            asked = tuple(course.asked(features, sides) for sides, course in active)
+            queries = tuple(training.query(features, sides) for sides, training in active)
             labels: list[PseudoLabels] = []
-            for statistic, _ in _batches(JointPseudoLabels(features, asked), rows):
+            for statistic, _ in _batches(JointPseudoLabels(features, queries), rows):
                 total = sweep(rows, statistic, what=f"tune-round-{number}").total
                 labels += statistic.labels(total, features.shift)
             with spent("solve"):
                 list(pool.map(lambda pair: pair[0][1].take(pair[1]), zip(active, labels, strict=True)))
         if not number:
-            return found
+            return first
         solved = list(pool.map(_solved, fits))
-    if collapsed := sum(bool(course.fault) for _, course in courses):
-        emit(Note(f"pseudo-labels collapsed in {collapsed} of {len(courses)} fits on folds, which ended early"))
+    if collapsed := sum(bool(training.fault) for _, training in trainings):
+        emit(Note(f"pseudo-labels collapsed in {collapsed} of {len(trainings)} fits on folds, which ended early"))
     return solved
 
 
 def _solved(fits: SplitFits) -> FoldSolutions:
-    """What tests say of the solutions as they are."""
+    """Test the present solutions and estimate their errors."""
     errors, weights = fits.errors(), fits.weights
-    found = [
+    figures = [
         replace(one, error=float("nan") if error is None else error.total, allowed=ENOUGH)
         for one, error in zip(tested(fits.tested, fits.squares(fits.tested)), errors, strict=True)
     ]
-    return AdaptingSolutions(found, errors, weights, np.zeros(weights.shape[1]), fits=fits)
+    return AdaptingSolutions(figures, errors, weights, np.zeros(weights.shape[1]), fits=fits)
 
 
 def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudoLabels, Plan]]:
-    """A round's sweep, or several of fewer decisions where one would not fit the memory of a worker."""
+    """Split the sweep of a round into several of fewer queries where it would not fit the memory of a worker."""
 
     def plan(one: JointPseudoLabels) -> Plan:
         return checked_plan(rows, one) if len(one.queries) > 1 else plan_sweep(rows, one)
@@ -271,22 +270,22 @@ def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudo
 # -- source and target of splits ---------------------------------------------------------------------------------------
 
 
-def with_sides(parts: Sequence[Partition], rows: Rows, cells: Cells) -> list[Partition]:
-    """The partitions with source and target of each of their splits.
+def with_sides(partitions: Sequence[Partition], rows: Rows, cells: Cells) -> list[Partition]:
+    """Add source and target of each split to the partitions.
 
     Raises
     ------
     DataError
-        A split has none of either.
+        A split has no source or no target.
     """
-    found = []
-    for one in parts:
+    result = []
+    for one in partitions:
         sides = SourceTargetSplits.of(cells, one.folds, cell_counts(one.attach(rows), cells, one.folds))
         for number, split in enumerate(one.splits):
             if not sides.has_both(number):
                 _refuse(split, target=bool(sides.sources[:, number].any()))
-        found.append(replace(one, sides=sides))
-    return found
+        result.append(replace(one, sides=sides))
+    return result
 
 
 def _refuse(split: int, *, target: bool) -> None:

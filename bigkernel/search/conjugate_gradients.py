@@ -1,7 +1,7 @@
 """Models of a kernel for every penalty and fold by conjugate gradients, side by side in the same sweeps.
 
-A column is fitted to the rows that its fold does not test; the last sweep gives its squared error on those that it
-does. Shapes: m landmarks, F folds, A penalties, c targets.
+A column is fitted to the training rows of its fold; the last sweep gives its squared error on the test rows.
+Shapes: m landmarks, F folds, A penalties, c targets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
-from bigkernel.estimators.checks import solving
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
@@ -23,7 +22,7 @@ from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep, split_to_fit
+from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData, split_to_fit
 from bigkernel.solvers.conjugate_gradients import (
     FACTOR_BYTES,
     PreconditionerChoice,
@@ -35,23 +34,23 @@ from bigkernel.solvers.residuals import PROMISE
 from bigkernel.statistics.moments import Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 
-_STATES = 16  # (m, columns) float64 that a step holds: the state, the next one, and what makes it
+_STATES = 16  # (m, columns) float64 arrays that a step holds: two states and what they are computed from
 
 
 def by_ridge(candidate: Candidate) -> tuple[RidgeMethod, BasisChoice]:
-    """Return the method and the columns of a candidate that conjugate gradients may fit."""
+    """Return the method and the choice of columns of a candidate that conjugate gradients may fit."""
     assert isinstance(candidate.method, RidgeMethod)
     assert isinstance(candidate.columns, BasisChoice)
     return candidate.method, candidate.columns
 
 
 @dataclass(eq=False)
-class CGSweep(Sweep):
-    """Candidates of one kernel that conjugate gradients fit, by rising penalty; all folds in the same sweeps."""
+class CGSweep(GridSweep):
+    """Candidates of one kernel fitted by conjugate gradients, by ascending penalty; all folds share the sweeps."""
 
     @property
     def keeps_moments(self) -> bool:
-        """False: products are summed."""
+        """False: the sweeps sum products."""
         return False
 
     @property
@@ -62,12 +61,12 @@ class CGSweep(Sweep):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """Their penalties."""
+        """Penalties of the candidates."""
         return tuple(float(candidate.solve_settings.alpha) for candidate in self.candidates)
 
     @property
     def factors(self) -> int:
-        """How many preconditioners the penalties need."""
+        """Number of factors in the preconditioner, one for each decade of penalties."""
         return len(decades(np.array(self.alphas))[0])
 
     def state_bytes(self, targets: Targets, partition: Partition) -> int:
@@ -76,57 +75,57 @@ class CGSweep(Sweep):
         return _STATES * 8 * int(self.lead.basis.width) * columns
 
     def products(self, targets: Targets, partition: Partition) -> ProductStatistic:
-        """Return what a step sums up, for a plan."""
+        """Return the statistic of a step, for a plan."""
         shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
         features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
         return ProductStatistic(features, targets, vectors, "plan", residual=True, folds=partition.folds)
 
     def samples(self, targets: Targets) -> list[Statistic]:
-        """Return what the sweep that draws rows sums up, for a plan; nothing where there is none."""
+        """Return the statistic of the sweep that samples rows, for a plan; none where there is no such sweep."""
         return [planned_sample(targets, of_kernel(self.lead.basis), self.choice.rows)] if self.choice.rows else []
 
     def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
         scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
         return [self.products(targets, partition), *self.samples(targets), *scores]
 
-    def require_room(self, data: SearchData, parts: Sequence[Partition], scoring: Scoring) -> None:
-        """See `Sweep`; in this process too."""
+    def require_room(self, data: SearchData, partitions: Sequence[Partition], scoring: Scoring) -> None:
+        """Raise `PlanTooLargeError` unless a worker and this process have the memory for a step."""
         room = settings().memory_limit_bytes
-        if any(self.state_bytes(data.targets, part) > room for part in parts):
+        if any(self.state_bytes(data.targets, one) > room for one in partitions):
             raise PlanTooLargeError(f"a step of conjugate gradients does not fit into {room / 1e6:,.0f} MB")
-        super().require_room(data, parts, scoring)
+        super().require_room(data, partitions, scoring)
 
-    def halves(self) -> list[Sweep]:
-        """Return sweeps of half the candidates each; nothing of one."""
+    def halves(self) -> list[GridSweep]:
+        """Return two sweeps of half the candidates each; none for a single candidate."""
         (members,), middle = self.members, len(self.candidates) // 2
         return [CGSweep([half]) for half in (members[:middle], members[middle:])] if middle else []
 
-    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[Sweep, Partition]]:
-        """Return what is solved side by side: all, or fewer folds, or then fewer candidates, where memory is short."""
+    def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
+        """Return the sweeps to solve one after the other: of fewer folds, then fewer candidates, as memory requires."""
 
         def heavy(one: CGSweep) -> bool:
             return one.factors * 8 * int(one.lead.basis.width) ** 2 > FACTOR_BYTES and len(one.candidates) > 1
 
-        def check(pair: tuple[Sweep, Partition]) -> None:
-            one, part = pair
+        def check(pair: tuple[GridSweep, Partition]) -> None:
+            one, some = pair
             assert isinstance(one, CGSweep)
             if heavy(one):
                 raise PlanTooLargeError("the preconditioners of the penalties do not fit into memory")
-            if part.folds.count > 1 or len(one.candidates) > 1:
-                one.require_room(data, [part], scoring)
+            if some.folds.count > 1 or len(one.candidates) > 1:
+                one.require_room(data, [some], scoring)
 
-        def halves(pair: tuple[Sweep, Partition]) -> list[tuple[Sweep, Partition]]:
-            one, part = pair
+        def halves(pair: tuple[GridSweep, Partition]) -> list[tuple[GridSweep, Partition]]:
+            one, some = pair
             assert isinstance(one, CGSweep)
-            if not heavy(one) and part.folds.count > 1:
-                return [(one, half) for half in part.halves()]
-            return [(half, part) for half in one.halves()]
+            if not heavy(one) and some.folds.count > 1:
+                return [(one, half) for half in some.halves()]
+            return [(half, some) for half in one.halves()]
 
-        whole: tuple[Sweep, Partition] = (self, partition)
+        whole: tuple[GridSweep, Partition] = (self, partition)
         return [pair for pair, _ in split_to_fit(whole, check, halves)]
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
-        """See `Sweep`: a line for all sweeps that are expected."""
+        """Plan all expected sweeps in one line."""
         targets, rows, choice = data.targets, partition.attach(data.rows), self.choice
         steps, number = plan_sweep(rows, self.products(targets, partition)), choice.sweeps
         held = driver_bytes(int(self.lead.basis.width), choice, self.factors) + self.state_bytes(targets, partition)
@@ -136,7 +135,7 @@ class CGSweep(Sweep):
         yield PlanLine(what, steps.flops, max(steps.task_bytes, *sampled, 0), number, held)
 
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
-        """See `Sweep`; where the folds have ended, a fit to all rows may begin."""
+        """Solve for all candidates on all folds; the solutions are the start of a fit to all rows."""
         solved, steps = self._solve_folds(data, partition)
         emit(
             Note(
@@ -154,14 +153,16 @@ class CGSweep(Sweep):
         return [solved]
 
     def _solve_folds(self, data: SearchData, partition: Partition) -> tuple[list[FoldSolutions], int]:
-        """Solve for all candidates on all folds: by fold; and how many steps that took."""
+        """Solve for all candidates; return solutions by fold, and the number of steps."""
         method, intercept = by_ridge(self.lead)[0], self.lead.solve_settings.fit_intercept
         targets, inputs, basis = data.targets, data.inputs, of_kernel(self.lead.basis)
-        if not intercept:  # as a fit of its own would have the targets
+        if not intercept:  # as in a fit of one candidate
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
         stopping = StoppingRule(method.by_cg.tol, method.by_cg.max_iter)
         rows, sample_rows, folds = partition.attach(data.rows), self.choice.rows, partition.folds
-        problem = CGProblem(rows, targets, basis, self.alphas, intercept, stopping, sample_rows, folds, name="tune-cg")
+        problem = CGProblem(
+            method, rows, targets, basis, self.alphas, intercept, stopping, sample_rows, folds, name="tune-cg"
+        )
 
         def require_labels(residual: Residual) -> None:
             sums = residual.sums
@@ -169,7 +170,7 @@ class CGSweep(Sweep):
                 classes = None if targets.classes is None else sums["t"][fold]
                 require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), classes)
 
-        with solving(method):
+        with np.errstate(all="ignore"):  # scores that are not finite are refused
             result = solve_cg(problem, require_labels)
         by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
@@ -181,7 +182,7 @@ class CGSweep(Sweep):
 
 
 def _test(result: CGResult, inputs: Inputs) -> list[list[Tested]]:
-    """Test each candidate on the rows that a fold tests, by fold."""
+    """Test each candidate on the test rows of a fold, by fold."""
     shape, tol = result.problem.shape, result.problem.stopping.tol
     sums, bound, ended = result.residual.sums, result.stopping_error, result.relative_excess <= tol
     n, t, q = sums["held_n"][:, None], sums["held_t"], sums["held_q"]

@@ -1,8 +1,8 @@
-"""The judgement of every candidate on every split, and the fit of the best one.
+"""The evaluation of every candidate on every split, and the fit of the best one.
 
-`fitting.sweep_until_precise` is the loop: kernels whose moments prove too coarse for one of their candidates are swept
-again in the next precision. Scores that need predictions take one sweep more, or as many as memory asks for.
-Shapes: p columns that solutions have coefficients of, k candidates, c targets, K kernels, F folds.
+`fitting.sweep_until_precise` is the loop: kernels whose moments are too coarse for one of their candidates are swept
+again in the next precision. Scores that need predictions take one more sweep, or several where memory is short.
+Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, SearchData, Sweep, limit_bytes, split_to_fit
-from bigkernel.solvers.residuals import Errors
+from bigkernel.search.sweeps import Candidate, GridSweep, SearchData, limit_bytes, split_to_fit
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
 
@@ -39,61 +38,60 @@ class KernelTrial(Trial):
 
     Attributes
     ----------
-    members : the candidates, which share a basis
-    solved_in : the basis of the solutions
-    fits : whether a worker has the memory for a sweep of them, as their basis is
+    members : the candidates, which share the basis of the next sweep; `basis` is that of the solutions
+    fits : function that returns whether a worker has the memory for a sweep of them
     """
 
     members: list[Candidate]
     fits: Callable[[list[Candidate]], bool]
     solved: list[FoldSolutions] = field(default_factory=list)
-    solved_in: Columns = field(init=False)
 
     def refine(self) -> bool:
-        """See `Trial`; only where memory allows."""
+        """Take the next precision where predictions would be off and memory allows it."""
+        before = self.basis
         if not super().refine():
             return False
-        self._share(self.basis)
-        if not self.fits(self.members):
-            self._share(self.solved_in)
-            self.notes.pop()
-            return False
-        return True
+        finer, self.basis = self.basis, before
+        self._share(finer)
+        if self.fits(self.members):
+            return True
+        self._share(before)
+        self.notes.pop()
+        return False
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
-        """See `Trial`; `AccuracyWarning` is warned of as of any candidate that is off."""
-        self._share(self.solved_in)
+        """Keep the present solutions; an `AccuracyWarning` names candidates that are off in any case."""
+        self._share(self.basis)
 
     def _share(self, basis: Columns) -> None:
-        self.basis = basis
         for candidate in self.members:
             candidate.basis = basis
 
     def note(self, solved: list[FoldSolutions], *, probed: bool) -> None:
         """Note the solutions by fold, and the largest error among them."""
-        self.solved, self.solved_in, known = solved, self.basis, []
+        self.solved, self.basis, known = solved, self.members[0].basis, []
         if probed:
             known = [error for fold in solved for error in fold.errors if error is not None]
-        self.errors: Errors | None = max(known, key=lambda error: error.total, default=None)
+        self.errors = max(known, key=lambda error: error.total, default=None)
         self.unresolved = any(fold.unresolved for fold in solved)
 
 
 @dataclass(eq=False)
 class Work:
-    """The sweeps that judge candidates of the same rows, in the order they run, on these partitions of the folds."""
+    """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds."""
 
     data: SearchData
     partitions: list[Partition]
-    sweeps: list[Sweep]
+    sweeps: list[GridSweep]
 
     def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
-        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
+        """Evaluate every candidate on every split; moments of kernels that fit in memory are kept for the refit."""
         for one in self.sweeps:
             for whole in self.partitions:
                 for some, partition in one.divide(self.data, whole, scoring):
                     yield from self._score(some, partition, scoring)
 
-    def _score(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
+    def _score(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         def fits(members: list[Candidate]) -> bool:
             try:
                 replace(one, members=[members]).require_room(self.data, [partition], scoring)
@@ -101,17 +99,24 @@ class Work:
                 return False
             return True
 
-        def group(trials: list[KernelTrial]) -> Iterator[tuple[Sweep, list[KernelTrial]]]:
-            """Trials that share a sweep: of one precision, within memory."""
-            of_members = {id(trial.members): trial for trial in trials}
-            for part in replace(one, members=[trial.members for trial in trials]).by_precision() if trials else []:
-                for fitting in part.within_memory(self.data, [partition], scoring):
-                    yield fitting, [of_members[id(members)] for members in fitting.members]
+        groups: dict[object, list[tuple[GridSweep, list[KernelTrial]]]] = {}
+
+        def group(trials: list[KernelTrial]) -> list[tuple[GridSweep, list[KernelTrial]]]:
+            """Return trials that share a sweep, of one precision and within memory, which is planned once."""
+            key = tuple((id(trial), trial.members[0].basis) for trial in trials)
+            if trials and key not in groups:
+                of_members = {id(trial.members): trial for trial in trials}
+                groups[key] = [
+                    (shared, [of_members[id(members)] for members in shared.members])
+                    for precise in replace(one, members=[trial.members for trial in trials]).by_precision()
+                    for shared in precise.within_memory(self.data, [partition], scoring)
+                ]
+            return groups.get(key, [])
 
         def attempt(trials: list[KernelTrial]) -> None:
             for together, some in group(trials):
                 if some[0].notes:
-                    _say_again(some, len(one.members))
+                    _note_refinement(some, len(one.members))
                 for trial, solved in zip(some, together.solve(self.data, partition, scoring), strict=True):
                     trial.note(solved, probed=one.keeps_moments and one.lead.method.probed)
 
@@ -130,7 +135,7 @@ class Work:
                 yield from self._test(together, partition, solved, scoring)
 
     def _test(
-        self, one: Sweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
+        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Iterator[tuple[Candidate, int, Tested]]:
         """Test candidates on every split, with sweeps for the scores that need predictions."""
         counted = self._count(one, partition, solved, scoring) if scoring.counts else {}
@@ -141,20 +146,20 @@ class Work:
                 yield candidate, split, replace(tested, scored=scored.get((candidate.index, fold), {}))
 
     def _count(
-        self, one: Sweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
+        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Accumulator:
-        """The confusion matrices and losses of all candidates, from a sweep."""
+        """Sweep for the confusion matrices and losses of all candidates."""
         places = {candidate.index: place for place, candidate in _places(one)}
         fits = coefficients(one, partition, self.data, solved, places)
         scores = one.grid_scores(self.data.targets, partition, scoring, *fits)
         return sweep(partition.attach(self.data.judging), scores, what="scores").total
 
     def fit(self, candidate: Candidate) -> None:
-        """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from sweeps."""
-        found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
+        """Fit a candidate to all rows: from kept sums, where they are precise enough, or from sweeps."""
+        members = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         targets, inputs = self.data.targets, self.data.inputs
-        problem = None if found is None else self.data.moments.get(id(found))
-        if not candidate.solve_settings.fit_intercept:  # as its own fit would have the targets
+        problem = None if members is None else self.data.moments.get(id(members))
+        if not candidate.solve_settings.fit_intercept:  # as in a fit of one candidate
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
             problem = None if problem is None else problem.of_targets()
         data = Training(self.data.rows, targets, inputs)
@@ -170,42 +175,43 @@ class Work:
             candidate.last.adopt(data, candidate.basis, problem)
 
 
-def _say_again(trials: list[KernelTrial], count: int) -> None:
-    what = trials[0].notes[-1].rpartition(": ")[2]
+def _note_refinement(trials: list[KernelTrial], count: int) -> None:
     off = "estimated error too large, or some directions lost in rounding error"
-    emit(Note(f"{len(trials)} of {count} kernels: {off}; {what}"))
+    emit(Note(f"{len(trials)} of {count} kernels: {off}; {trials[0].precision}"))
 
 
 # -- scores that need predictions --------------------------------------------------------------------------------------
 
 
-def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> list[tuple[Sweep, Plan]]:
+def value_sweeps(
+    one: GridSweep, partition: Partition, data: SearchData, scoring: Scoring
+) -> list[tuple[GridSweep, Plan]]:
     """Return sweeps of some candidates each, whose values fit the memory of a worker and of this process.
 
     Raises
     ------
     PlanTooLargeError
-        Those of one candidate do not.
+        The values of a single candidate do not fit.
     """
 
-    def check(some: Sweep) -> Plan:
+    def check(some: GridSweep) -> Plan:
         statistic = _statistic(some, partition, data, *some.zeros(data.targets, partition))
         plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
-        if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
+        if 2 * plan.partial_bytes > room:  # two partial results and their sum
             raise PlanTooLargeError(
                 f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values exceed the limit of {room / 1e6:,.0f} MB"
             )
         plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
 
-    def halves(some: Sweep) -> list[Sweep]:
+    def halves(some: GridSweep) -> list[GridSweep]:
         middle = len(some.candidates) // 2
         if len(some.members) > 1 or not middle:
             return some.halves()
-        return [Sweep([some.candidates[:middle]]), Sweep([some.candidates[middle:]])]
+        return [GridSweep([some.candidates[:middle]]), GridSweep([some.candidates[middle:]])]
 
     try:
-        return split_to_fit(Sweep(one.members), check, halves)
+        return split_to_fit(GridSweep(one.members), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
             f"scoring: {', '.join(scoring.scorers)} need the predictions for all held-out rows at once, which do not "
@@ -215,9 +221,9 @@ def value_sweeps(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
 
 
 def value_scores(
-    one: Sweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]], scoring: Scoring
+    one: GridSweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]], scoring: Scoring
 ) -> Scores:
-    """Return the scores of all candidates that need values of f, from a sweep or several."""
+    """Return the scores of all candidates that need values of f, from one or several sweeps."""
     where = {candidate.index: place for place, candidate in _places(one)}
     scores: Scores = {}
     for some, _ in value_sweeps(one, partition, data, scoring):
@@ -230,20 +236,20 @@ def value_scores(
             values = total["values"][order][:, place, number * c : (number + 1) * c]
             for own in range(partition.folds.count):
                 tested = fold == own
-                scores[candidate.index, own] = rows.at(tested).scored(scoring, values[tested])
+                scores[candidate.index, own] = rows.at(tested).scores(scoring, values[tested])
     return scores
 
 
 def coefficients(
-    one: Sweep,
+    one: GridSweep,
     partition: Partition,
     data: SearchData,
     solved: list[list[FoldSolutions]],
     where: dict[int, tuple[int, int]],
 ) -> tuple[Array, Array]:
-    """Return weights (K, F, p, k·c) and intercepts (K, F, k·c) of some candidates that were solved, where they stand.
+    """Return weights (K, F, p, k·c) and intercepts (K, F, k·c) of some candidates; `where` gives their positions.
 
-    Intercepts are of the targets as they were given.
+    Intercepts include the shift of the targets.
     """
     weights, intercepts = (np.array(values) for values in one.zeros(data.targets, partition))
     c, shift = data.targets.width, data.targets.shift
@@ -257,19 +263,19 @@ def coefficients(
     return weights, intercepts
 
 
-def _places(one: Sweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
-    """(kernel, place among its candidates) of each candidate."""
+def _places(one: GridSweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
+    """Yield each candidate with its kernel and its place among the candidates of the kernel."""
     for place, members in enumerate(one.members):
         for number, candidate in enumerate(members):
             yield (place, number), candidate
 
 
-def _statistic(one: Sweep, partition: Partition, data: SearchData, weights: Array, intercepts: Array) -> FoldValues:
+def _statistic(one: GridSweep, partition: Partition, data: SearchData, weights: Array, intercepts: Array) -> FoldValues:
     return FoldValues(one.predicting, weights, intercepts, partition.folds, data.targets, len(data.rows))
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:
-    """With the counts of classes of a (kernel, fold, candidate)."""
+    """Add the confusion matrix and loss at a place (kernel, fold, candidate)."""
     if not counted:
         return tested
     loss = counted["loss"]

@@ -1,4 +1,4 @@
-"""What a search is to do: its candidates, the sweeps that judge them, and what these take, before it runs.
+"""Plan a search before it runs: its candidates, the sweeps that evaluate them, and their cost.
 
 Candidates with the same transforms share rows; those with the same landmarks whose kernels have a common argument share
 a sweep; those with the same kernel share its moments.
@@ -36,15 +36,15 @@ from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.splits import Partition, partitions
-from bigkernel.search.sweeps import Candidate, PlanLine, SearchData, Sweep
+from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData
 from bigkernel.statistics.moments import Targets
 
 
 @dataclass(eq=False)
 class Prepared:
-    """Candidates with the same transforms: their fitted steps, and the work that judges them.
+    """Candidates with the same transforms: their fitted steps, and the work that evaluates them.
 
-    `learned`: the sweeps in which these transforms were fitted.
+    `learned` lists the sweeps that fitted the transforms.
     """
 
     members: list[Candidate]
@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a search is given to fit: rows, targets, and columns of them."""
+    """The arguments of `fit`: rows, targets, and other columns."""
 
     X: RowsLike
     y: ColumnLike = None
@@ -65,14 +65,14 @@ class Given:
 
 
 def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]) -> list[Candidate]:
-    """Make candidates with these parameters.
+    """Make a candidate of each set of parameters.
 
     Raises
     ------
     ConfigError
-        A parameter that the estimator has not, or an estimator that is none of ours or exact.
+        The estimator does not have a parameter, is not one of ours, or is exact.
     """
-    found = []
+    candidates = []
     for index, params in enumerate(grid):
         try:
             model = clone(estimator)
@@ -98,19 +98,19 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
-        found.append(Candidate(index, dict(params), model, last, method, columns, solve_settings))
-    return found
+        candidates.append(Candidate(index, dict(params), model, last, method, columns, solve_settings))
+    return candidates
 
 
 def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, scoring: Scoring) -> list[Prepared]:
-    """Make the work of all candidates, those with the same transforms together.
+    """Prepare the work of all candidates, with those of the same transforms together.
 
     Raises
     ------
     ConfigError
-        A score that a candidate does not go with.
+        A score does not apply to a candidate.
     DataError
-        Rows, targets or folds that cannot be used.
+        Rows, targets or folds are invalid.
     """
     classifier = is_classifier(everyone[0].last)
     several = _differ_in_weights(everyone, scoring)
@@ -126,28 +126,26 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
         if prepared:
-            parts = prepared[0].work.partitions
+            splits = prepared[0].work.partitions
         else:
-            parts = _partitions(cv, rows, targets, classifier=classifier, seed=seed)
-            _require_folds(parts, scoring)
+            splits = _partitions(cv, rows, targets, classifier=classifier, seed=seed)
+            _require_folds(splits, scoring)
         if isinstance(targets, CellTargets):
-            parts = with_sides(parts, rows, targets.cells)
-        judging = _with_own_weights(rows) if several else rows
-        found = SearchData(rows, targets, inputs, judging)
-        sweeps = arrange(members, found, parts, scoring)
+            splits = with_sides(splits, rows, targets.cells)
+        search = SearchData(rows, targets, inputs, _without_class_weights(rows) if several else rows)
+        sweeps = arrange(members, search, splits, scoring)
         if scoring.gcv:
             _require_gcv(members)
-        work = Work(found, parts, sweeps)
-        prepared.append(Prepared(members, steps, work, learned))
+        prepared.append(Prepared(members, steps, Work(search, splits, sweeps), learned))
     return prepared
 
 
 def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
-    """Group candidates by transforms, kind of model and weights of classes."""
+    """Group candidates by transforms, type of model and weights of classes."""
     groups: dict[object, list[Candidate]] = {}
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays whole, and every digit of them
+        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # all values of arrays with all digits
             transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
         key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
         groups.setdefault(key, []).append(candidate)
@@ -155,33 +153,33 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
 
 
 def _through(steps: Pipeline | None, given: Given) -> tuple[RowsLike, tuple[SweepStarted, ...]]:
-    """The rows as transforms that are fitted here leave them, and the sweeps that this took."""
+    """Fit the transforms; return the transformed rows, and the sweeps of the fit."""
     if steps is None:
         return given.X, ()
-    seen: list[Event] = []
-    knowing = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
-    params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in knowing}
-    with observe(seen.append):
+    events: list[Event] = []
+    names = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
+    params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in names}
+    with observe(events.append):
         inner = steps.fit(given.X, given.y, **params).transform(given.X)
-    return inner, tuple(event for event in seen if isinstance(event, SweepStarted))
+    return inner, tuple(event for event in events if isinstance(event, SweepStarted))
 
 
 def _partitions(cv: object, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:
-    """The folds of the labelled rows; of lazy rows, labels are read only where the folds need them."""
+    """Return the folds of the labelled rows; labels of lazy rows are read only if the folds need them."""
     labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
     labelled = None if labels is None else targets.labelled(labels, 0)
     return partitions(cv, rows, labelled, classifier=classifier, seed=seed)
 
 
-def _require_folds(parts: Sequence[Partition], scoring: Scoring) -> None:
-    """Refuse scores of held-out rows where no row is held out."""
+def _require_folds(splits: Sequence[Partition], scoring: Scoring) -> None:
+    """Raise `ConfigError` for scores of held-out rows where no row is held out."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
-    if held and not parts[0].folds.count:
+    if held and not splits[0].folds.count:
         raise ConfigError(f"cv=0: {held[0]} needs held-out rows; use scoring='neg_gcv', or folds")
 
 
-def _with_own_weights(rows: Rows) -> Rows:
-    """The rows without the factors of their classes."""
+def _without_class_weights(rows: Rows) -> Rows:
+    """Return the rows without the factors of their classes."""
     weight = rows.columns.get("weight")
     if not isinstance(weight, ClassWeightSource):
         return rows
@@ -190,18 +188,18 @@ def _with_own_weights(rows: Rows) -> Rows:
 
 
 def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
-    """Whether candidates weigh classes in several ways; scores of sums, which hold these weights, are refused then."""
+    """Return whether candidates differ in class weights; raise `ConfigError` for scores of sums, which include them."""
     kinds = {candidate.solve_settings.weighting for candidate in everyone}
-    if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
+    if len(kinds) > 1 and (names := [name for name in scoring.names.values() if name in OF_SUMS]):
         raise ConfigError(
-            f"class_weight: {found[0]} needs the same class weights for all candidates, found {len(kinds)} different "
+            f"class_weight: {names[0]} needs the same class weights for all candidates, found {len(kinds)} different "
             "ones; use accuracy, balanced_accuracy or neg_log_loss"
         )
     return len(kinds) > 1
 
 
 def _require_gcv(members: list[Candidate]) -> None:
-    """Refuse generalised cross-validation of what has several penalties, or no moments."""
+    """Raise `ConfigError` for generalised cross-validation with several penalties, or without moments."""
     if any(member.solve_settings.by_direction for member in members):
         raise ConfigError(
             f"scoring: neg_gcv needs one penalty for all directions, but {type(members[0].last).__name__} has one "
@@ -215,7 +213,7 @@ def _require_gcv(members: list[Candidate]) -> None:
 
 
 def _described(step: object) -> object:
-    """A step of a pipeline as text that is the same for equal steps."""
+    """Describe a step of a pipeline, equally for equal steps."""
     if isinstance(step, str) or not hasattr(step, "get_params"):
         return step
     return type(step), sorted(step.get_params().items(), key=str)
@@ -224,20 +222,22 @@ def _described(step: object) -> object:
 # -- from candidates to sweeps -----------------------------------------------------------------------------------------
 
 
-def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], scoring: Scoring) -> list[Sweep]:
-    """Sweeps that serve all members, as few as memory allows; and those of their scores."""
-    sweeps: list[Sweep] = []
-    _choose_solvers(members, data, parts)
+def arrange(
+    members: list[Candidate], data: SearchData, partitions: list[Partition], scoring: Scoring
+) -> list[GridSweep]:
+    """Group all members into as few sweeps as memory allows."""
+    sweeps: list[GridSweep] = []
+    _choose_solvers(members, data, partitions)
     for group in _share_landmarks(members, data.rows):
         sweeps += _cg_sweeps([candidate for candidate in group if candidate.choice])
         group = [candidate for candidate in group if not candidate.choice]
         if not group:
             continue
         if not isinstance(group[0].basis, LandmarkBasis):
-            sweeps.append(Sweep([group]))
+            sweeps.append(GridSweep([group]))
             continue
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
-        adapts = isinstance(group[0].method, AdaptingMethod)  # members are of one kind
+        adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
         for candidate in group:
             graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
             key = (
@@ -249,23 +249,24 @@ def arrange(members: list[Candidate], data: SearchData, parts: list[Partition], 
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts:  # a kernel at a time: a graph is of one
+            if adapts:  # one kernel each, as a graph belongs to a kernel
                 sweeps += [AdaptingSweep([one]) for one in lists]
                 continue
             for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
-                sweeps += Sweep([lists[place] for place in family]).within_memory(data, parts, scoring)
+                sweeps += GridSweep([lists[place] for place in family]).within_memory(data, partitions, scoring)
     return sweeps
 
 
-def _choose_solvers(members: list[Candidate], data: SearchData, parts: list[Partition]) -> None:
-    """Note of the candidates that conjugate gradients fit which preconditioner they take."""
-    splits, most = (sum(len(part.splits) for part in parts), max(len(part.splits) for part in parts))
-    trained = len(data.rows) * (1 - 1 / most) if most > 1 else None  # a single fold has a preconditioner of its own
+def _choose_solvers(members: list[Candidate], data: SearchData, partitions: list[Partition]) -> None:
+    """Set the preconditioner of the candidates that conjugate gradients fit."""
+    counts = [len(one.splits) for one in partitions]
+    splits, most = sum(counts), max(counts)
+    trained = len(data.rows) * (1 - 1 / most) if most > 1 else None  # a single fold has its own preconditioner
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
         if not isinstance(candidate.method, RidgeMethod) or isinstance(candidate.method.alpha, str):
             continue
-        groups.setdefault((_draw_of(by_ridge(candidate)[1]), _alike(candidate)), []).append(candidate)
+        groups.setdefault((_draw_of(by_ridge(candidate)[1]), _cg_key(candidate)), []).append(candidate)
     training = Training(data.rows, data.targets, data.inputs)
     for group in groups.values():
         models = splits * len(group)
@@ -273,21 +274,21 @@ def _choose_solvers(members: list[Candidate], data: SearchData, parts: list[Part
             candidate.choice, _ = choose_solver(*by_ridge(candidate), training, models=models, trained=trained)
 
 
-def _alike(candidate: Candidate) -> object:
-    """Equal for candidates of the same landmarks whose conjugate gradients may share sweeps."""
+def _cg_key(candidate: Candidate) -> object:
+    """Return what is equal for candidates of the same landmarks whose conjugate gradients may share sweeps."""
     return _columns_of(candidate.columns), candidate.solve_settings.fit_intercept, by_ridge(candidate)[0].by_cg
 
 
-def _cg_sweeps(members: list[Candidate]) -> list[Sweep]:
-    """Candidates of the same landmarks by what conjugate gradients fit side by side."""
+def _cg_sweeps(members: list[Candidate]) -> list[GridSweep]:
+    """Group candidates of the same landmarks that conjugate gradients fit side by side."""
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
-        groups.setdefault((_alike(candidate), candidate.choice), []).append(candidate)
+        groups.setdefault((_cg_key(candidate), candidate.choice), []).append(candidate)
     return [CGSweep([sorted(group, key=lambda one: float(one.solve_settings.alpha))]) for group in groups.values()]
 
 
 def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
-    """Group candidates by their landmarks, drawn once a group; each is given its basis."""
+    """Group candidates by their landmarks, choose these once a group, and set the basis of each candidate."""
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
         columns = candidate.columns
@@ -296,11 +297,11 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             continue
         draw = _draw_of(columns)
         kernel = _key(columns.kernel) if draw[0] == "rpcholesky" else None
-        if draw[0] in FOURIER:  # functions of the kernel, which share nothing with those of another
+        if draw[0] in FOURIER:  # features of different kernels have nothing in common
             kernel = _columns_of(columns)
         groups.setdefault((draw, kernel), []).append(candidate)
     for group in groups.values():
-        # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
+        # targets are shifted if one candidate has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.solve_settings.fit_intercept)
         lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[object, Columns] = {}
@@ -323,18 +324,18 @@ def _columns_of(columns: BasisChoice | RowChoice) -> object:
 
 
 def _draw_of(columns: BasisChoice) -> tuple[object, ...]:
-    """Return what is equal for candidates that would draw the same landmarks."""
+    """Return what is equal for candidates that choose the same landmarks."""
     given = columns.landmarks if isinstance(columns.landmarks, str) else np.asarray(columns.landmarks).tobytes()
     return given, columns.count, _seed(columns.random_state)
 
 
 def _seed(random_state: object) -> object:
-    """Equal for candidates that would draw the same landmarks."""
+    """Return what is equal for random states that choose the same landmarks."""
     return repr(random_state.get_state()) if isinstance(random_state, np.random.RandomState) else random_state
 
 
 def _key(kernel: Kernel) -> object:
-    if hasattr(kernel, "fingerprint"):  # a function, which has no bytes of its own
+    if hasattr(kernel, "fingerprint"):  # a function
         return kernel.name, kernel.fingerprint()
     values = kernel.get_params(deep=False).items()
     return type(kernel).__name__, tuple(
@@ -351,12 +352,12 @@ class SearchPlan:
 
     Attributes
     ----------
-    candidates, splits : how many
-    sweeps : a line each; of conjugate gradients one for all that are expected of a descent
+    candidates, splits : their numbers
+    sweeps : a line for each; one line for all expected sweeps of conjugate gradients
     flops : of the sweeps
-    task_bytes : most memory that a task of one of them needs, on top of the process
-    count : of the sweeps
-    driver_bytes : most memory that the arrays of a descent take on the driver, about; 0 where there is none
+    task_bytes : most memory of a task of any sweep, on top of the process
+    count : number of sweeps
+    driver_bytes : approximate memory of conjugate gradients on the driver; 0 without them
     """
 
     candidates: int
@@ -390,19 +391,20 @@ def planned(
     learned: Sequence[SweepStarted] = (),
     refit: bool = True,
 ) -> SearchPlan:
-    """The plan of candidates with the work that judges them.
+    """Plan the candidates with the work that evaluates them.
 
-    `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
+    `learned` lists the sweeps of their transforms; `refit` adds those of the best candidate on all rows.
     """
-    splits = sum(len(part.splits) for part in work[0][1].partitions)
+    splits = sum(len(partition.splits) for partition in work[0][1].partitions)
     lines = [PlanLine(f"transforms: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
     for _, one in work:
         for sweep in one.sweeps:
             for whole in one.partitions:
-                for some, part in sweep.divide(one.data, whole, scoring):
-                    lines += [*some.lines(one.data, part, scoring), *_value_lines(some, part, one.data, scoring)]
-    if refit:  # the best is of one work, not known of which
-        lines += max(([*_of_best(one)] for _, one in work), key=lambda found: sum(line.count for line in found))
+                for some, partition in sweep.divide(one.data, whole, scoring):
+                    lines += some.lines(one.data, partition, scoring)
+                    lines += _value_lines(some, partition, one.data, scoring)
+    if refit:  # which work the best belongs to is not known yet
+        lines += max(([*_of_best(one)] for _, one in work), key=lambda own: sum(line.count for line in own))
     return SearchPlan(
         candidates=sum(len(members) for members, _ in work),
         splits=splits,
@@ -414,8 +416,8 @@ def planned(
     )
 
 
-def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
-    """The sweeps of the scores that need values of f."""
+def _value_lines(one: GridSweep, partition: Partition, data: SearchData, scoring: Scoring) -> Iterator[PlanLine]:
+    """Plan the sweeps of the scores that need values of f."""
     for some, plan in value_sweeps(one, partition, data, scoring) if scoring.scorers else []:
         yield PlanLine(
             f"  predictions of {len(some.candidates)} candidates for held-out rows", plan.flops, plan.task_bytes
@@ -423,20 +425,20 @@ def _value_lines(one: Sweep, partition: Partition, data: SearchData, scoring: Sc
 
 
 def _of_best(work: Work) -> Iterator[PlanLine]:
-    """The sweeps that the best candidate may take on all rows, beside what it goes on from."""
+    """Plan the further sweeps that the best candidate may take on all rows."""
     data, direct = work.data, [one for one in work.sweeps if one.keeps_moments]
     calibrated = any(getattr(candidate.last, "probability", False) for one in direct for candidate in one.candidates)
-    whole = next((part for part in work.partitions if part.whole), None)
+    whole = next((partition for partition in work.partitions if partition.whole), None)
     if direct and (calibrated or whole is None):
-        part = whole or work.partitions[0]
-        rows = part.attach(data.rows)
-        plans = [plan_sweep(rows, one.statistic(data.targets, part, len(rows))) for one in direct]
+        partition = whole or work.partitions[0]
+        rows = partition.attach(data.rows)
+        plans = [plan_sweep(rows, one.statistic(data.targets, partition, len(rows))) for one in direct]
         largest = max(plans, key=lambda plan: plan.flops)
         yield PlanLine("refit on all rows: moments", largest.flops, largest.task_bytes)
         if calibrated:
             yield PlanLine("refit on all rows: values for calibration", largest.flops, largest.task_bytes)
     adapting = [one for one in direct if isinstance(one, AdaptingSweep) and one.rounds]
     if adapting:
-        part = work.partitions[0]
-        lines = [one.round_line("of the refit on all rows", data, part, best=True) for one in adapting]
+        first = work.partitions[0]
+        lines = [one.round_line("of the refit on all rows", data, first, best=True) for one in adapting]
         yield max(lines, key=lambda line: line.count * line.flops)

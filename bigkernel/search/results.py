@@ -18,7 +18,7 @@ from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.search.sweeps import Candidate
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
-_TIE = 8 * float(np.finfo(np.float64).eps)  # means that differ by less are equal: their sums were rounded otherwise
+_TIE = 8 * float(np.finfo(np.float64).eps)  # means that differ by less are equal up to rounding
 
 
 Results = dict[str, Array]
@@ -31,18 +31,18 @@ def cv_table(
     scoring: Scoring,
     splits: int,
 ) -> Results:
-    """`cv_results_`.
+    """Return `cv_results_`.
 
     Parameters
     ----------
-    everyone : the candidates, in the order of their numbers
-    tested : by number of the candidate and of the split
+    everyone : the candidates, in order
+    tested : by index of the candidate and of the split
     seconds : each candidate's share of the time
 
     Raises
     ------
     DataError
-        A score that is not finite.
+        A score is not finite.
     """
     k = len(everyone)
     results: Results = {
@@ -90,7 +90,7 @@ def _require_finite(values: Array, everyone: Sequence[Candidate], name: str) -> 
 
 
 def _ranks(mean: Array, ended: Array) -> Array:
-    """From 1 by falling mean, equal ones alike; candidates whose descents have not ended come after all others."""
+    """Rank by descending mean from 1, with ties; candidates that have not converged come after all others."""
     ranks = np.zeros(len(mean), np.int32)
     ranks[ended] = rankdata(-mean[ended], method="min")
     ranks[~ended] = ended.sum() + rankdata(-mean[~ended], method="min")
@@ -98,16 +98,16 @@ def _ranks(mean: Array, ended: Array) -> Array:
 
 
 def doubtful(results: Mapping[str, Array]) -> Array:
-    """Candidates that may be judged wrongly, (k,) bool, as `cv_results_` tells."""
-    if "converged" in results:  # an error within what tol asks is none
+    """Return the candidates whose scores may be wrong, (k,) bool, from `cv_results_`."""
+    if "converged" in results:  # an error within `tol` does not count
         return ~results["converged"]
     return np.asarray(results["prediction_error"] > ENOUGH)
 
 
 def choose(results: Mapping[str, Array], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
-    """The number of the best candidate, or of the simplest one within a standard error of it.
+    """Return the index of the best candidate, or of the simplest one within a standard error of it.
 
-    Of candidates that rounding alone tells apart the simplest one is taken too.
+    Of candidates that differ only by rounding, the simplest one is taken too.
     """
     mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
     best = int(results[f"rank_test_{label}"].argmin())
@@ -118,7 +118,7 @@ def choose(results: Mapping[str, Array], label: str, everyone: Sequence[Candidat
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
-    """Large for simple models: by α, then by few components, then by the width of the kernel."""
+    """Return a key that is large for simple models: large α, then few components, then a wide kernel."""
     kernel = getattr(candidate.basis, "kernel", None)
     params = {} if kernel is None else kernel.get_params()
     width = params.get("sigma", params.get("length_scale", 0.0))
@@ -131,8 +131,8 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
 def warn_of_errors(
     results: Mapping[str, Array], everyone: Sequence[Candidate], tested: Mapping[tuple[int, int], Tested]
 ) -> None:
-    """Warn of candidates that may be judged wrongly, and of those whose descents have not ended."""
-    errors, off = results["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
+    """Warn of candidates whose scores may be wrong, and of those that have not converged."""
+    errors, off = results["prediction_error"], {i for (i, _), one in tested.items() if one.is_off}
     if off:
         warnings.warn(
             f"scores of {len(off)} of {len(errors)} candidates are unreliable: their predictions may differ from "
@@ -155,20 +155,20 @@ def warn_of_errors(
 
 
 NO_AXES = {"n_landmarks", "random_state", "tol", "max_iter", "nu", "n_rounds", "n_neighbors"}
-LEAST_VALUES = 3  # of an axis whose ends tell something: of two values every one is an end
-Axis = tuple[str, str]  # name of the parameter, and of that of the kernel that is its value, or ""
+LEAST_VALUES = 3  # of an axis with meaningful ends: of two values each is an end
+Axis = tuple[str, str]  # name of the parameter, and of the parameter of its kernel or ""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """An end of an axis at which the best candidate lies.
+    """An end of an axis of the grid at which the best candidate lies.
 
     Attributes
     ----------
     parameter : its name
     side : "smallest" or "largest"
-    value, further : the best value, and the next one that the grid would have
-    count : values of the axis
+    value, further : the best value, and the next one beyond the grid
+    count : number of values of the axis
     """
 
     parameter: str
@@ -178,71 +178,66 @@ class Edge:
     count: int
 
     def __str__(self) -> str:
-        wanted = "smaller" if self.side == "smallest" else "larger"
+        direction = "smaller" if self.side == "smallest" else "larger"
         return (
-            f"{self.parameter}: the best value {self.value:.4g} is the {self.side} of {self.count}; add {wanted} "
+            f"{self.parameter}: the best value {self.value:.4g} is the {self.side} of {self.count}; add {direction} "
             f"values, such as {self.further:.3g}"
         )
 
 
 def coordinates(params: Mapping[str, object]) -> dict[Axis, float]:
-    """The numbers of a candidate by axis."""
-    found: dict[Axis, float] = {}
+    """Return the numbers of a candidate by axis."""
+    numbers: dict[Axis, float] = {}
     for name, value in params.items():
         if isinstance(value, Kernel):
             inner = value.get_params(deep=False).items()
-            found |= {(name, key): number for key, number in inner if key not in NO_AXES and _is_number(number)}
+            numbers |= {(name, key): number for key, number in inner if key not in NO_AXES and _is_number(number)}
         elif name.rpartition("__")[2] not in NO_AXES and _is_number(value):
-            found[name, ""] = value
-    return found
+            numbers[name, ""] = value
+    return numbers
 
 
 def edges(grid: Sequence[Mapping[str, object]], best: int) -> list[Edge]:
-    """Find the ends at which the best candidate lies."""
-    found = []
+    """Find the ends of the grid at which the best candidate lies."""
+    ends = []
     for (name, inner), values in _axes(grid, best).items():
         place = coordinates(grid[best])[name, inner]
         if len(values) < LEAST_VALUES or place not in (values[0], values[-1]):
             continue
         further = _beyond(values, place)
         if further is not None and further != place:
-            parameter = "__".join(part for part in (name.removeprefix("model__"), inner) if part)
+            parameter = "__".join(filter(None, (name.removeprefix("model__"), inner)))
             side = "smallest" if place == values[0] else "largest"
-            found.append(Edge(parameter, side, place, further, len(values)))
-    return found
+            ends.append(Edge(parameter, side, place, further, len(values)))
+    return ends
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
 
 
-def _alike(grid: Sequence[Mapping[str, object]], best: int) -> list[Mapping[str, object]]:
-    """The candidates that differ from the best one in numbers alone."""
-    wanted = _rest(grid[best])
-    return [params for params in grid if _rest(params) == wanted]
-
-
 def _axes(grid: Sequence[Mapping[str, object]], best: int) -> dict[Axis, list[float]]:
-    """The values of each axis, rising."""
-    places = [coordinates(params) for params in _alike(grid, best)]
+    """Return the ascending values of each axis, of candidates that differ from the best one only in numbers."""
+    rest = _without_coordinates(grid[best])
+    places = [coordinates(params) for params in grid if _without_coordinates(params) == rest]
     return {axis: sorted({place[axis] for place in places}) for axis in coordinates(grid[best])}
 
 
-def _rest(params: Mapping[str, object]) -> tuple[object, ...]:
-    """What a candidate is beside its coordinates, to be compared."""
-    axes, found = coordinates(params), []
+def _without_coordinates(params: Mapping[str, object]) -> tuple[object, ...]:
+    """Return all of a candidate but its coordinates, for comparison."""
+    axes, rest = coordinates(params), []
     for name, value in params.items():
         if isinstance(value, Kernel):
             inner = value.get_params(deep=False).items()
             value = value.name, [(key, repr(given)) for key, given in inner if (name, key) not in axes]
         elif (name, "") in axes:
             value = ""
-        found.append((name, value.tobytes() if isinstance(value, np.ndarray) else repr(value)))
-    return tuple(found)
+        rest.append((name, value.tobytes() if isinstance(value, np.ndarray) else repr(value)))
+    return tuple(rest)
 
 
 def _beyond(values: Sequence[float], place: float) -> float | None:
-    """The value a step beyond an end, or None where there is none to be had."""
+    """Return the value a step beyond an end, or None if there is none."""
     inner = values[1] if place == values[0] else values[-2]
     positive = values[0] > 0
     further = place * (place / inner) if positive else 2 * place - inner

@@ -1,6 +1,6 @@
-"""scikit-learn's scorers, by name or as functions (estimator, X, y), read from held-out values of f.
+"""scikit-learn's scorers, by name or as functions (estimator, X, y), applied to held-out values of f.
 
-They are shown a model that gives the values which a sweep has found, whatever rows it is asked for.
+They get a model that returns the values of a sweep for any rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bigkernel.statistics.moments import Targets
 
 
 class _HeldOut(BaseEstimator):
-    """A fitted model that is known by its values (n, c) at the rows of a test."""
+    """A fitted model that returns given values (n, c) at the test rows."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -30,7 +30,7 @@ class _HeldOut(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def _met(self, X: Array | None) -> Array:
+    def _values(self, X: Array | None) -> Array:
         count = len(self.values) if X is None else X.shape[0]
         if count != len(self.values):
             raise ConfigError(
@@ -46,11 +46,11 @@ class _HeldOutClassifier(ClassifierMixin, _HeldOut):
         self.classes_ = classes_
 
     def predict(self, X: Array | None) -> Array:
-        found: Array = self.classes_[self._met(X).argmax(axis=1)]
-        return found
+        labels: Array = self.classes_[self._values(X).argmax(axis=1)]
+        return labels
 
     def decision_function(self, X: Array | None) -> Array:
-        values = self._met(X)
+        values = self._values(X)
         return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values
 
 
@@ -60,29 +60,29 @@ class _HeldOutRegressor(RegressorMixin, _HeldOut):
         self.flat = flat
 
     def predict(self, X: Array | None) -> Array:
-        values = self._met(X)
+        values = self._values(X)
         return values[:, 0] if self.flat else values
 
 
 def _held_out(inputs: Inputs, values: Array) -> BaseEstimator:
-    """The model that a scorer is shown."""
+    """Return the model for a scorer."""
     if inputs.classes is None:
         return _HeldOutRegressor(values, bool(inputs.flat))
     return _HeldOutClassifier(values, inputs.classes)
 
 
 def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
-    """Try scikit-learn's scores on a few made-up rows of these classes, or of so many targets, before any sweep.
+    """Try scikit-learn's scores on a few made-up rows of these classes or targets, before any sweep.
 
-    Functions of others may look at rows in ways that no one foresees, and are not tried.
+    Other functions are not tried, as they may use the rows themselves.
 
     Raises
     ------
     ConfigError
-        A score that such classes or targets have not, as `f1` of three classes.
+        A score does not apply to such classes or targets, such as `f1` to three classes.
     """
     truth = np.tile(np.arange(width), 4)
-    # values are above 0, for scores of logarithms; each class is met and missed
+    # values are above 0, for scores of logarithms; each class has right and wrong predictions
     values = 1 + np.eye(width)[np.roll(truth, 1)] + np.linspace(0, 0.5, truth.size * width).reshape(-1, width)
     values[: 2 * width] += np.eye(width)[truth[: 2 * width]] * 2
     if inputs.classes is None:
@@ -109,12 +109,12 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TestedRows:
-    """Labelled rows that models are tested on, by number, with what a scorer is shown of them.
+    """Labelled test rows, with the arguments of a scorer.
 
     Attributes
     ----------
-    ids : (r,) their numbers, rising
-    y : (r,) or (r, c), as they were given
+    ids : (r,) their ascending row numbers
+    y : (r,) or (r, c), as given
     weight : (r,), or None
     rows, inputs : of the search
     """
@@ -127,7 +127,7 @@ class TestedRows:
 
     @classmethod
     def of(cls, rows: Rows, targets: Targets, inputs: Inputs, ids: Array) -> TestedRows:
-        """The rows with these numbers."""
+        """Read the rows with these numbers."""
         y = rows.take_column("y", ids)
         if inputs.classes is not None:
             truth = np.empty((len(ids), targets.width))
@@ -137,22 +137,22 @@ class TestedRows:
         return cls(ids, y, weight, rows, inputs)
 
     def at(self, chosen: Array) -> TestedRows:
-        """Some of them."""
+        """Select some of the rows."""
         weight = None if self.weight is None else self.weight[chosen]
         return TestedRows(self.ids[chosen], self.y[chosen], weight, self.rows, self.inputs)
 
-    def scored(self, scoring: Scoring, values: Array) -> dict[str, float]:
-        """The scores that need values of f, by label, of those of a model at these rows, (r, c)."""
+    def scores(self, scoring: Scoring, values: Array) -> dict[str, float]:
+        """Compute by label the scores that need values of f, from those at these rows, (r, c)."""
         model = _held_out(self.inputs, values)
-        return {label: self._scored(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
+        return {label: self._score(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
 
-    def _scored(self, scoring: Scoring, label: str, scorer: Scorer, model: BaseEstimator) -> float:
+    def _score(self, scoring: Scoring, label: str, scorer: Scorer, model: BaseEstimator) -> float:
         weights: Mapping[str, Array] = {}
         if self.weight is not None and "sample_weight" in signature(scorer).parameters:
             weights = {"sample_weight": self.weight}
-        # scorers of scikit-learn hand rows on to the model and look at none
-        shown = not hasattr(scorer, "_score_func") and self.rows.in_memory
-        X = self.rows.take(self.ids) if shown else None
+        # scorers of scikit-learn only pass the rows on to the model
+        needs_rows = not hasattr(scorer, "_score_func") and self.rows.in_memory
+        X = self.rows.take(self.ids) if needs_rows else None
         try:
             return float(scorer(model, X, self.y, **weights))
         except Exception as error:

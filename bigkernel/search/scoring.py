@@ -1,7 +1,7 @@
-"""Figures of a candidate on a fold, and the scores that are read from them.
+"""Figures of a candidate on a fold, and the scores computed from them.
 
-Numbers: n, Σ(y − f)² and the spread Σ(y − mean)² of each target, all from moments. Classes: their confusion matrix and
-log-loss too, which need predictions.
+For numbers: n, Σ(y − f)² and the spread Σ(y − mean)² of each target, all from moments. For classes: the confusion
+matrix and log-loss too, which need predictions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 
-if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
+if TYPE_CHECKING:  # the command line needs the names of scores without loading SciPy
     from sklearn.base import BaseEstimator
 
     from bigkernel.solvers.residuals import Errors
 
 
 class Scorer(Protocol):
-    """A score of an estimator on rows, larger is better, as scikit-learn calls it."""
+    """A score of an estimator on rows, larger is better, as in scikit-learn."""
 
     def __call__(self, estimator: BaseEstimator, X: RowsLike, y: ColumnLike, **weights: Array) -> float:
         """Return the score."""
@@ -34,14 +34,14 @@ class Tested:
 
     Attributes
     ----------
-    n, rows : sum of the weights of the rows, and how many weigh more than 0
-    sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)², which is 0 where that is rounding, and Σy²
+    n, rows : sum of the weights of the rows, and number of rows with a weight above 0
+    sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)² (0 where it is rounding), and Σy²
     confusion : (c, c), true class by predicted class, or None
     loss : Σ −log p, or None
-    gcv : generalised cross-validation of the rows that were trained on, or None
-    error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
-    allowed : what an error may be at most
-    ended : whether the descent came to its end; None: there was none
+    gcv : generalised cross-validation of the training rows, or None
+    error : distance of predictions from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
+    allowed : largest allowed error
+    ended : whether conjugate gradients have converged; None for a direct solve
     scored : the scores that need the value of f at every row, by label
     """
 
@@ -60,7 +60,7 @@ class Tested:
 
     @property
     def is_off(self) -> bool:
-        """True where the error is beyond what was asked."""
+        """Whether the error exceeds the allowed one."""
         return self.error > self.allowed
 
 
@@ -84,7 +84,7 @@ class FoldSolutions:
 
     @classmethod
     def of(cls, count: int, width: int, c: int) -> FoldSolutions:
-        """Nothing yet, of `count` candidates."""
+        """Make room for `count` candidates."""
         untested = Tested(0.0, 0.0, np.zeros(c), np.zeros(c), np.zeros(c))
         return cls([untested] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
 
@@ -92,10 +92,10 @@ class FoldSolutions:
 def _r2(tested: Tested) -> float:
     if tested.rows < 2:
         raise DataError("scoring: r2 needs at least two labelled rows in every fold; use neg_mean_squared_error")
-    # as scikit-learn: of a constant target 1 where it is met exactly, else 0
+    # as in scikit-learn, 1 for a constant target that is predicted exactly, else 0
     flat = tested.spread == 0
-    met = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
-    return float(np.where(flat, met * 1.0, 1 - tested.sse / np.where(flat, 1, tested.spread)).mean())
+    exact = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
+    return float(np.where(flat, exact * 1.0, 1 - tested.sse / np.where(flat, 1, tested.spread)).mean())
 
 
 def _confusion(tested: Tested) -> Array:
@@ -139,12 +139,12 @@ OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """The scores that are wanted, and what they need beside squared errors.
+    """The requested scores, and the data that they need beside squared errors.
 
     Attributes
     ----------
     names : of the scores, by their label in the results
-    scorers : functions (estimator, X, y) by label, of those that need the value of f at every row
+    scorers : by label, functions (estimator, X, y) that need the value of f at every row
     """
 
     names: Mapping[str, str]
@@ -152,54 +152,54 @@ class Scoring:
 
     @property
     def counts(self) -> bool:
-        """Whether one of them counts classes, which takes predictions."""
+        """Whether a score counts classes, which needs predictions."""
         return any(name in OF_CLASSES and label not in self.scorers for label, name in self.names.items())
 
     @property
     def coefficients(self) -> bool:
-        """Whether one of them needs the coefficients of candidates, for another sweep."""
+        """Whether a score needs the coefficients of candidates, for another sweep."""
         return self.counts or bool(self.scorers)
 
     @property
     def loss(self) -> bool:
-        """Whether log-losses are wanted."""
+        """Whether the log-loss is requested."""
         return "neg_log_loss" in self.names.values()
 
     @property
     def gcv(self) -> bool:
-        """Whether generalised cross-validation is wanted."""
+        """Whether generalised cross-validation is requested."""
         return "neg_gcv" in self.names.values()
 
     def of(self, label: str, tested: Tested) -> float:
-        """The score of a candidate on a fold."""
+        """Return the score of a candidate on a fold."""
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
 def chosen(scoring: object, *, classifier: bool) -> Scoring:
-    """Find the wanted scores: with the label "score" where there is one, by their names where there are several.
+    """Return the requested scores: a single one under the label "score", several under their names.
 
     Raises
     ------
     ConfigError
-        A score that nobody knows, or one that the estimator cannot have.
+        A score is unknown, or does not apply to the estimator.
     """
     if scoring is None:
         scoring = "accuracy" if classifier else "r2"
     if isinstance(scoring, str) or callable(scoring):
-        wanted = {"score": scoring}
+        requested = {"score": scoring}
     elif isinstance(scoring, Mapping):
-        wanted = dict(scoring)
+        requested = dict(scoring)
     elif isinstance(scoring, list | tuple | set) and all(isinstance(name, str) for name in scoring):
-        wanted = {name: name for name in scoring}
+        requested = {name: name for name in scoring}
     else:
         raise ConfigError(
             "scoring: expected the name of a score, a function (estimator, X, y), a list of names or a dict, found "
             f"{scoring!r}"
         )
-    if not wanted:
+    if not requested:
         raise ConfigError("scoring: expected at least one score, found none")
     names, scorers = {}, {}
-    for label, one in wanted.items():
+    for label, one in requested.items():
         names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))
         if one in OF_CLASSES and not classifier:
             raise ConfigError(f"scoring: {one!r} expects a classifier, found a regressor; use another score")
@@ -209,8 +209,8 @@ def chosen(scoring: object, *, classifier: bool) -> Scoring:
 
 
 def _scorer(given: object, *, classifier: bool) -> Scorer:
-    """A scorer of scikit-learn by name, or a function, that goes with held-out values of f."""
-    from sklearn.metrics import get_scorer  # the command line asks for names of scores
+    """Return a scorer of scikit-learn by name, or a function, which must work with held-out values of f."""
+    from sklearn.metrics import get_scorer  # the command line needs only the names of scores
 
     if not isinstance(given, str) and not callable(given):
         raise ConfigError(f"scoring: expected the name of a score or a function (estimator, X, y), found {given!r}")

@@ -1,8 +1,7 @@
-"""From what a user calls cv to folds that a sweep keeps apart.
+"""From the parameter `cv` to folds that a sweep keeps apart.
 
-Splits whose training rows are all rows but the tested ones share a sweep when no row is tested twice; any other split
-has a sweep of its own. In semi-supervised learning only labelled rows are folded: unlabelled ones shape the basis of
-every fold.
+Splits that train on all rows but the tested ones share a sweep if no row is tested twice; any other split has its own
+sweep. In semi-supervised learning only labelled rows are folded, and unlabelled ones contribute to every fold.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class Partition:
 
     Attributes
     ----------
-    folds : which fold tests a row
-    splits : number of the split, in the order of the results, that each fold is
-    column : (n,) the fold of every row, where the folds read it
-    whole : whether every labelled row is in it, so that its moments are those of all of them
-    sides : source and target of each split, where candidates adapt the one to the other
+    folds : the fold that tests a row
+    splits : number of the split, in the order of the results, of each fold
+    column : (n,) the fold of every row, if the folds read it
+    whole : whether it contains every labelled row, so that its moments are those of all rows
+    sides : source and target of each split, for candidates that adapt
     """
 
     folds: Folds
@@ -51,34 +50,34 @@ class Partition:
     sides: SourceTargetSplits | None = None
 
     def attach(self, rows: Rows) -> Rows:
-        """The rows with what the folds read."""
+        """Add the column of the folds to the rows, if there is one."""
         return rows if self.column is None else as_rows(rows, fold=self.column)
 
     def halves(self) -> list[Partition]:
-        """Two partitions of half of the splits each."""
+        """Divide the splits into two partitions."""
         count = self.folds.count
         return [
-            replace(self, folds=SomeFolds(self.folds, tuple(part)), splits=tuple(self.splits[i] for i in part))
-            for part in (range(count // 2), range(count // 2, count))
+            replace(self, folds=SomeFolds(self.folds, tuple(half)), splits=tuple(self.splits[i] for i in half))
+            for half in (range(count // 2), range(count // 2, count))
         ]
 
 
 def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
-    """Partitions that together make every split of `cv`.
+    """Return partitions that together contain every split of `cv`.
 
     Parameters
     ----------
     cv : see `SweepSearchCV`
-    rows : with their columns y, and group and domain where they have them
-    labelled : (n,) bool, or None: read the labels only where the folds need them
+    rows : with their column y, and group and domain if they have them
+    labelled : (n,) bool, or None: read the labels only if the folds need them
     classifier : whether y holds classes
 
     Raises
     ------
     ConfigError
-        cv is nothing that we know.
+        The value of `cv` is not supported.
     DataError
-        Fewer than two folds, groups or domains, or a column that is missing.
+        There are fewer than two folds, groups or domains, or a column is missing.
     """
     if hasattr(cv, "compute"):  # a Dask array
         cv = np.asarray(cv)
@@ -93,7 +92,7 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
     if hasattr(cv, "of") and hasattr(cv, "count"):
         return [Partition(cv, tuple(range(_several(cv.count))))]
     if hasattr(cv, "split") and not isinstance(cv, type):
-        return _drawn(cv, rows, labelled, classifier=classifier)
+        return _given(cv, rows, labelled, classifier=classifier)
     if hasattr(cv, "dtype"):
         column = np.asarray(cv)
         if column.ndim == 1 and column.dtype.kind in "iu":
@@ -101,7 +100,7 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
     elif isinstance(cv, Iterable) and not isinstance(cv, type):
         given = list(cv)
         if not (given and isinstance(given[0], Integral)):
-            return _drawn(given, rows, labelled, classifier=classifier)
+            return _given(given, rows, labelled, classifier=classifier)
         column = np.asarray(given)
         if column.ndim == 1 and column.dtype.kind in "iu":
             return [_column(rows, column)]
@@ -144,8 +143,8 @@ def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool
                 "labelled rows"
             )
         splitter = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
-        return _drawn(splitter, rows, labelled, classifier=classifier)
-    return _drawn(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
+        return _given(splitter, rows, labelled, classifier=classifier)
+    return _given(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
 
 
 def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
@@ -153,11 +152,11 @@ def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: b
     if not rows.in_memory:
         return [Partition(HeldOut(share, seed, "group" if grouped else "row"), (0,))]
     kind = GroupShuffleSplit if grouped else StratifiedShuffleSplit if classifier else ShuffleSplit
-    return _drawn(kind(1, test_size=share, random_state=seed), rows, labelled, classifier=classifier)
+    return _given(kind(1, test_size=share, random_state=seed), rows, labelled, classifier=classifier)
 
 
 def require_fold(split: int, tested: float, trained: float, classes: Array | None = None) -> None:
-    """Raise `DataError` unless a split has weight to test and to train on, and to train on of each class (c,)."""
+    """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
     for weight, role in ((tested, "test"), (trained, "train on")):
         if not weight > 0:
             raise DataError(f"cv: split {split} expects a labelled row with a positive weight to {role}, found none")
@@ -185,7 +184,7 @@ def _column(rows: Rows, fold: Array) -> Partition:
 
 
 def _pair(number: int, pair: object, n: int) -> tuple[Array, Array]:
-    """Row ids of a given split: to train on, to test on."""
+    """Return the row ids of a given split to train and to test on."""
     try:
         train, test = (_ids(number, np.asarray(ids), n) for ids in cast(Iterable[object], pair))
     except (TypeError, ValueError) as error:
@@ -199,7 +198,7 @@ def _pair(number: int, pair: object, n: int) -> tuple[Array, Array]:
 
 
 def _ids(number: int, ids: Array, n: int) -> Array:
-    """Row ids of a mask of the rows too."""
+    """Return row ids, also of a mask of the rows."""
     if ids.dtype != bool:
         return ids
     if ids.shape != (n,):
@@ -207,8 +206,8 @@ def _ids(number: int, ids: Array, n: int) -> Array:
     return np.flatnonzero(ids)
 
 
-def _drawn(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
-    """Partitions of a splitter or of given (train, test) pairs: over the labelled rows."""
+def _given(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
+    """Return the partitions of a splitter or of given (train, test) pairs, over the labelled rows."""
     n = len(rows)
     ids = np.arange(n) if labelled is None else np.flatnonzero(labelled)
     if hasattr(cv, "split"):

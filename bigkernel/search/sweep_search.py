@@ -1,8 +1,8 @@
-"""Grid search from fold-wise statistics: the whole (α × s × folds) grid exact from one sweep, several bandwidths in it.
+"""Grid search from the statistics of folds: the exact grid of penalties, components and folds from one sweep.
 
-Peers fit every candidate on every fold. Here one sweep keeps the moments of every fold apart; training moments are the
-total less a fold, and each candidate is a small solve. What depends on predictions (accuracy) takes one sweep more for
-all candidates together.
+Other libraries fit every candidate on every fold. Here one sweep keeps the moments of every fold apart; training
+moments are the total less a fold, and each candidate is a small solve. Scores of predictions (accuracy) take one more
+sweep for all candidates together. Several bandwidths may share a sweep.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
+from bigkernel.estimators.base import set_parameters
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
@@ -33,41 +34,41 @@ _BEST = 10  # candidates that a notebook shows
 
 
 def _gives_probabilities(search: BaseEstimator) -> bool:
-    """True where the best model, and before a fit the estimator, gives probabilities."""
+    """Return whether the best model, or the estimator before a fit, gives probabilities."""
     return hasattr(getattr(search, "best_estimator_", search.estimator), "predict_proba")
 
 
 class BestModel:
-    """Mixin of a search, whose best model it asks: `estimator`, and once it is fitted `best_estimator_`."""
+    """Mixin that predicts by the best model of a search, `best_estimator_`."""
 
     estimator: BaseEstimator
     best_estimator_: BaseEstimator
 
     def predict(self, X: RowsLike) -> Array:
-        """Predictions of the best model."""
+        """Predict by the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.predict(X))
 
     @available_if(lambda self: hasattr(self.estimator, "decision_function"))
     def decision_function(self, X: RowsLike) -> Array:
-        """Values of f of the best model."""
+        """Compute the values of f of the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.decision_function(X))
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array:
-        """Probabilities of the classes, (n, c), of the best model."""
+        """Predict probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.predict_proba(X))
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array:
-        """The logarithms of `predict_proba`."""
+        """Predict log-probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.predict_log_proba(X))
 
     def score(self, X: RowsLike, y: ColumnLike = None) -> float:
-        """The best model's own score: accuracy or R²."""
+        """Return the score of the best model: accuracy or R²."""
         check_is_fitted(self, "best_estimator_")
         result: float = self.best_estimator_.score(X, y)
         return result
@@ -87,7 +88,7 @@ class BestModel:
 
 
 def html_of_search(search: BaseEstimator) -> str:
-    """Return the best candidates of a search, and scikit-learn's picture of the estimator."""
+    """Return a table of the best candidates of a search, and scikit-learn's diagram of the estimator."""
     diagram = str(estimator_html_repr(search)) if get_config()["display"] == "diagram" else ""
     results = getattr(search, "cv_results_", None)
     if results is None:
@@ -112,55 +113,55 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier,
-        ARTLClassifier, each with landmarks; or a Pipeline that ends with one, whose transforms are fitted once, on
-        all rows. Exact forms (without n_landmarks) share no sweep: GridSearchCV searches them.
+    estimator : estimator or Pipeline
+        KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier or
+        ARTLClassifier, each with landmarks; or a Pipeline that ends with one, whose transforms are fitted once, on all
+        rows. Exact forms (without n_landmarks) share no sweep; use GridSearchCV for them.
     param_grid : dict or list of dicts
-        As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` cost no sweep; kernels of one kind share one,
-        bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class weights, and every
-        kernel of random features, take their own.
-        With solver="cg" (or where "auto" takes it) the penalties and folds of a kernel descend side by side in the
-        sweeps of one fit, and kernels one after the other. So do ARTLClassifier's: all its candidates and folds of a
-        kernel share the sweep of moments and those of the rounds.
+        As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` need no sweep of their own; kernels of one type
+        share a sweep, bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class
+        weights, and every kernel of random features, need their own. With solver="cg" (or where "auto" chooses it) all
+        penalties and folds of a kernel share the sweeps of one fit, kernel by kernel. The same holds for
+        ARTLClassifier, whose candidates and folds of a kernel share the sweeps of moments and rounds.
     cv : int, float, "domains", array (n,) of folds, splitter, or iterable of (train, test)
-        A number: scikit-learn's (stratified) folds for arrays in memory; folds by a hash of the row's number for lazy
-        input. A share below 1: about so many of the rows are held out, once. Where there are groups (`groups`, or a
-        corpus with a column of them) these stay together. −1 in an array: trained on by every fold. Only labelled rows
-        are folded; in semi-supervised learning unlabelled ones shape the basis of every fold, as the tested ones do
-        without their labels. 0: no folds; all rows are trained on, for scoring="neg_gcv".
-        Landmarks are drawn once, from all rows, the tested ones included. For ARTLClassifier a split hides the labels
-        of the rows that it tests, and domains without a label left are the target.
+        int: scikit-learn's (stratified) folds for arrays in memory; folds by a hash of the row number for lazy input.
+        float below 1: one split with about this share of the rows held out. Groups (`groups`, or a column of a corpus)
+        stay together. −1 in an array: the row is in every training set. Only labelled rows are folded; in
+        semi-supervised learning unlabelled rows, and test rows without their labels, contribute to every fold. 0: no
+        folds, all rows are training rows, for scoring="neg_gcv".
+        Landmarks are chosen once, from all rows including test rows. For ARTLClassifier a split hides the labels of its
+        test rows, and domains left without a label are the target.
     scoring : str, function, list of str, dict or None
-        "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
-        one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f cut to [0.001, 1] and divided by
-        their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
-        cross-validation of the rows that were trained on. Other names are those of scikit-learn's scorers; these and
-        functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several where memory
-        does not hold the values of all candidates (`PlanTooLargeError` where it does not hold those of one). A function
-        is shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores
-        names. Scores are weighted where rows are, those of functions if they take `sample_weight`; where candidates
-        differ in class_weight, by the weights of the rows without those of the classes ("balanced" is of all labelled
-        rows).
+        "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes, of their
+        one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f clipped to [0.001, 1] and divided
+        by their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv":
+        generalised cross-validation of the training rows. Other names are those of scikit-learn's scorers; these and
+        functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several if memory does
+        not hold the values of all candidates (`PlanTooLargeError` if it does not hold those of one). A function gets a
+        model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
+        use the weights of rows, those of functions if they take `sample_weight`; if candidates differ in class_weight,
+        without class weights ("balanced" refers to all labelled rows).
     refit : bool or str
-        Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
-        ended), and by which of several scores.
+        Whether to fit `best_estimator_` (without a sweep if its moments were kept; by "cg" starting at the solutions of
+        its folds), and the score to choose it by if there are several.
     one_standard_error : bool
-        Take the simplest candidate within one standard error of the best: of largest α, then of fewest components,
-        then of widest kernel. Without it, the same holds for candidates whose scores are equal.
+        Whether to choose the simplest candidate within one standard error of the best: the largest α, then the fewest
+        components, then the widest kernel. Equal scores are resolved in the same way.
     random_state : int
         Seed of folds by hash.
 
     Attributes
     ----------
-    cv_results_ : dict of arrays, the columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and
-        `prediction_error`, how far the predictions of a candidate are from least squares in float64, relative to their
-        norm (`solvers.ridge`, `solvers.accuracy`; NaN: not known). Kernels of candidates beyond
-        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`AccuracyWarning`). Where
-        conjugate gradients fit candidates, it is what `tol` leaves, and `converged` tells whose descents have come to
-        their end on all splits: the others rank behind them, and are no choice unless all are like them.
+    cv_results_ : dict of arrays
+        The columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and `prediction_error`, the
+        estimated distance of a candidate's predictions from least squares in float64, relative to their norm
+        (`solvers.ridge`, `solvers.accuracy`; NaN: unknown). Kernels with an error above a thousandth are swept again in
+        the next precision; remaining errors raise an `AccuracyWarning`. For conjugate gradients it is the error that
+        `tol` leaves, and `converged` tells which candidates reached `tol` on all splits; the others rank behind them
+        and are chosen only if none did.
     edges_ : list of Edge
-        The ends of the grid at which the best score lies, of which `BestAtEdgeWarning` warns: of its numbers with at
-        least three values, but for sizes (n_landmarks) and tolerances.
+        The ends of the grid at which the best score lies, as in `BestAtEdgeWarning`, for numeric parameters with at
+        least three values other than sizes (n_landmarks) and tolerances.
     best_index_, best_params_, best_score_, best_estimator_, n_splits_, refit_time_, classes_, n_features_in_
     plan_ : SearchPlan
 
@@ -186,15 +187,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         one_standard_error: bool = False,
         random_state: int = 0,
     ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.cv = cv
-        self.scoring = scoring
-        self.refit = refit
-        self.one_standard_error = one_standard_error
-        self.random_state = random_state
+        set_parameters(self, locals())
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------------
 
     def plan(
         self,
@@ -205,7 +200,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         sample_weight: ColumnLike = None,
         sample_domain: ColumnLike = None,
     ) -> SearchPlan:
-        """Return the plan of `fit`, without running it; transforms that learn are fitted, and landmarks drawn."""
+        """Return the plan of `fit` without running it; transforms are fitted, and landmarks chosen."""
         return self._plan(self._prepare(Given(X, y, groups, sample_weight, sample_domain)))
 
     def _prepare(self, given: Given) -> list[Prepared]:
@@ -231,7 +226,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             raise ConfigError(f"refit: expected True, False or the name of a score, found {self.refit!r}")
 
     def _check_refit(self) -> None:
-        """Refuse to choose by none of several scores."""
+        """Raise `ConfigError` unless `refit` names one of several scores."""
         names = self._scoring.names
         if self.refit and "score" not in names and self.refit not in names:
             raise ConfigError(
@@ -254,16 +249,16 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         sample_weight: ColumnLike = None,
         sample_domain: ColumnLike = None,
     ) -> Self:
-        """Judge every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
+        """Evaluate every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
 
-        X and y as the estimator takes them; `groups` and `sample_domain` (n,) integers.
+        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers.
 
         Raises
         ------
         ConfigError
-            An empty grid, an unknown parameter or score.
+            The grid is empty, or a parameter or score is unknown.
         DataError
-            Folds that cannot be trained on or tested, or a score that is not finite.
+            A fold lacks training or test rows, or a score is not finite.
 
         Warns
         -----
@@ -272,7 +267,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         """
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)  # of a search before
+            delattr(self, name)  # of an earlier search
         with job(f"{type(self).__name__}.fit"):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
@@ -288,8 +283,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         seconds: dict[int, float] = {}
         for one in prepared:
             begun = time.perf_counter()
-            for candidate, split, found in one.work.run(self._scoring):
-                tested[candidate.index, split] = found
+            for candidate, split, figures in one.work.run(self._scoring):
+                tested[candidate.index, split] = figures
             share = (time.perf_counter() - begun) / len(one.members)
             seconds |= dict.fromkeys((member.index for member in one.members), share)
         everyone = sorted((c for one in prepared for c in one.members), key=lambda candidate: candidate.index)
@@ -306,9 +301,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             self.refit_time_ = time.perf_counter() - begun
 
     def _require_refit(self, prepared: list[Prepared]) -> None:
-        """Refuse a refit to all labels that leave no target to adapt to."""
-        parts = [part.sides for one in prepared for part in one.work.partitions if part.sides is not None]
-        if self.refit and not all(sides.has_both(sides.folds.count) for sides in parts):
+        """Raise `ConfigError` for a refit to all labels where these leave no target to adapt to."""
+        splits = [some.sides for one in prepared for some in one.work.partitions if some.sides is not None]
+        if self.refit and not all(sides.has_both(sides.folds.count) for sides in splits):
             raise ConfigError(
                 "refit: every domain has labelled rows, so that a refit has no target; set refit=False, and fit "
                 "best_params_ on rows with an unlabelled target"
@@ -332,13 +327,13 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         first = choose(results, label, everyone, one_standard_error=False)
         self.edges_ = edges([candidate.params for candidate in everyone], first)
         if self.edges_:
-            told = "; ".join(map(str, self.edges_))
-            warnings.warn(f"the best candidate lies at an edge of the grid: {told}", BestAtEdgeWarning, stacklevel=4)
+            ends = "; ".join(map(str, self.edges_))
+            warnings.warn(f"the best candidate lies at an edge of the grid: {ends}", BestAtEdgeWarning, stacklevel=4)
 
     def _best(self, prepared: list[Prepared]) -> BaseEstimator:
         """Fit the best candidate to all rows."""
-        found = ((one, member) for one in prepared for member in one.members)
-        one, candidate = next(pair for pair in found if pair[1].index == self.best_index_)
+        pairs = ((one, member) for one in prepared for member in one.members)
+        one, candidate = next(pair for pair in pairs if pair[1].index == self.best_index_)
         one.work.fit(candidate)
         if not isinstance(candidate.model, Pipeline):
             return candidate.last

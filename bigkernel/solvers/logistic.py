@@ -95,7 +95,7 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
             return
         pair = theta - here.theta, gradient - here.gradient
         # SciPy's norms of vectors do not overflow
-        step_size, gradient_size = (float(linalg.norm(one.ravel())) for one in pair)
+        step_size, gradient_size = (float(linalg.norm(one.ravel(), check_finite=False)) for one in pair)
         curved = float((pair[0] * pair[1]).sum()) > 1e-14 * step_size * gradient_size
         pairs = (*here.pairs, pair)[-MEMORY:] if curved else here.pairs
         here = Point(theta, objective, gradient, pairs)

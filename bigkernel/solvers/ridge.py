@@ -373,7 +373,7 @@ def rounding_of_rotation(raw: Moments, rotated: Moments, whitening: Whitening) -
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class SystemSolution:
     """Weights w (r, c) and training squared errors (c,) of some targets."""
 
     w: Array
@@ -387,7 +387,7 @@ class Solution:
     factor: Factor
 
 
-def prediction_errors(known: RoundingEstimate, solution: Solution, changes: Array) -> Errors:
+def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes: Array) -> Errors:
     """Estimate the errors of predictions of a fit, see the module; `changes` are in the coordinates of its factor."""
     w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
@@ -442,7 +442,7 @@ class RidgeSystem:
     # use the tridiagonal form wherever α exceeds rounding, which pays from `SHARED` penalties on
     shared: bool = field(default=False, kw_only=True)
 
-    def solve(self, alpha: float, columns: Index = ALL) -> Solution:
+    def solve(self, alpha: float, columns: Index = ALL) -> SystemSolution:
         """Solve for the weights of some targets."""
         small, q = self.small, self.small.q[columns]
         if self.shared and (factor := self._tridiagonal_factor(alpha)):
@@ -450,26 +450,26 @@ class RidgeSystem:
             x = factor.solve(C)
             # q − 2⟨x, C⟩ + ⟨x, Tx⟩ with Tx = C − αx
             squares = np.maximum(q - (x * (C + alpha * x)).sum(axis=0), 0)
-            return Solution(T.basis @ x, squares, quadratic(T, x), alpha, small.n, T, small.C[:, columns], factor)
+            return SystemSolution(T.basis @ x, squares, quadratic(T, x), alpha, small.n, T, small.C[:, columns], factor)
         # if Cholesky fails for one penalty it fails for others: they share one eigendecomposition
         dense = factorize(small.G, alpha, n_rows=self.rows, condition=self.condition, spectrum=lambda: self.spectrum)
         C = small.C[:, columns]
         w = dense.solve(C)
         predicted = quadratic(small.G, w)
-        return Solution(w, squared_error(q, C, w, predicted), predicted, alpha, small.n, small.G, C, dense)
+        return SystemSolution(w, squared_error(q, C, w, predicted), predicted, alpha, small.n, small.G, C, dense)
 
-    def error(self, solution: Solution) -> Errors | None:
+    def error(self, solution: SystemSolution) -> Errors | None:
         """Estimate the error of predictions, if the errors of the moments are known."""
         if self.known is None:
             return None
         changes = self.known.changes if solution.factor.basis is None else self._rotated[1]
         return prediction_errors(self.known, solution, changes)
 
-    def effective_dof(self, solution: Solution) -> float:
+    def effective_dof(self, solution: SystemSolution) -> float:
         """Compute tr G(G + αI)⁻¹."""
         return solution.factor.effective_dof(solution.G, solution.alpha)
 
-    def diagnose(self, solution: Solution, diagnostics: SolveDiagnostics) -> None:
+    def diagnose(self, solution: SystemSolution, diagnostics: SolveDiagnostics) -> None:
         """Record residual, condition, effective degrees of freedom and errors of predictions."""
         G, factor, alpha, ratios = solution.G, solution.factor, solution.alpha, {}
         if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
@@ -669,7 +669,7 @@ def _unrotated_ridge(
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     error_z = whitening.reduce(product - gram.penalised_times(alpha, v))
     known = (estimate or RoundingEstimate(np.zeros(len(error_z)), None)).with_solve(error_z, moments.rows)
-    errors = prediction_errors(known, Solution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
+    errors = prediction_errors(known, SystemSolution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
     if not errors.solve <= _SOLVED:
         return None
     size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖

@@ -90,6 +90,12 @@ class Standardize(SameWidth):
     std: Array
     name: ClassVar[str] = "standardize"
 
+    def width(self, d: int) -> int:
+        shapes = self.mean.shape, self.std.shape
+        if shapes != ((d,), (d,)):
+            raise DataError(f"{self.name}: expected mean and deviation of {d} features, found the shapes {shapes}")
+        return d
+
     def apply(self, x: Array) -> Array:
         np.subtract(x, self.mean.astype(x.dtype), out=x)
         np.divide(x, self.std.astype(x.dtype), out=x)
@@ -111,7 +117,7 @@ class LinearMap:
     name: ClassVar[str] = "linear"
 
     def width(self, d: int) -> int:
-        if d != len(self.centre):
+        if self.centre.shape != (d,) or len(self.weights) != d:
             raise DataError(f"{self.name}: expected rows of {len(self.centre)} features, found {d}")
         return int(self.weights.shape[1])
 

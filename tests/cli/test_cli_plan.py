@@ -57,6 +57,16 @@ def test_people_get_80_columns_and_what_the_time_is_worth(corpus, plan):
     assert "excluding solves" in text
 
 
+def test_a_fit_of_few_rows_is_run_and_said_to_be(here, plan, told):
+    write_corpus("few", X[:100], np.arange(100) % 3)
+    figures = told("few", "--landmarks", 50)
+    assert figures["pilot_rows"] is None
+    assert figures["expected_seconds"] > 0
+    text = plan("few", "--landmarks", 50).stdout
+    assert "time from the fit itself, which was run" in text
+    assert "pilot of" not in text
+
+
 def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
     figures = told(corpus, "--landmarks", 50, "--no-time")

@@ -38,7 +38,7 @@ def write(tmp_path):
 
 
 def tree():
-    """This process and those below it."""
+    """Return this process and those below it."""
     return [psutil.Process(), *psutil.Process().children(recursive=True)]
 
 

@@ -74,7 +74,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name, damage", zip(2 * sorted(VALUES), [*DAMAGE, *range(3)], strict=True))
+@pytest.mark.parametrize("name, damage", list(zip(2 * sorted(VALUES), [*DAMAGE, *range(3)], strict=True)))
 def test_a_damaged_chunk_is_named(group, flip, name, damage):
     file = chunk_files(group / name)[0]
     if damage in DAMAGE:

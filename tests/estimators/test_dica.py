@@ -209,7 +209,7 @@ def test_labels_that_cannot_be_are_refused(form, labels, message):
 @BOTH
 def test_rows_that_do_not_vary_have_no_components(form, supervised):
     flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
-    with pytest.raises(DataError, match="found no component, .*n_samples = 150"):
+    with pytest.raises(DataError, match=r"found no component, .*n_samples = 150"):
         DICA(**flat, supervised=supervised).fit(np.ones((N, D)), LABELS, DOMAIN)
 
 

@@ -1,15 +1,29 @@
 """Lazy predictions, scores and stores of predictions of Dask, zarr, corpus and Rows, and labels by name."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, UnitNormalizer, executing
+from bigkernel import (
+    Gaussian,
+    KernelLogisticClassifier,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Ridge,
+    SweepSearchCV,
+    UnitNormalizer,
+    executing,
+)
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorruptError, DataError
+from bigkernel.streaming.row_maps import SameWidth
 
 rng = np.random.default_rng(31)
 N, D, M = 150, 4, 12
@@ -291,3 +305,39 @@ def test_chunks_of_unequal_size_are_refused_before_any_work(tmp_path):
     with pytest.raises(DataError, match="chunks of equal size"):
         Ridge().fit(X, y).predict_to(lazy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@dataclass(frozen=True)
+class Failing(SameWidth):
+    """Rows as they are, until they can no longer be read."""
+
+    calls: list[int]
+    limit: float = np.inf
+    name: ClassVar[str] = "failing"
+
+    def apply(self, x):
+        self.calls.append(len(x))
+        if len(self.calls) > self.limit:
+            raise ValueError("sensor 7 is offline")
+        return x
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize(
+    "model",
+    [
+        KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=40, alpha=0.1, random_state=0),
+        KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=120, alpha=0.1, random_state=0),
+        KernelLogisticClassifier(Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0),
+        SweepSearchCV(
+            KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=40, random_state=0), {"alpha": [0.1, 1.0]}, cv=2
+        ),
+    ],
+    ids=["sub-sample", "factors of the core", "logistic", "search"],
+)
+def test_an_error_of_the_rows_in_the_middle_of_a_fit_arrives_as_itself(model, share):
+    targets, whole = LABELS if isinstance(model, KernelLogisticClassifier) else y, []
+    with executing("serial"):
+        clone(model).fit(as_rows(X, targets).map(Failing(whole)))
+        with pytest.raises(ValueError, match=r"^sensor 7 is offline$"):
+            clone(model).fit(as_rows(X, targets).map(Failing([], share * len(whole))))

@@ -197,7 +197,7 @@ def test_domains_are_found_a_step_at_a_time(tmp_path):
 def many(monkeypatch):
     """Clusters of more rows than k-means sees all of."""
     monkeypatch.setattr(kernel_basis, "FEW_ROWS", 200)
-    monkeypatch.setattr(kernel_basis, "_PART_BYTES", 2**12)
+    monkeypatch.setattr(kernel_basis, "_PIECE_BYTES", 2**12)
     centres = 4 * rng.normal(size=(15, 3))
     return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
 

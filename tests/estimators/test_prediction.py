@@ -74,14 +74,14 @@ def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepare
 def test_what_is_prepared_is_in_no_pickle_and_goes_with_its_fit():
     model = MODELS["classes"]()
     gc.collect()  # what other tests have left goes now, and not between the counts
-    before, kept = pickle.dumps(model), len(base._KEPT)
+    before, kept = pickle.dumps(model), len(base._PREDICTORS)
     expected = model.decision_function(X)
-    assert len(base._KEPT) == kept + 1
+    assert len(base._PREDICTORS) == kept + 1
     assert pickle.dumps(model) == before
     assert_array_equal(pickle.loads(before).decision_function(X), expected)
     del model
     gc.collect()
-    assert len(base._KEPT) == kept
+    assert len(base._PREDICTORS) == kept
 
 
 @pytest.mark.parametrize(

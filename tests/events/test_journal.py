@@ -139,7 +139,7 @@ def test_pulses_of_one_segment_are_written_now_and_then_only(tmp_path):
 def test_a_journal_that_cannot_be_written_ends_no_job_and_warns_once(tmp_path):
     run = tmp_path / "run"
     (run / NAME).mkdir(parents=True)
-    with pytest.warns(RuntimeWarning, match=r"dropped: IsADirectoryError") as caught, executing("serial", run=run):
+    with pytest.warns(RuntimeWarning, match="that failed: IsADirectoryError") as caught, executing("serial", run=run):
         swept = sweep(as_rows(X), Sums(3))
     assert swept.total["rows"] == [400]
     assert len(caught) == 1
@@ -152,7 +152,7 @@ def test_a_report_that_cannot_be_written_ends_no_job(tmp_path, caplog):
     with executing("serial", run=run):
         assert sweep(as_rows(X), Sums(3)).total["rows"] == [400]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "bigkernel.monitor.report:write: nothing is shown of" in caplog.text
+    assert "bigkernel.monitor.report:write: monitoring of" in caplog.text
 
 
 # ---------------------------------------------------------------- jobs
@@ -222,7 +222,7 @@ def test_a_sink_that_fails_is_dropped_with_one_warning():
         raise OSError("gone")
 
     with job("x") as scope:
-        with pytest.warns(RuntimeWarning, match=r"dropped: OSError\('gone'\)"):
+        with pytest.warns(RuntimeWarning, match=r"that failed: OSError\('gone'\)"):
             scope.add_sink("broken", broken)
         emit(Note("again"))
     assert not scope.sinks

@@ -211,7 +211,7 @@ def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announc
     assert taken <= announced + ALLOCATOR_BYTES
     assert announced <= 1.25 * taken
     assert max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans) <= limit
-    assert peaks["lazy"] - before <= announced + len(dumps(model._kept_predictor()))  # the graph travels with it
+    assert peaks["lazy"] - before <= announced + len(dumps(model._predictor()))  # the graph travels with it
     assert peaks["lazy"] <= limit
 
 

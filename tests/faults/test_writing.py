@@ -37,7 +37,7 @@ Y = rng.integers(0, 3, N)
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """Ends a test's job in the middle."""
 
 
@@ -47,7 +47,7 @@ class Puts:
     def __init__(self) -> None:
         self.done = 0
         self.fail_at: int | None = None
-        self.error: Callable[[], Exception] = Crash
+        self.error: Callable[[], Exception] = CrashError
 
     def __call__(self, key: str) -> None:
         if key.endswith("zarr.json"):
@@ -101,7 +101,7 @@ def write(source: Callable[[], Any], tmp_path: Path, to: str = "c", **options: A
 
 def test_an_ingest_that_dies_leaves_nothing(source, tmp_path, puts):
     puts.fail_at = 9
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         write(source, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.csv"]
 
@@ -150,7 +150,7 @@ def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(mo
     for k in (0, 3, 7, total - 1):
         path, run = tmp_path / f"p{k}", tmp_path / f"run{k}"
         puts.done, puts.fail_at = 0, k
-        with pytest.raises(Crash):
+        with pytest.raises(CrashError):
             predict(model, corpus, path, run, decision=False)
         assert not path.exists()
         puts.done, puts.fail_at = 0, None
@@ -169,7 +169,7 @@ def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(mo
 def interrupted(model: KernelRidge, corpus: Corpus, tmp_path: Path, puts: Puts) -> Iterator[Path]:
     """A run whose predictions died near their end; its scratch directory."""
     puts.done, puts.fail_at = 0, 18
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         predict(model, corpus, tmp_path / "p", tmp_path / "run")
     puts.done, puts.fail_at = 0, None
     (name,) = left(tmp_path)

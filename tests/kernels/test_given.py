@@ -109,7 +109,7 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
         (lambda: Nystroem("precomputed", n_components=5).fit(K), ConfigError, "precomputed"),
         (lambda: Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
         (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma above 0 for chi2"),
-        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for a pair of rows, found str"),
+        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
         (lambda: KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
         (lambda: KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
         (lambda: KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),

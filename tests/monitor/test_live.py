@@ -171,8 +171,8 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
     "changes, words",
     [
         ({}, [DIED, GO_ON]),
-        ({"segments": 0}, ["the driver (process 7 on node1) died 3 min ago; nothing is kept yet", GO_ON]),
-        ({"died": ""}, ["no driver is at work in job.run; 12 of 40 segments are kept", GO_ON]),
+        ({"segments": 0}, ["the driver (process 7 on node1) died 3 min ago; no segment is kept yet", GO_ON]),
+        ({"died": ""}, ["no driver is running in job.run; 12 of 40 segments are kept", GO_ON]),
         ({"died": "", "state": "finished"}, []),
         (
             {"died": "", "state": "finished", "known": False},
@@ -181,7 +181,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
         ({"died": "", "holder": "process 7 on node1", "state": "running"}, []),
         (
             {"died": "", "holder": "process 8 on node2", "known": False},
-            ["process 8 on node2 is at work, without a journal; 12 of 40 segments are kept"],
+            ["process 8 on node2 is running, without a journal; 12 of 40 segments are kept"],
         ),
     ],
 )

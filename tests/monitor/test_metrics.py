@@ -1,5 +1,4 @@
-"""What Prometheus reads: figures of the boards, counters that never fall, labels that stay few; the table and the board
-of Grafana name what there is."""
+"""Metrics for Prometheus: figures of the boards, counters that never fall, few labels; the table, Grafana's board."""
 
 import builtins
 import gc
@@ -198,9 +197,7 @@ def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alon
     prometheus_client.Gauge("other", "of somebody else", registry=registry).set(3)
     for _ in range(3):
         assert b"\nother 3.0\n" in prometheus_client.generate_latest(registry)
-    assert [record.getMessage() for record in caplog.records] == [
-        "no metrics of jobs: ZeroDivisionError: division by zero"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["no job metrics: ZeroDivisionError: division by zero"]
 
 
 def test_installing_twice_registers_one_collector(monkeypatch):

@@ -167,7 +167,7 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """Stands for the end of the process."""
 
 
@@ -178,7 +178,7 @@ def ended_after(patch, segments):
 
     def counted(*args):
         if len(done) == segments:
-            raise Ended
+            raise EndedError
         done.append(1)
         return run(*args)
 
@@ -195,7 +195,7 @@ def test_a_search_that_was_ended_goes_on_to_the_same_bits(segments, make_corpus,
         wanted = what_it_says(search.fit(corpus))
     with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run"):
         ended_after(patch, segments)
-        with pytest.raises(Ended):
+        with pytest.raises(EndedError):
             search.fit(corpus)
     seen = []
     with executing("threads", run=tmp_path / "run", resume=True), observe(seen.append):
@@ -248,11 +248,11 @@ def test_what_ends_a_kernel_ends_the_folds_of_those_beside_it(error, monkeypatch
         begun.append(number)
         cancelled.wait(20)
 
-    def solve(members, *others):
-        if members[0].index == 0:
+    def solve(sums, pool):
+        if sums.members[0].index == 0:
             under_way.wait(20)
             raise error("no more")
-        folds = [others[-1].submit(fold, number) for number in range(8)]
+        folds = [pool.submit(fold, number) for number in range(8)]
         folds[-1].add_done_callback(lambda _: cancelled.set())
         under_way.set()
         return [one.result() for one in folds]

@@ -35,7 +35,7 @@ class Ended(BaseException):
     """The process that meets it is dead."""
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """The protocol was broken."""
 
 
@@ -126,13 +126,13 @@ class World:
     def require_sound(self, bits, done_before):
         """What must hold when a driver has ended well, which found these segments told to be finished."""
         if bits != self.clean:
-            raise Violation("another sum")
+            raise ViolationError("another sum")
         if again := set(self.computed) & set(done_before):
-            raise Violation(f"segments at rows {sorted(again)} were finished, and were computed again")
+            raise ViolationError(f"segments at rows {sorted(again)} were finished, and were computed again")
         if left := [str(path) for path in self.run.rglob("*") if path.name.endswith((".partial", ".old"))]:
-            raise Violation(f"half-written: {left}")
+            raise ViolationError(f"half-written: {left}")
         if (self.run / run_lock.NAME).exists():
-            raise Violation("the lock is still there")
+            raise ViolationError("the lock is still there")
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def _honest(usable):
         above = ancestors_of(merges)
         gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
         if broken := {node for node in gone if not {node, *above.get(node, ())} & set(found)}:
-            raise Violation(f"the receipts of {sorted(broken)} promised more than there was")
+            raise ViolationError(f"the receipts of {sorted(broken)} promised more than there was")
         return found, damaged
 
     return watched

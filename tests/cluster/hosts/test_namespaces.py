@@ -1,5 +1,4 @@
-"""Two hosts with addresses of their own, in network namespaces on a bridge, everything encrypted: the bits of one
-process, also when a host is cut off in the middle."""
+"""Two hosts in network namespaces on a bridge, encrypted: the bits of one process, also when a host is cut off."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""SLURM for real, of one node: cluster/slurm/job.sbatch and `kind: slurm` give the bits of this process; requeued jobs
-go on where they were."""
+"""A real SLURM of one node: job.sbatch and `kind: slurm` give the bits of this process; requeued jobs resume."""
 
 import hashlib
 import os
