@@ -203,7 +203,7 @@ def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(
     assert [job["state"] for job in found["jobs"]] == ["lost"]
     lines = invoke(left, code=6).stdout.splitlines()
     # the lock was touched 200 s ago, the last message is of a second ago; the simulation leaves no receipts
-    assert re.fullmatch(r"the driver \(process 4242 on node1\) died [\d.]+ m?s ago; nothing is kept yet", lines[-2])
+    assert re.fullmatch(r"the driver \(process 4242 on node1\) died [\d.]+ m?s ago; no segment is kept yet", lines[-2])
     assert lines[-1] == "to resume: bigkernel fit c m --run job.run --resume"
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left,
         time.sleep(0.3)
         write(left, ended("later"))
     assert result().exit_code == 0
-    assert "fit simulated: its driver died" in result().stdout
+    assert "fit simulated: the driver died" in result().stdout
     assert result().stdout.splitlines()[-1].endswith("fit later")
 
 

@@ -98,13 +98,6 @@ def spread(rows, out):
     model.predict_to(rows, out / "out", std=True)
 
 
-def scored(rows, out):
-    d = as_rows(rows).shape[1]
-    g = np.random.default_rng(1)
-    model = KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
-    model.score(rows)
-
-
 def searched(kind, **options):
     def search(rows, out):
         grid = {"kernel": [gaussian(10), gaussian(20)], "alpha": [0.1, 1.0]}
@@ -135,7 +128,6 @@ CASES = {
         ),
     ),
     "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(SSSLClassifier, n_components=50)),
-    "scores": ((60_000, 40, "float32", 0, 20_000), scored),
     "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
 }
 FAST = ("semi-supervised",)

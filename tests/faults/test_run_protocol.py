@@ -37,7 +37,7 @@ def test_from_every_state_that_a_crash_leaves_a_resume_ends_in_the_same_sum(plac
 
 @pytest.mark.parametrize(
     "segments, most, states",
-    [(2, 30, 30), pytest.param(2, None, 1600, marks=slow)],
+    [(2, 30, 30), pytest.param(1, None, 200, marks=slow), pytest.param(2, 600, 600, marks=slow)],
 )
 def test_from_every_state_that_a_loss_of_power_leaves_too(place, segments, most, states):
     with world(place, segments) as machine:
