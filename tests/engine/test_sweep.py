@@ -217,7 +217,7 @@ def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_
         if len(calls) == 2:
             raise RuntimeError("port taken")
 
-    with observe(broken, seen.append), pytest.warns(RuntimeWarning, match="dropped.*port taken") as caught:
+    with observe(broken, seen.append), pytest.warns(RuntimeWarning, match="dropping an observer.*port taken") as caught:
         swept = sweep(build(), Sums(D), client=executor)
     assert swept.total["rows"] == [N]
     assert len(calls) == 2

@@ -54,7 +54,7 @@ def read_on(corpus, change, client):
 def test_f41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
     draw, told = random.Random(what), 0
     for moment in range(3):
-        corpus, change = changing(what, 0, draw.randrange(1, CHUNKS), str(moment))
+        corpus, change = changing(what, 0, draw.randrange(CHUNKS // 2, CHUNKS), str(moment))
         steps = [row for segment in plan_sweep(as_rows(corpus), Sums(D)).segments for row in segment.bounds[:-1]]
         change = replace(change, at=draw.choice(steps[:-2]))
         error = read_on(corpus, change, draw.choice(["threads", "serial"]))

@@ -351,7 +351,7 @@ def test_a_store_that_fails_at_every_third_read_is_read_to_the_end(unreliable, t
 
 def test_a_store_that_always_fails_ends_the_sweep_with_its_error(unreliable):
     Unreliable.period = 1
-    with pytest.raises(DataError, match=r"rows 0:\d+ could not be read.*Input/output error"):
+    with pytest.raises(DataError, match=r"rows 0:\d+: reading the rows .*Input/output error"):
         sweep(as_rows(unreliable), Sums(D), client="serial")
     assert 3 <= Unreliable.reads < 100
 

@@ -56,7 +56,7 @@ def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_
 def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows, client):
     events = []
     with observe(events.append):
-        sweep(rows, Sums(D, Sleep(0.15)), client=client)
+        sweep(rows, Sums(D, Sleep(0.25)), client=client)
     pulses = [event for event in events if isinstance(event, Pulse)]
     assert {pulse.node for pulse in pulses} <= {leaf(i) for i in range(SEGMENTS)}
     assert len({pulse.node for pulse in pulses if pulse.rows == 0}) >= SEGMENTS // 2
