@@ -1,6 +1,5 @@
 """`bigkernel ingest` with several sources, splits and bad input, as its user meets it."""
 
-import json
 import os
 import struct
 
@@ -61,24 +60,6 @@ def test_every_format_of_the_same_rows_makes_the_same_arrays(run):
         order = np.argsort(LABELS, kind="stable") if source == "images" else slice(None)
         assert np.array_equal(corpus.array("x")[:], x[order]), source
         assert np.array_equal(corpus.column("y"), y[order]), source
-
-
-def test_several_sources_and_a_split_in_one_command(run):
-    write_all()
-    result = run(
-        *("ingest", "rows.npz", "rows.parquet", "rows.zarr", "all.corpus"),
-        *("--split", "test=0.2", "--split", "valid=0.1", "--seed", 7, "--json"),
-    )
-    told = json.loads(result.stdout)
-    parts = [open_corpus(name) for name in ("all.corpus", "all-test.corpus", "all-valid.corpus")]
-    assert sum(part.n_rows for part in parts) == 120
-    assert told["share test"] == f"{parts[1].n_rows} rows in all-test.corpus"
-    assert told["format"] == "npz, parquet, zarr"
-    assert {part.columns for part in parts} == {("y", "domain")}
-    assert {part.info.classes for part in parts} == {tuple(range(4))}
-    shown = run("info", "all.corpus").stdout
-    assert "domain 1: rows.parquet" in shown
-    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_groups_of_a_table_stay_together(run, tmp_path):

@@ -49,14 +49,6 @@ def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
     assert [path.name for path in here.iterdir()] == [corpus]
 
 
-def test_people_get_80_columns_and_what_the_time_is_worth(corpus, plan):
-    text = plan(corpus, "--landmarks", 50).stdout
-    assert max(map(len, text.splitlines())) <= 80
-    assert "most seconds" in text
-    assert "time estimated from a pilot of" in text
-    assert "excluding solves" in text
-
-
 def test_a_fit_of_few_rows_is_run_and_said_to_be(here, plan, told):
     write_corpus("few", X[:100], np.arange(100) % 3)
     figures = told("few", "--landmarks", 50)

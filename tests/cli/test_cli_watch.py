@@ -172,20 +172,6 @@ def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
     assert len(lines) == len(set(lines))
 
 
-def test_a_line_of_the_journal_that_is_half_written_is_read_when_it_is_whole(half):
-    source = RunReader(half)
-    with run_lock.locked(half):
-        line = json.dumps({"time": time.time(), "kind": "note", "job": "simulated", "sweep": "", "text": "news"}) + "\n"
-        with open(half / journal.NAME, "a") as file:
-            file.write(line[:20])
-            file.flush()
-            first = source.look()["jobs"][0]["events"]
-            file.write(line[20:])
-        assert source.look()["jobs"][0]["events"][len(first) :] == [
-            {"time": pytest.approx(time.time(), abs=5), "kind": "note", "text": "news"}
-        ]
-
-
 def test_another_journal_in_its_place_is_read_from_the_beginning(half):
     source = RunReader(half)
     with run_lock.locked(half):

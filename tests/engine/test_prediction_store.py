@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
@@ -47,22 +47,6 @@ def test_labels_are_stored_as_integers_and_others_as_positions(classes, stored):
     else:
         assert_array_equal(found, stored[VALUES.argmax(axis=1)])
         assert found.dtype == np.int64
-
-
-@pytest.mark.parametrize("executor", ["serial", "threads"])
-def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor):
-    corpus = make_corpus(X, chunk_rows=20)
-    rows = as_rows(corpus)
-    step = rows.bounds(settings())[1]
-    create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
-    with executing(executor):
-        total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
-    zarr_arrays.write_manifest(tmp_path / "out")
-    group = open_predictions(tmp_path / "out")
-    assert total["rows"] == N
-    assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
-    assert_allclose(group["decision"][...], VALUES, atol=1e-12)
-    assert group["prediction"].chunks == (step,)
 
 
 @pytest.mark.parametrize("decision", [False, True])

@@ -18,7 +18,6 @@ from bigkernel.events.job import (
     Note,
     Pulse,
     Scope,
-    Spent,
     SweepEnded,
     SweepStarted,
     emit,
@@ -58,14 +57,6 @@ def test_a_fit_leaves_every_step_in_the_journal_of_its_run(tmp_path):
     assert swept["states"] == "m" * len(swept["stops"])
     assert swept["merges_done"] == swept["merges"] == len(swept["stops"]) - 1
     assert {"gram", "merge"} <= set(swept["stage_seconds"])
-
-
-def test_what_is_refused_leaves_nothing_in_the_journal_of_another_job(tmp_path):
-    sweep(as_rows(X), Sums(3), client="serial", run=tmp_path / "run")
-    before = (tmp_path / "run" / NAME).read_bytes()
-    with pytest.raises(DataError):
-        sweep(as_rows(X), Sums(3), client="serial", run=tmp_path / "run")
-    assert (tmp_path / "run" / NAME).read_bytes() == before
 
 
 def test_with_monitoring_off_a_run_has_neither_journal_nor_report(tmp_path):
@@ -163,15 +154,6 @@ def heard(action):
     with observe(events.append):
         action()
     return events
-
-
-def test_a_fit_is_one_job_with_its_landmarks_sweep_and_solve():
-    events = heard(lambda: KernelRidge(**MODEL).fit(X, Y))
-    assert events[0] == JobStarted("KernelRidge.fit")
-    assert events[-1] == JobEnded("finished")
-    stages = [event.stage for event in events if isinstance(event, Spent)]
-    assert stages == ["landmarks", "solve"]
-    assert [type(event) for event in events].count(JobStarted) == 1
 
 
 def test_a_search_is_one_job_with_all_its_sweeps():

@@ -107,7 +107,10 @@ def test_garbage_in_a_cluster_file_is_refused_before_a_process_starts(key, poiso
 def test_what_stands_beside_the_cluster_under_our_key_is_refused(beside, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(LOCAL + f"  {beside}\n")
-    with pytest.raises(ConfigError, match=rf"bigkernel\.'?{beside.split(':')[0]}'?: expected only `cluster:` in a"), connect(path):
+    with (
+        pytest.raises(ConfigError, match=rf"bigkernel\.'?{beside.split(':')[0]}'?: expected only `cluster:` in a"),
+        connect(path),
+    ):
         pass
 
 

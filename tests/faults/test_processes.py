@@ -410,13 +410,6 @@ def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, 
     assert len(touch.starts()) < 2 * SEGMENTS
 
 
-def test_f36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
-    with locked(tmp_path):
-        monkeypatch.setattr(time, "time", lambda: 4e9)
-        with pytest.raises(RunLockedError):
-            Lock(tmp_path).acquire()
-
-
 @pytest.mark.slow
 def test_f16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))

@@ -93,23 +93,6 @@ def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
     assert not (tmp_path / "m").exists()
 
 
-def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
-    save_model(model, tmp_path / "a.model")
-    before = content(Path(corpus.path))
-    np.save(tmp_path / "rows.npy", X)
-    inside = Path(corpus.path) / "in"
-    for words in (
-        ["fit", corpus.path, inside, *FIT],
-        ["predict", tmp_path / "a.model", corpus.path, inside],
-        ["ingest", tmp_path / "rows.npy", inside],
-        ["tune", corpus.path, "--out", inside, *FIT],
-    ):
-        said = run(*words, code=3).stderr
-        assert "lies inside" in said
-        assert "choose a path outside it" in said
-    assert content(Path(corpus.path)) == before
-
-
 # ---------------------------------------------------------------- in one another
 
 
