@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier
+from bigkernel import Gaussian, KernelRidge
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
@@ -81,14 +81,6 @@ def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
     (tmp_path / "out" / name / "c" / "1").unlink()
     with pytest.raises(ChunkMissingError, match="c/1"):
         open_predictions(tmp_path / "out")
-
-
-def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):
-    names = np.array(["a", "b", "c"])
-    model = KernelRidgeClassifier(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, names[LABELS])
-    group = model.predict_to(make_corpus(X), tmp_path / "out")
-    classes = np.array(group.attrs["bigkernel"]["classes"])
-    assert_array_equal(classes[group["prediction"][...]], model.predict(X))
 
 
 def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):

@@ -25,7 +25,7 @@ from bigkernel.engine.executor import hold, schedule
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
-from bigkernel.engine.tasks import SweepTask, merge
+from bigkernel.engine.tasks import SweepTask
 from bigkernel.errors import ChunkCorruptError, ConfigError, DataError, ResumeMismatchError
 from bigkernel.events.job import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -374,14 +374,6 @@ def test_the_ancestors_of_a_node_are_those_that_contain_it_nearest_first(count):
     for node, rows in inside.items():
         containing = sorted((name for name in inside if inside[name] > rows), key=lambda name: len(inside[name]))
         assert list(above.get(node, ())) == containing
-
-
-def test_merging_changes_neither_of_its_inputs():
-
-    a, b = ({"sum": np.full(1, v), "rows": np.ones(1)} for v in (1.0, 2.0))
-    total, receipt = merge(SweepTask(Sums(1), 16), "1-0", (a, Receipt("0-0", 0, 5)), (b, Receipt("0-1", 5, 9)))
-    assert (total["sum"], a["sum"], b["sum"]) == ([3.0], [1.0], [2.0])
-    assert (receipt.node, receipt.start, receipt.stop) == ("1-0", 0, 9)
 
 
 @pytest.mark.parametrize(

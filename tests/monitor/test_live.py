@@ -1,7 +1,6 @@
 """A state of jobs on a terminal: every figure is the state's, every line fits, and text from outside stays text."""
 
 import io
-import timeit
 from itertools import product
 
 import pytest
@@ -193,7 +192,3 @@ def test_the_command_to_go_on_with_is_never_cut():
     command = " ".join(["bigkernel", "fit", *(f"--option-{i}" for i in range(30))])
     state = {**Board().snapshot(0.0), "run": {**RUN, "command": command}}
     assert "".join(text_of(state, 60).split()).endswith("".join(command.split()))
-
-
-def test_a_picture_of_two_thousand_segments_is_made_in_a_few_milliseconds(half):
-    assert min(timeit.repeat(lambda: live.picture(half, 80), number=1, repeat=5)) < 0.05

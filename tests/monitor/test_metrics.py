@@ -181,14 +181,6 @@ def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
     assert len(found) < 120
 
 
-def test_two_running_sweeps_of_one_name_are_one_series():
-    board = fed()
-    start = next(message for message, _ in simulated.messages(40, 3) if message["kind"] == "sweep_started")
-    board.apply({**start, "sweep": "later"}, simulated.START + 100)
-    found = scraped(board)
-    assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == 0, "the latest"
-
-
 def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alone(caplog):
     scheduler = Scheduler()
     scheduler.board.snapshot = lambda now: 1 / 0

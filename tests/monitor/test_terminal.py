@@ -63,22 +63,6 @@ def test_observers_hear_nothing_after_their_block():
     assert [event.seconds for event in inner] == [1.0]
 
 
-def test_a_dropped_observer_may_be_given_again():
-    told = []
-
-    def broken(event):
-        told.append(event.seconds)
-        raise ValueError("no")
-
-    with observe(broken):
-        with pytest.warns(RuntimeWarning, match="dropping an observer"):
-            emit(SweepEnded(1.0))
-        emit(SweepEnded(2.0))  # a second warning would be an error
-    with pytest.warns(RuntimeWarning, match="dropping an observer"), observe(broken):
-        emit(SweepEnded(3.0))
-    assert told == [1.0, 3.0]
-
-
 @pytest.mark.parametrize("seconds", [0.1, 4.0, 9.9])
 def test_a_short_sweep_is_silent_where_there_is_no_terminal(clock, seconds):
     assert run(clock, seconds) == ""
