@@ -22,7 +22,6 @@ N, D = 110, 3
 X = rng.normal(size=(N, D))
 COEF, INTERCEPT = rng.normal(size=(D, 3)), rng.normal(size=3)
 VALUES = X @ COEF + INTERCEPT
-LABELS = rng.integers(0, 3, N)
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 

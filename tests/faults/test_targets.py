@@ -89,6 +89,9 @@ def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
         ["tune", corpus.path, "--out", tmp_path / "t", "--run", inside, *FIT],
     ):
         assert "the run lies inside" in " ".join(run(*words, code=3).stderr.split())
+    assert "lies inside the zarr store" in " ".join(
+        run("tune", corpus.path, "--out", inside, *FIT, code=3).stderr.split()
+    )
     assert content(Path(corpus.path)) == before
     assert not (tmp_path / "m").exists()
 
