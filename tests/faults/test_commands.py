@@ -40,8 +40,8 @@ def undisturbed(fault_corpus, tmp_path_factory):
 def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(fault_corpus, undisturbed, start, tmp_path):
     words = ["tune", fault_corpus.path, *GRID, "--cluster", "threads"]
     driver = start([*words, "--out", "out"], **HELD)
-    run = tmp_path / "out" / ".tune.run" / "scores"  # the second of its sweeps
-    driver.until(lambda: len(list(run.glob("receipts/0-*.json"))) >= 3, "three segments of the scores")
+    receipts = tmp_path / "out" / ".tune.run" / "tune" / "receipts"
+    driver.until(lambda: len(list(receipts.glob("0-*.json"))) >= 3, "three segments")
     driver.process.send_signal(signal.SIGKILL)
     assert driver.wait() == -9
     refused = start([*words, "--out", "out"], **SLOW)

@@ -170,7 +170,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
         assert zarr_arrays.digest(swept.total) == same
         lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
         assert f"worker tls://{hosts.network.host(1)}:" in lost
-        assert "it did not respond for too long" in lost
+        assert "did not respond for too long" in lost
         wait_until(
             lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], what="the host to return"
         )
