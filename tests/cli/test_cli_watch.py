@@ -262,6 +262,17 @@ def test_no_line_of_a_journal_ends_the_watching(tmp_path):
             assert state(run)["jobs"][0]["id"] == "later", f"{name}: the lines after it are read"
 
 
+@pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
+def test_text_of_a_journal_never_reaches_the_terminal_as_it_is(half, arguments):
+    evil = "\x1b]0;x\x07\x1b[2J\u202e\nx"
+    with open(half / journal.NAME, "a") as file:
+        file.write(about("note", text=evil) + "\n" + about("step", what=evil, done=1, total=3) + "\n")
+    write(half, [({**STARTED, "title": evil}, 1.0), *ended("later", evil, evil)])
+    text = invoke(half, *arguments, code=1).stdout
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert "]0;x" in text
+
+
 def test_a_state_that_nobody_knows_is_no_success(half):
     write(half, ended(how="fnished"))
     assert invoke(half, "--once", code=1).stdout.startswith("failed ")
