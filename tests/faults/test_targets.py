@@ -135,13 +135,17 @@ def test_a_disk_that_is_read_only_is_refused_before_work(corpus, model, tmpfs, n
         pass
 
 
-def test_a_model_that_does_not_fit_on_its_disk_is_refused_before_work(corpus, tmp_path, monkeypatch, no_segment, run):
+def test_a_model_that_does_not_fit_on_its_disk_or_is_there_is_refused_before_work(
+    corpus, tmp_path, monkeypatch, no_segment, run
+):
     usage = shutil.disk_usage(".")._replace(free=8 * (10 * 10 + 10 * 4) - 1)
     monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
     said = run("fit", corpus.path, tmp_path / "m", *FIT, code=4).stderr
     assert "the model needs up to" in said
     assert "free some space or choose another path" in said
     assert not (tmp_path / "m").exists()
+    (tmp_path / "there").touch()
+    assert "already exists" in run("fit", corpus.path, tmp_path / "there", *FIT, code=3).stderr
 
 
 # ---------------------------------------------------------------- two drivers

@@ -113,6 +113,14 @@ def test_the_figures_are_those_of_the_board():
     assert info == {"job_id": "simulated", "title": "fit simulated", "host": "node1", "run": ""}
 
 
+def test_a_job_that_has_ended_leaves_counters_and_no_series_of_its_own():
+    found = scraped(fed(finished=True))
+    assert value(found, "bigkernel_jobs_total", state="finished") == 1
+    assert value(found, "bigkernel_sweeps_total", state="finished") == 1
+    assert not [labels for _, labels in found if dict(labels).get("job_id")]
+    assert value(found, "bigkernel_stage_seconds_total", stage="solve") == 1.5
+
+
 def test_counters_never_fall_when_segments_are_released():
     scheduler = Scheduler()
     collector = collected(scheduler)
