@@ -3,7 +3,6 @@
 import warnings
 from itertools import count
 
-import dask
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -35,10 +34,10 @@ def distance(found, wanted):
     return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
-@pytest.mark.parametrize("landmarks", ["uniform", "fourier"])
-def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
+@pytest.mark.parametrize(
+    "landmarks, intercept, weight", [("uniform", True, WEIGHT), ("uniform", False, None), ("fourier", True, None)]
+)
+def test_it_is_the_model_of_the_direct_solve(landmarks, intercept, weight):
     settings = {"fit_intercept": intercept, "landmarks": landmarks}
     found = model(**settings).fit(X, Y, sample_weight=weight)
     wanted = model(solver="direct", **settings).fit(X, Y, sample_weight=weight)
@@ -48,9 +47,8 @@ def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
     assert found.n_iter_ == found.diagnostics_["iterations"] > 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_classifier_too_and_in_both_dtypes(dtype):
-    found = model(KernelRidgeClassifier, dtype=dtype, tol=1e-7).fit(X, LABELS)
+def test_the_classifier_too_and_in_float32():
+    found = model(KernelRidgeClassifier, dtype="float32", tol=1e-7).fit(X, LABELS)
     wanted = model(KernelRidgeClassifier, "direct", dtype="float64").fit(X, LABELS)
     assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
     assert (found.predict(FRESH) == wanted.predict(FRESH)).mean() > 0.99
@@ -124,18 +122,6 @@ def test_a_step_too_few_is_a_warning_that_says_how_far():
     assert fitted.diagnostics_["excess"] > 1e-8
 
 
-def test_any_chunking_and_every_input_give_the_model(make_corpus, small_steps):
-    order = np.random.default_rng(3).permutation(N)
-    given = {"landmarks": X[:M], "tol": 1e-7}
-    wanted = model(KernelRidgeClassifier, **given).fit(X, LABELS)
-    codes = np.searchsorted(["down", "flat", "up"], LABELS)
-    with dask.config.set({"bigkernel.block-rows": 64}):
-        corpus = make_corpus(X[order], y=codes[order], classes=("down", "flat", "up"), chunk_rows=170)
-        found = model(KernelRidgeClassifier, **given).fit(corpus)
-    assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
-    assert_array_equal(found.classes_, wanted.classes_)
-
-
 def test_unlabelled_and_bad_rows_are_left_out():
     y, rows = Y[:, 0].copy(), X.copy()
     y[::7] = np.nan
@@ -148,14 +134,6 @@ def test_unlabelled_and_bad_rows_are_left_out():
     assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
     assert found.skipped_rows_ == np.isnan(rows[:, 0]).sum()
     assert found.fit_report()["labelled_rows"] == left.sum()
-
-
-def test_executors_give_the_same_bits(small_steps):
-    fits = []
-    for client in ("serial", "threads"):
-        with executing(client):
-            fits.append(model(tol=1e-3).fit(X, Y).dual_coef_)
-    assert_array_equal(*fits)
 
 
 def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_steps, tmp_path, monkeypatch):
@@ -234,13 +212,6 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
 def test_what_it_cannot_do_is_refused_before_a_row_is_read(settings, told):
     with pytest.raises(ConfigError, match=told):
         model().set_params(**settings).fit(X, Y)
-
-
-def test_the_plan_is_of_one_step_and_needs_no_square():
-    many = np.tile(X, (20, 1)), np.tile(Y, (20, 1))
-    plan, direct = (model(solver=solver, n_landmarks=1500).plan(*many) for solver in ("cg", "direct"))
-    assert plan.partial_bytes < direct.partial_bytes / 10
-    assert plan.n_rows == 20 * N
 
 
 def test_the_plan_tells_how_it_would_be_solved():

@@ -64,25 +64,13 @@ def test_rows_without_a_label_count_in_the_spread_alone(form):
     assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), wanted)
 
 
-@pytest.mark.parametrize("nothing", [None, -1, float("nan")])
+@pytest.mark.parametrize("nothing", [None, float("nan")])
 @pytest.mark.parametrize("names", [["a", "b", "c", "d"], [0, 1, 2, 3]])
 def test_objects_may_be_labels_beside_rows_that_have_none(names, nothing):
     labels = np.array([nothing if code == -1 else names[code] for code in CODES], object)
     model = DICA(**LANDMARKS).fit(X, labels, DOMAIN)
     assert_array_equal(model.classes_, names)
     assert_components(model, dense(LANDMARKS, CODES)[0])
-
-
-@FORMS
-def test_the_labels_of_one_domain_are_enough(form):
-    labels = np.where(DOMAIN == 5, LABELS, -1)
-    assert_components(DICA(**form).fit(X, labels, DOMAIN), dense(form, labels)[0])
-
-
-@FORMS
-def test_a_domain_may_lack_classes(form):
-    domain = np.where(LABELS > 1, 2, DOMAIN)
-    assert_components(DICA(**form).fit(X, LABELS, domain), dense(form, LABELS, domain=domain)[0])
 
 
 @FORMS
@@ -109,13 +97,6 @@ def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round
     blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
     with pytest.raises(ConfigError, match="computed without labels"):
         blind.refit()
-
-
-def test_udica_does_not_look_at_labels():
-    model = DICA(**LANDMARKS, supervised=False)
-    plain = model.fit(X, sample_domain=DOMAIN).dual_coef_
-    assert_array_equal(model.fit(X, LABELS, DOMAIN).dual_coef_, plain)
-    assert not hasattr(model, "classes_")
 
 
 def test_it_stands_in_a_pipeline_that_takes_domains():

@@ -43,6 +43,8 @@ EXACT = {"kernel": Gaussian(2.0)}
 METHODS = {
     "krr": (KernelRidge(alpha=0.1, fit_intercept=True, **GIVEN), y),
     "krr drawn": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
+    "krr fourier": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
+    "krr cg": (KernelRidge(alpha=0.1, solver="cg", tol=1e-14, **GIVEN), y),
     "krr exact": (KernelRidge(alpha=0.1, **EXACT), y),
     "classes": (KernelRidgeClassifier(alpha=0.1, **GIVEN), LABELS),
     "classes exact": (KernelRidgeClassifier(alpha=0.1, **EXACT), LABELS),
@@ -66,11 +68,12 @@ METHODS = {
 }
 STREAMED = [name for name in METHODS if "exact" not in name]
 SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
+ROUNDS = ["jda", "artl"]
 WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus",
                 "corpus 1", "rows"]  # fmt: skip
 KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
 # one for each kind of sweep, or of sweeps; some of them quick
-JOBS = ["krr drawn", "calibrated", "logistic", "artl"]
+JOBS = ["krr drawn", "krr fourier", "krr cg", "calibrated", "logistic", "artl"]
 JOBS += [pytest.param(name, marks=pytest.mark.slow) for name in ("graph", "xnv classes", "dica", "jda", "ridge")]
 every_method = pytest.mark.parametrize("name", METHODS)
 # each method with two kinds of input and each kind with several methods; all others are slow
@@ -242,6 +245,16 @@ def test_a_refit_with_other_penalties_has_the_bits_of_a_fresh_fit(name):
     assert bits(model.refit()) == bits(fit(name, weight=WEIGHT, **CHANGES[name])) != before
     with pytest.raises(ValueError, match="alpha"):
         model.set_params(alpha=-1.0).refit()
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_refit_solves_again_with_the_labels_of_the_last_round(name):
+    model = fit(name)
+    before = values(model)
+    assert_allclose(values(model.refit()), before, atol=1e-10)
+    model.set_params(**{"alpha": 3.0} if name == "artl" else {"n_components": 3}).refit()
+    assert values(model).shape != before.shape or np.abs(values(model) - before).max() > 1e-3
+    assert not {"_reduced", "_solution"} & set(vars(model))
 
 
 @every_method

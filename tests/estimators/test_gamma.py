@@ -9,7 +9,7 @@ from sklearn.metrics import pairwise
 from sklearn.model_selection import KFold
 
 import bigkernel
-from bigkernel import ARTLClassifier, KernelRidge, Nystroem, RandomFourier, SweepSearchCV, load_model, save_model
+from bigkernel import ARTLClassifier, KernelRidge, Nystroem, RandomFourier, SweepSearchCV
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.functions import as_kernel
 
@@ -92,16 +92,6 @@ def test_a_kernel_by_name_says_what_a_gamma_is(gamma):
     for name in ("rbf", "chi2", "laplacian"):
         with pytest.raises(ConfigError, match="gamma: expected a number above 0, 'scale' or 'auto', found"):
             as_kernel(name, gamma=gamma)
-
-
-@pytest.mark.parametrize("gamma", ["auto", "scale"])
-def test_a_word_survives_saving_and_loading(gamma, tmp_path):
-    model = KernelRidge("laplacian", gamma=gamma, landmarks=LANDMARKS).fit(X, y)
-    save_model(model, tmp_path / "m")
-    again = load_model(tmp_path / "m")
-    assert again.gamma == gamma
-    assert again.kernel_ == model.kernel_
-    assert_array_equal(again.predict(NEW), model.predict(NEW))
 
 
 def test_a_search_takes_words_beside_numbers():

@@ -18,7 +18,6 @@ from bigkernel import (
     KernelRidgeClassifier,
     Ridge,
     SweepSearchCV,
-    UnitNormalizer,
     executing,
 )
 from bigkernel.engine.rows import as_rows
@@ -32,8 +31,6 @@ y = np.sin(X[:, 0]) + X[:, 1]
 LABELS = rng.integers(0, 3, N)
 WEIGHT = rng.uniform(0.1, 2, N)
 Z = X[:M]
-KINDS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus", "corpus 1",
-         "rows"]  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -59,14 +56,6 @@ def build(tmp_path, make_corpus):
     return make
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr"])
-def test_labels_of_lazy_rows_may_be_text_in_memory(build, kind):
-    names = np.array(["a", "b", "c"])[LABELS]
-    rows, _, _ = build(kind, y=None)
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(rows, names)
-    assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names).predict(X))
-
-
 @pytest.mark.parametrize("settings", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
 @pytest.mark.parametrize(
     "kind, values, classes",
@@ -82,20 +71,7 @@ def test_rows_of_a_corpus_without_a_label_are_left_out_of_a_supervised_fit(build
         assert_array_equal(model.classes_, [0, 1, 2])
 
 
-@pytest.mark.cluster
-def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
-    corpus, _, _ = build("corpus", y=LABELS, classes=(0, 1, 2))
-    model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=M, random_state=0).fit(corpus)
-    with executing(client):
-        written = model.predict_to(corpus, tmp_path / "out", decision=True)
-        confusion = model.score_totals(corpus)["confusion"]
-    assert_array_equal(written["prediction"][...], model.predict(X))
-    assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
-    assert confusion.trace() == (model.predict(X) == LABELS).sum()
-    assert_allclose(client.compute(model.decision_function(corpus)).result(), model.decision_function(X), atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dask blocks", "sharded zarr", "rows"])
 def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
     regressor = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, np.column_stack([y, -y]))
     classifier = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
@@ -129,7 +105,7 @@ def test_nothing_is_computed_before_it_is_asked_for(model):
         values.compute()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_path):
     model = KernelRidge(Gaussian(1.5), n_landmarks=M).fit(X[:, :3], y)
     rows, _, _ = build(kind)
@@ -139,7 +115,7 @@ def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_rows_that_are_not_finite_are_not_predicted(build, kind):
     bad = X.copy()
     bad[77, 1] = np.nan
@@ -149,7 +125,7 @@ def test_rows_that_are_not_finite_are_not_predicted(build, kind):
         model.predict(rows).compute()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_accuracy_of_lazy_rows_is_that_of_scikit_learn(build, kind):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     wanted = accuracy_score(LABELS, model.predict(X))
@@ -168,9 +144,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
-@pytest.mark.parametrize("target, tolerance", TARGETS.values(), ids=TARGETS)
-def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, target, tolerance):
+@pytest.mark.parametrize("kind, name", zip(["dask rows", "zarr", "corpus", "rows"], TARGETS, strict=True))
+def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, name):
+    target, tolerance = TARGETS[name]
     model = Ridge(2.0).fit(X, target)
     rows, labels, _ = build(kind, y=target if target.ndim == 1 else None)
     given = labels if target.ndim == 1 else target
@@ -212,7 +188,7 @@ def test_a_score_without_labels_is_refused(build):
         Ridge().fit(X, y).score_totals(corpus)
 
 
-@pytest.mark.parametrize("kind", ["zarr", "corpus", "corpus 1", "sharded zarr"])
+@pytest.mark.parametrize("kind", ["corpus", "sharded zarr"])
 def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
     rows, _, _ = build(kind)
     for name, model, target in (
@@ -230,18 +206,10 @@ def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
 
 def test_a_last_chunk_of_any_size_and_steps_of_joined_chunks_are_written_whole(make_corpus, tmp_path):
     model = Ridge().fit(X[:, :1], y)
-    for n in (1, 29, 30, 31, 60, 61, 120, 127, 128, 129, 134, 241):
+    for n in (1, 30, 61, 127, 129, 241):
         rows = rng.normal(size=(n, 1))  # 1,024 bytes a step: 128 rows
         written = model.predict_to(make_corpus(rows, name=f"{n}", chunk_rows=30), tmp_path / f"out {n}")
         assert_allclose(written["prediction"][...], model.predict(rows), atol=1e-12, err_msg=f"{n} rows")
-
-
-def test_transformed_rows_are_written(build, tmp_path):
-    corpus, _, _ = build("corpus")
-    unit = UnitNormalizer().fit(corpus)
-    model = Ridge().fit(unit.transform(X), y)
-    written = model.predict_to(unit.transform(corpus), tmp_path / "out")
-    assert_allclose(written["prediction"][...], model.predict(unit.transform(X)), atol=1e-12)
 
 
 @pytest.mark.parametrize("std", [False, True])
@@ -322,7 +290,7 @@ class Failing(SameWidth):
         return x
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize(
     "model",
     [

@@ -60,14 +60,6 @@ def test_fits_and_predictions_are_those_of_dense_rows(model, target, kind):
     assert_array_equal(found, dense)
 
 
-def test_many_rows_have_the_bits_of_dense_ones_too():
-    S = sparse.random_array((5000, 200), density=0.05, format="csr", rng=np.random.default_rng(0))
-    target = S[:, [0, 1]].toarray().sum(axis=1)
-    models = [KernelRidge(Gaussian(2.0), n_landmarks=30, random_state=0).fit(rows, target) for rows in (S, S.toarray())]
-    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
-    assert_array_equal(models[0].predict(S), models[1].predict(S.toarray()))
-
-
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_a_piece_at_a_time_becomes_dense(executor, monkeypatch):
     rows, pieces = as_rows(sparse.csr_array(X), y), []

@@ -27,7 +27,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 7, M])
+@pytest.mark.parametrize("count", [7])
 @pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
 def test_fewer_landmarks_give_what_a_fit_with_them_gives(model, y, count):
     whole = type(model)(**model.get_params(deep=False)).fit(X, y)

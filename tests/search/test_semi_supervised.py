@@ -71,9 +71,9 @@ def test_every_cell_is_that_of_the_dense_form_with_the_labels_of_a_fold_hidden(f
         assert_allclose(score(), -((Y[test] - B[test] @ coef) ** 2).mean(), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
-@pytest.mark.parametrize("model, more", OF_NUMBERS.values(), ids=OF_NUMBERS)
-def test_numbers_are_judged_by_refits_with_hidden_targets(model, more, weight):
+@pytest.mark.parametrize("name, weight", zip(OF_NUMBERS, [WEIGHT, None, WEIGHT, None], strict=True))
+def test_numbers_are_judged_by_refits_with_hidden_targets(name, weight):
+    model, more = OF_NUMBERS[name]
     grid, cv, seen = {"alpha": [1e-3, 0.1], "kernel__sigma": [1.0, 1.6], **more}, KFold(3), []
     model = clone(model).set_params(kernel=Gaussian())
     with observe(seen.append):
@@ -89,11 +89,10 @@ def test_numbers_are_judged_by_refits_with_hidden_targets(model, more, weight):
     assert_allclose(search.predict(X), alone.predict(X), rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "cv", [StratifiedKFold(3), ShuffleSplit(3, test_size=0.3, random_state=1)], ids=["k", "shuffle"]
-)
-@pytest.mark.parametrize("model, more", OF_CLASSES.values(), ids=OF_CLASSES)
-def test_classes_are_judged_by_refits_with_hidden_labels(model, more, cv):
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_classes_are_judged_by_refits_with_hidden_labels(name):
+    model, more = OF_CLASSES[name]
+    cv = StratifiedKFold(3) if name == "all" else ShuffleSplit(3, test_size=0.3, random_state=1)
     grid = {"alpha": [0.05, 1.0], "kernel": [Gaussian(1.0), Laplacian(0.3)], **more}
     search = SweepSearchCV(model, grid, cv=cv, scoring=["accuracy", "f1_macro"], refit="accuracy").fit(X, CODES)
     for params, _, test, score in cells(search, of_ids(cv, LABELS[IDS])):
