@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import AccuracyWarning, ConfigError, ResumeMismatchError
 from bigkernel.estimators import ridge
@@ -122,20 +122,6 @@ def test_a_step_too_few_is_a_warning_that_says_how_far():
     assert fitted.diagnostics_["excess"] > 1e-8
 
 
-def test_unlabelled_and_bad_rows_are_left_out():
-    y, rows = Y[:, 0].copy(), X.copy()
-    y[::7] = np.nan
-    rows[1::7] = np.nan
-    left = np.ones(N, bool)
-    left[::7] = left[1::7] = False
-    settings = {"landmarks": X[2::7][:M]}
-    found = model(**settings).fit(as_rows(rows, y).skip_bad_rows())
-    wanted = model(**settings).fit(X[left], y[left])
-    assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
-    assert found.skipped_rows_ == np.isnan(rows[:, 0]).sum()
-    assert found.fit_report()["labelled_rows"] == left.sum()
-
-
 def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_steps, tmp_path, monkeypatch):
     undisturbed, update, chunks = model(tol=1e-3).fit(X, Y), ProductStatistic.update, count(1)
 
@@ -162,16 +148,6 @@ def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path):
         executing("serial", run=tmp_path / "run", resume=True),
     ):
         model(tol=1e-3, alpha=0.2).fit(X, Y)
-
-
-def test_a_model_file_holds_it(tmp_path):
-    fitted = model(KernelRidgeClassifier, tol=1e-6).fit(X, LABELS)
-    save_model(fitted, tmp_path / "m.model")
-    again = load_model(tmp_path / "m.model")
-    assert_allclose(again.decision_function(FRESH), fitted.decision_function(FRESH), rtol=0, atol=1e-9)
-    assert again.n_iter_ == fitted.n_iter_
-    with pytest.raises(ConfigError, match="a fit by conjugate gradients keeps no statistics"):
-        again.refit()
 
 
 def test_what_needs_statistics_says_so():

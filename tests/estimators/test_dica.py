@@ -73,14 +73,6 @@ def test_objects_may_be_labels_beside_rows_that_have_none(names, nothing):
     assert_components(model, dense(LANDMARKS, CODES)[0])
 
 
-@FORMS
-def test_names_are_classes_and_numbers_of_domains_do_not_matter(form):
-    names = np.array(["a", "b", "c", "d"])[LABELS]
-    model = DICA(**form).fit(X, names, 1000 - 7 * DOMAIN)
-    assert_components(model, dense(form, LABELS)[0])
-    assert_array_equal(model.classes_, ["a", "b", "c", "d"])
-
-
 def test_the_distributional_variance_falls_with_invariance():
     reports = [DICA(**LANDMARKS, invariance=delta).fit(X, LABELS, DOMAIN).fit_report() for delta in (1, 100)]
     shares = [report["distributional_variance"]["components_share"] for report in reports]

@@ -8,6 +8,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 from sklearn.base import clone, is_classifier
 
 from bigkernel import (
@@ -57,6 +58,7 @@ METHODS = {
     "sssl classes exact": (SSSLClassifier(n_components=6, **EXACT), CODES),
     "graph": (SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
     "xnv": (XNV(alpha=0.01, **GIVEN), PARTLY),
+    "xnv drawn": (XNV(Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),
     "xnv classes": (XNVClassifier(alpha=0.01, **GIVEN), CODES),
     "dica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
     "dica exact": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **EXACT), CODES),
@@ -69,8 +71,10 @@ METHODS = {
 STREAMED = [name for name in METHODS if "exact" not in name]
 SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
 ROUNDS = ["jda", "artl"]
+FEWER = [(name, 0.1) for name in ("krr drawn", "classes", "sssl of landmarks", "xnv", "xnv drawn")]
+FEWER += [("krr", "gcv"), ("sssl", "gcv")]
 WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus",
-                "corpus 1", "rows"]  # fmt: skip
+                "corpus 1", "rows", "sparse"]  # fmt: skip
 KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
 # one for each kind of sweep, or of sweeps; some of them quick
 JOBS = ["krr drawn", "krr fourier", "krr cg", "calibrated", "logistic", "artl"]
@@ -123,6 +127,8 @@ def build(tmp_path, make_corpus):
             chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
             columns = [None if part is None else da.from_array(part, chunks=41) for part in (y, weight, DOMAIN)]
             return da.from_array(X, chunks=chunks), *columns
+        if kind == "sparse":
+            return sparse.csr_array(X), y, weight, DOMAIN
         if kind.endswith("zarr"):
             layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
             return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight, DOMAIN
@@ -245,6 +251,16 @@ def test_a_refit_with_other_penalties_has_the_bits_of_a_fresh_fit(name):
     assert bits(model.refit()) == bits(fit(name, weight=WEIGHT, **CHANGES[name])) != before
     with pytest.raises(ValueError, match="alpha"):
         model.set_params(alpha=-1.0).refit()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("name, alpha", FEWER)
+def test_fewer_landmarks_give_what_a_fit_with_them_gives(name, alpha, count):
+    fewer = fit(name, alpha=alpha).with_landmarks(count)
+    wanted = fit(name, alpha=alpha, landmarks=fewer.landmarks_, n_landmarks=None)
+    assert fewer.n_landmarks == count
+    assert len(fewer.landmarks_) == (2 * count if "xnv" in name else count)
+    assert_allclose(values(fewer), values(wanted), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROUNDS)

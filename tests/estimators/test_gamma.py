@@ -6,10 +6,9 @@ import sklearn.kernel_ridge
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import pairwise
-from sklearn.model_selection import KFold
 
 import bigkernel
-from bigkernel import ARTLClassifier, KernelRidge, Nystroem, RandomFourier, SweepSearchCV
+from bigkernel import ARTLClassifier, KernelRidge, Nystroem, RandomFourier
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.functions import as_kernel
 
@@ -92,19 +91,3 @@ def test_a_kernel_by_name_says_what_a_gamma_is(gamma):
     for name in ("rbf", "chi2", "laplacian"):
         with pytest.raises(ConfigError, match="gamma: expected a number above 0, 'scale' or 'auto', found"):
             as_kernel(name, gamma=gamma)
-
-
-def test_a_search_takes_words_beside_numbers():
-    base = KernelRidge(landmarks=LANDMARKS, dtype="float64")
-    grid = {"gamma": ["scale", "auto", 0.05], "alpha": [0.1, 1.0]}
-    search = SweepSearchCV(base, grid, cv=KFold(3), scoring="neg_mean_squared_error").fit(X, y)
-    by_hand = []
-    for params in search.cv_results_["params"]:
-        scores = []
-        for train, test in KFold(3).split(X):
-            gamma = expected_gamma("rbf", params["gamma"], LANDMARKS)
-            model = clone(base).set_params(alpha=params["alpha"], gamma=gamma).fit(X[train], y[train])
-            scores.append(-np.mean((model.predict(X[test]) - y[test]) ** 2))
-        by_hand.append(np.mean(scores))
-    assert_allclose(search.cv_results_["mean_test_score"], by_hand, rtol=1e-6)
-    assert search.best_estimator_.gamma == search.best_params_["gamma"]

@@ -41,7 +41,7 @@ def build(tmp_path, make_corpus):
 
     def make(kind, X=X, y=y, weight=None, classes=()):
         if kind.startswith("dask"):
-            chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
+            chunks = {"rows": (40, D), "blocks": (29, 3)}[kind[5:]]
             columns = [None if values is None else da.from_array(values, chunks=41) for values in (y, weight)]
             return da.from_array(X, chunks=chunks), *columns
         if kind.endswith("zarr"):
@@ -49,8 +49,7 @@ def build(tmp_path, make_corpus):
             return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight
         columns = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
         if kind.startswith("corpus"):
-            corpus = make_corpus(X, name=kind, chunk_rows=N if kind.endswith("1") else 25, classes=classes, **columns)
-            return corpus, None, None
+            return make_corpus(X, name=kind, classes=classes, **columns), None, None
         return as_rows(X, y, weight=weight), None, None
 
     return make

@@ -253,19 +253,6 @@ def test_deviations_are_those_of_the_fit_until_it_is_done_again(form):
         assert_array_equal(found, wanted)
 
 
-def test_refit_and_more_rows_give_new_deviations():
-    model = KernelRidge(**SAME, landmarks=Z).fit(X[:50], y[:50])
-    model.predict(NEW, return_std=True)
-    model.set_params(alpha=2.0, fit_intercept=True).refit()
-    wanted = KernelRidge(Gaussian(1.4), alpha=2.0, fit_intercept=True, landmarks=Z).fit(X[:50], y[:50])
-    assert_array_equal(model.predict(NEW, return_std=True)[1], wanted.predict(NEW, return_std=True)[1])
-    assert model.alpha_ == 2.0
-    assert model.fit_report()["alpha"] == 2.0
-    model.partial_fit(X[50:], y[50:])
-    wanted = KernelRidge(Gaussian(1.4), alpha=2.0, fit_intercept=True, landmarks=Z).fit(X, y)
-    assert_allclose(model.predict(NEW, return_std=True)[1], wanted.predict(NEW, return_std=True)[1], rtol=1e-10)
-
-
 @every_form
 def test_copies_say_the_same_and_carry_no_factor(form, tmp_path):
     model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, Y, WEIGHT)

@@ -74,16 +74,6 @@ def test_with_every_row_a_landmark_the_three_forms_agree(alpha):
     assert_allclose(values[2], values[0], atol=1e-6)
 
 
-def test_weights_shape_the_eigenfunctions_of_all_rows_in_both_forms_that_have_them():
-    few, target, weight = X[:60], PARTLY[:60], rng.uniform(0, 3, 60)
-    exact = SSSL(**GIVEN).fit(few, target, weight)
-    of_all = SSSL(**GIVEN, landmarks=few).fit(few, target, weight)
-    assert_allclose(of_all.eigenvalues_, exact.eigenvalues_, rtol=1e-7)
-    assert_allclose(of_all.predict(NEW), exact.predict(NEW), atol=1e-6)
-    unweighted = SSSL(**GIVEN).fit(few, target).predict(NEW)
-    assert np.abs(exact.predict(NEW) - unweighted).max() > 0.01
-
-
 def sigmoid(A, B):
     return reference.sigmoid(A, B, 1.0, -0.5)
 

@@ -96,15 +96,6 @@ def test_the_trace_error_is_that_of_both_views():
     assert gaussian.fit_report()["trace_error"] == pytest.approx(wanted, abs=1e-8)
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["given", "drawn"])
-@pytest.mark.parametrize("count", [1, 5, M])
-def test_fewer_landmarks_a_view_are_what_a_fit_with_them_gives(count, drawn):
-    settings = {**GIVEN, "landmarks": "uniform", "random_state": 0} if drawn else GIVEN
-    fewer = XNV(**settings).fit(X, PARTLY).with_landmarks(count)
-    assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, 2 * count)
-    assert_allclose(fewer.predict(NEW), dense(Y[LABELLED], points=fewer.landmarks_), atol=1e-7)
-
-
 def test_more_landmarks_than_there_are_cannot_be_taken():
     with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
         XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)

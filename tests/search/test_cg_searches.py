@@ -258,16 +258,6 @@ def test_a_share_of_the_rows_is_held_out_once():
     assert 1 <= (tested[:, 0] == 0).sum() <= 7
 
 
-def test_unlabelled_and_bad_rows_are_left_out():
-    y, rows = Y[:, 0].copy(), X.copy()
-    y[::7], rows[1::7] = np.nan, np.nan
-    left = ~np.isnan(y) & ~np.isnan(rows[:, 0])
-    fold, settings = np.arange(N) % 3, {"landmarks": X[2::7][:M], "n_landmarks": None}
-    found = searched(rows=as_rows(rows, y).skip_bad_rows(), y=None, cv=fold, model=settings)
-    wanted = searched("direct", rows=X[left], y=y[left], cv=fold[left], model=settings)
-    assert_allclose(split_scores(found), split_scores(wanted), rtol=1e-4)
-
-
 def test_executors_and_transforms_give_the_same_bits(small_steps, make_corpus):
     codes = np.unique(LABELS, return_inverse=True)[1]
     corpus = make_corpus(X.astype("f4"), y=codes, classes=("down", "flat", "up"), chunk_rows=170)

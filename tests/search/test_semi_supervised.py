@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import reference
 from numpy.testing import assert_allclose, assert_array_equal
-from peers import cells, split_scores
+from peers import cells
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import KFold, ParameterGrid, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
 
 from bigkernel import SSSL, XNV, Gaussian, Laplacian, SSSLClassifier, SweepSearchCV, XNVClassifier
-from bigkernel.errors import ConfigError
 from bigkernel.events.job import SweepStarted, observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
@@ -114,14 +113,6 @@ def test_rows_that_a_split_leaves_out_shape_nothing(settings):
 
 
 @every_form
-def test_unlabelled_rows_count(settings):
-    few = SweepSearchCV(SSSL(Gaussian(1.2), n_components=4, **settings), {"alpha": [0.05]}, cv=KFold(3))
-    with_all, without = few.fit(X, PARTLY[:, 0]), clone(few).fit(X[IDS], PARTLY[IDS, 0])
-    same = np.allclose(split_scores(with_all), split_scores(without), rtol=1e-6)
-    assert same == (settings.get("eigenfunctions") == "landmarks")
-
-
-@every_form
 def test_moments_are_kept_apart_for_the_refit(settings):
     search = SweepSearchCV(SSSL(Gaussian(1.2), **settings), {"alpha": [0.1], "n_components": [3, 7]}, cv=KFold(3))
     best = search.fit(X, PARTLY).best_estimator_
@@ -144,11 +135,6 @@ def test_an_unlabelled_domain_shapes_every_fold_and_is_never_left_out():
     for _, _, test, score in cells(search, [(None, np.flatnonzero(domain == left_out)) for left_out in (0, 10)]):
         fitted = clone(model).fit(X, without(target, test))
         assert_allclose(score(), -np.mean((Y[test, 0] - fitted.predict(X[test])) ** 2), atol=1e-8)
-
-
-def test_two_views_have_no_one_penalty_for_gcv():
-    with pytest.raises(ConfigError, match="neg_gcv needs one penalty for all directions"):
-        SweepSearchCV(OF_CLASSES["views"][0], {"alpha": [0.1]}, cv=3, scoring="neg_gcv").fit(X, CODES)
 
 
 @pytest.mark.filterwarnings(
