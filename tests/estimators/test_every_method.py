@@ -45,7 +45,7 @@ METHODS = {
     "krr": (KernelRidge(alpha=0.1, fit_intercept=True, **GIVEN), y),
     "krr drawn": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
     "krr fourier": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
-    "krr cg": (KernelRidge(alpha=0.1, solver="cg", tol=1e-14, **GIVEN), y),
+    "krr cg": (KernelRidge(alpha=0.1, solver="cg", tol=1e-12, **GIVEN), y),
     "krr exact": (KernelRidge(alpha=0.1, **EXACT), y),
     "classes": (KernelRidgeClassifier(alpha=0.1, **GIVEN), LABELS),
     "classes exact": (KernelRidgeClassifier(alpha=0.1, **EXACT), LABELS),
