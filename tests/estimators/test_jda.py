@@ -69,12 +69,6 @@ def test_random_features_serve_in_place_of_landmarks():
     assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
 
 
-def test_a_target_of_one_row_is_taken():
-    model = JDA(**{**GIVEN, "n_components": 3}, n_rounds=2).fit(X[: N_S + 1], Y[: N_S + 1])
-    assert model.transform(X).shape == (len(X), 3)
-    assert model.fit_report()["target_rows"] == 1
-
-
 @pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("label_alpha", -1.0)])
 def test_a_penalty_that_is_none_is_refused(name, value):
     with pytest.raises(ConfigError, match="alpha: expected"):

@@ -292,11 +292,6 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
     assert_allclose(model.training_mse_, fresh.training_mse_, rtol=1e-5)
 
 
-def test_fit_after_partial_fit_begins_again():
-    model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X[:60], y[:60])
-    assert_array_equal(model.fit(X, y).predict(NEW), KernelRidge(**FAST, n_landmarks=M).fit(X, y).predict(NEW))
-
-
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
 def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
     names = np.array(["a", "b", "c"]) if text else np.arange(3)
@@ -360,10 +355,3 @@ def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
     model.fit(corpus)
     assert model.dtype_ == "float64"  # single precision cannot resolve this bandwidth
     assert planned.task_bytes >= model.sweep_["task_bytes"]
-
-
-def test_the_report_says_what_the_fit_was():
-    report = KernelRidge(**FAST, n_landmarks=M).fit(X, y).fit_report()
-    assert report["landmarks"] == report["rank"] == M
-    assert report["rows"] == report["labelled_rows"] == report["sweep"]["rows"] == N
-    assert report["kernel"] == {"name": "gaussian", "sigma": 1.4}

@@ -40,7 +40,6 @@ from bigkernel.estimators import kernel_basis
 from bigkernel.estimators.kernel_basis import CHOICES, choose, sample_size
 from bigkernel.kernels import landmarks
 from bigkernel.kernels.landmarks import rp_cholesky
-from bigkernel.streaming.row_maps import UnitNorm
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12
@@ -264,13 +263,6 @@ def test_bad_rows_that_are_skipped_are_no_landmarks(choice):
     assert np.isfinite(model.landmarks_).all()
     if choice in ROWS:
         assert {tuple(row) for row in model.landmarks_} <= {tuple(row) for row in spoilt}
-
-
-@every_choice
-def test_row_maps_come_before_the_choice(choice):
-    rows = as_rows(X, y, domain=DOMAIN).map(UnitNorm())
-    unit = X / np.linalg.norm(X, axis=1)[:, None]
-    assert_allclose(fitted(choice, rows).landmarks_, fitted(choice, as_rows(unit, y, domain=DOMAIN)).landmarks_)
 
 
 def test_a_choice_by_the_kernel_is_refused_where_it_means_nothing():

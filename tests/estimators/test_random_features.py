@@ -100,15 +100,6 @@ def test_ridge_on_features_is_kernel_ridge(landmarks, width):
     assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
 
 
-@every_transformer
-def test_features_have_names_and_the_dtype_of_the_rows(transformer):
-    fitted = transformer.fit(X.astype(np.float32))
-    mapped = fitted.transform(X.astype(np.float32))
-    assert mapped.dtype == np.float32
-    assert len(fitted.get_feature_names_out()) == mapped.shape[1]
-    assert_allclose(mapped, fitted.transform(X.astype(np.float32).astype(np.float64)), atol=5e-4)
-
-
 def test_landmarks_that_repeat_leave_fewer_features():
     with pytest.warns(RankDeficiencyWarning, match="rank 5"):
         model = Nystroem(KERNEL, landmarks=np.repeat(X[:5], 2, axis=0)).fit(X)

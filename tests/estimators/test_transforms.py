@@ -321,11 +321,3 @@ def test_a_shape_that_does_not_fit_is_refused(ours):
     for shape in ((54,), (6, 9, 1), (0, 54), (-6, -9), (5.4, 10)):
         with pytest.raises(ConfigError, match=r"image_shape: expected \(height, width\) in pixels"):
             ours(image_shape=shape).fit(IMAGES)
-
-
-@pytest.mark.parametrize(
-    "options", [{"spread": 0}, {"spread": 2.0}, {"breadth": -0.1}, {"aspect": 1.5}, {"aspect": "x"}]
-)
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match=f"'{next(iter(options))}' parameter of MomentNormalizer"):
-        MomentNormalizer(image_shape=SHAPE, **options).fit(IMAGES)

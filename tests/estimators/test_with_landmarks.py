@@ -23,11 +23,6 @@ def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
     assert fewer.max() > 0.85
 
 
-def test_of_given_landmarks_the_first_ones_are_taken():
-    model = KernelRidge(SIGMA, 0.1, landmarks=X[:M]).fit(X, Y)
-    assert_array_equal(model.with_landmarks(5).landmarks_, X[:5])
-
-
 def test_what_is_done_to_the_one_does_not_reach_the_other():
     whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
     before, statistics = whole.predict(NEW), {name: values.copy() for name, values in whole.statistics_.items()}
