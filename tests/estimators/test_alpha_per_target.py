@@ -96,5 +96,5 @@ def test_what_no_penalty_is_made_of(model):
 
 
 def test_deviations_are_of_one_penalty():
-    with pytest.raises(ConfigError, match=r"return_std: .*one penalty"):
+    with pytest.raises(ConfigError, match=r"return_std: .*a single penalty"):
         KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).fit(X, Y).predict(X, return_std=True)

@@ -132,7 +132,7 @@ def test_labels_of_one_class_are_a_collapse_too():
 
 
 def test_labels_that_grow_less_sure_stop_the_rounds():
-    with pytest.warns(CollapsedLabelsWarning, match="rises, from .* in round [2-5]"):
+    with pytest.warns(CollapsedLabelsWarning, match="rises from .* in round [2-5]"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": (30.0, 1.2), "n_rounds": 5}).fit(X, Y)
     assert len(model.rounds_) < 5
 

@@ -280,7 +280,7 @@ def test_no_label_and_labels_without_weight_are_refused(name):
     if name != "udica":
         with pytest.raises(DataError, match="label"):
             fit(name, as_rows(X, y=nothing, domain=DOMAIN))
-        with pytest.raises(DataError, match=r"weight|found rows of 1"):
+        with pytest.raises(DataError, match=r"weight|several domains, found 1"):
             fit(name, weight=1.0 * (CODES == -1) if target is CODES or target is PARTLY else np.zeros(N))
 
 

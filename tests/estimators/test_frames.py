@@ -109,7 +109,7 @@ def test_other_columns_than_those_of_the_fit_are_refused(stored):
 def test_a_file_that_is_not_as_it_was_said_to_be_is_refused(stored, tmp_path):
     rows = as_rows(stored()[list("abc")])
     FRAME.iloc[:5].to_parquet(tmp_path / "part-0.parquet")
-    with pytest.raises(DataError, match=r"partition 0: \(5, 3\) values.*where \(70, 3\)"):
+    with pytest.raises(DataError, match=r"partition 0: expected \(70, 3\) values.*found \(5, 3\)"):
         rows.read(0, 10)
 
 

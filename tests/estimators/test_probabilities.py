@@ -137,7 +137,7 @@ def test_folds_that_can_judge_no_row_are_refused_in_place_of_one_class_for_all(f
     one = np.where(two == 1, 0, np.arange(N))
     said = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "of a single class": one}
     for words, group in said.items():
-        with pytest.raises(DataError, match=rf"{words}[^;]*; give more groups or set probability=False"):
+        with pytest.raises(DataError, match=rf"{words}[^;]*; add groups or set probability=False"):
             model.fit(as_rows(X, two, group=group))
     assert model.fit(as_rows(X, two, group=np.arange(N) // 4)).score(X, two) > 0.75
 

@@ -279,7 +279,7 @@ def test_a_kernel_that_is_no_covariance_has_no_deviations_and_predicts(form, mak
     model = KernelRidge(Sigmoid(1.0, -0.5), alpha=ALPHA, **form).fit(X, y)
     before = model.predict(NEW)
     corpus = make_corpus(NEW)
-    with pytest.raises(ConfigError, match="sigmoid kernel is not positive definite"):
+    with pytest.raises(ConfigError, match="expected a positive definite kernel, found the sigmoid"):
         model.predict(NEW, return_std=True)
     with pytest.raises(ConfigError, match="sigmoid"):
         model.predict(corpus, return_std=True)

@@ -196,7 +196,7 @@ def test_ends_of_the_grid_are_told_with_what_to_add(grid, best, told):
 
 def test_a_search_warns_once_of_the_ends_where_its_best_candidate_lies():
     grid = {"alpha": [1e3, 1e4, 1e5], "kernel": [Gaussian(s) for s in (0.3, 0.9, 30.0)]}
-    with pytest.warns(BestAtEdgeWarning, match="alpha: the best value, 1000, is the smallest of 3") as caught:
+    with pytest.warns(BestAtEdgeWarning, match="alpha: the best value 1000 is the smallest of 3") as caught:
         found = SweepSearchCV(KernelRidge(landmarks=MANY[:14]), grid, cv=3).fit(MANY, WAVES)
     assert [one.filename for one in caught] == [__file__]
     assert [(edge.parameter, edge.side, edge.further) for edge in found.edges_] == [("alpha", "smallest", 100.0)]

@@ -259,15 +259,15 @@ BEFORE = [
     (DataError, "at least 2 classes", {"model": CLASSIFIER, "y": np.ones(N), "cv": StratifiedKFold(3)}),
 ]  # fmt: skip
 AFTER = [
-    (DataError, "float32.*error of .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
+    (DataError, "rounding error .* in float32 is .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
     (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
     (DataError, MISSING, {"model": CLASSIFIER, "y": np.sort(LABELS), "cv": KFold(3)}),
     (DataError, MISSING, {"model": SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),
     (DataError, "class", {"model": CLASSIFIER, "y": (EVERY < 30) * 1, "cv": KFold(2)}),
-    (DataError, "cv: split 2 has .*labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 15}),
-    (DataError, "cv: split 0 has .*labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 30}),
-    (DataError, "cv: split 0 has .*weight", {"cv": KFold(3), "fit": {"sample_weight": LIGHT}}),
-    (DataError, "cv: split 0 has .*weight", {"cv": KFold(3), "fit": {"sample_weight": 1 - LIGHT}}),
+    (DataError, "cv: split 2 expects a labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 15}),
+    (DataError, "cv: split 0 expects a labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 30}),
+    (DataError, "cv: split 0 expects .* positive weight", {"cv": KFold(3), "fit": {"sample_weight": LIGHT}}),
+    (DataError, "cv: split 0 expects .* positive weight", {"cv": KFold(3), "fit": {"sample_weight": 1 - LIGHT}}),
 ]
 
 

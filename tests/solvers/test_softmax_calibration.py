@@ -73,5 +73,5 @@ def test_values_that_are_wrong_about_rows_held_out_keep_their_order(c):
 
 
 def test_without_any_row_there_is_no_calibration():
-    with pytest.raises(DataError, match="no held-out row"):
+    with pytest.raises(DataError, match="expected held-out rows"):
         fit_softmax(np.zeros((0, 3)), np.zeros(0), np.zeros(0))
