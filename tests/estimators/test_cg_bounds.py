@@ -132,7 +132,7 @@ def test_no_fit_is_beyond_the_tolerance_without_a_warning(table, name, m, dtype,
 
 
 def test_a_search_marks_candidates_that_are_beyond_the_tolerance(table):
-    X, y = table("lognormal", 2000)
+    X, y = table("lognormal", 3000)
     grid = {"alpha": [1e-6, 1e-2], "kernel": [Gaussian(4.0), Gaussian(16.0)]}
     settings = {"n_landmarks": 80, "random_state": 0, "dtype": "float64"}
     with warnings.catch_warnings():

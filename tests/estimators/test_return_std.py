@@ -1,8 +1,5 @@
 """predict(return_std=True) and predict_to(std=True): Gaussian processes of scikit-learn and dense ones, every door."""
 
-import copy
-import pickle
-
 import dask
 import dask.array as da
 import numpy as np
@@ -11,8 +8,6 @@ import reference
 from kernel_cases import POSITIVE, legitimate
 from kinds import LAZY, of_kind
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
 from sklearn.gaussian_process.kernels import Matern as MaternProcess
@@ -32,8 +27,6 @@ from bigkernel import (
     SSSLClassifier,
     Standardizer,
     executing,
-    load_model,
-    save_model,
 )
 from bigkernel.data import run_directory
 from bigkernel.errors import ConfigError, PlanTooLargeError
@@ -251,26 +244,6 @@ def test_deviations_are_those_of_the_fit_until_it_is_done_again(form):
     fresh = KernelRidge(Gaussian(1.4), alpha=5.0, fit_intercept=True, **form).fit(X, y)
     for found, wanted in zip(model.predict(NEW, return_std=True), fresh.predict(NEW, return_std=True), strict=True):
         assert_array_equal(found, wanted)
-
-
-@every_form
-def test_copies_say_the_same_and_carry_no_factor(form, tmp_path):
-    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, Y, WEIGHT)
-    plain = len(pickle.dumps(model))
-    wanted = model.predict(NEW, return_std=True)
-    assert len(pickle.dumps(model)) == plain
-    save_model(model, tmp_path / "model")
-    for same in (
-        pickle.loads(pickle.dumps(model)),
-        copy.deepcopy(model),
-        load_model(tmp_path / "model"),
-        clone(model).fit(X, Y, WEIGHT),
-    ):
-        for found, values in zip(same.predict(NEW, return_std=True), wanted, strict=True):
-            assert_array_equal(found, values)
-    for use in (lambda: clone(model).predict(NEW, return_std=True), lambda: clone(model).predict_to(NEW, "", std=True)):
-        with pytest.raises(NotFittedError):
-            use()
 
 
 @legitimate

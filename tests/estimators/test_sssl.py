@@ -108,14 +108,6 @@ def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(se
     assert model.n_components_ == S
 
 
-@pytest.mark.parametrize("form", [{}, {"n_landmarks": 4}, {"n_landmarks": 4, "eigenfunctions": "landmarks"}])
-def test_a_sigmoid_that_is_positive_on_the_rows_gives_no_warning(form):
-    model = SSSL(Sigmoid(1.0, 0.1), n_components=4, alpha=ALPHA, **form).fit(np.eye(4), np.arange(4.0))
-    K = reference.sigmoid(np.eye(4), np.eye(4), 1.0, 0.1)
-    wanted = K @ reference.sssl_exact(K, np.ones(4, bool), np.arange(4.0), 4, ALPHA)
-    assert_allclose(model.predict(np.eye(4)), wanted[:, 0], atol=1e-10)
-
-
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
 def test_eigenvalues_are_the_largest_of_the_matrix_and_its_approximation(settings):
     model = SSSL(**GIVEN, **settings).fit(X, PARTLY)

@@ -164,7 +164,11 @@ FORGED = {
     "means too many": ("pipeline", reshaped("model.0.mean_", 2, 2), "expected mean_ of shape|standardize"),
     "variances of a matrix": ("StandardScaler", reshaped("model.0.var_", 2, 2), "expected var_ of shape"),
     "directions of other rows": ("PCA", reshaped("model.0.components_", 3, 4), "expected .* of shape"),
-    "quantiles of other rows": ("QuantileTransformer", reshaped("model.0.quantiles_", 20, 4), "expected quantiles_ of shape"),
+    "quantiles of other rows": (
+        "QuantileTransformer",
+        reshaped("model.0.quantiles_", 20, 4),
+        "expected quantiles_ of shape",
+    ),
     "a norm that is none": ("Normalizer", put(*STEP, "params", "norm", "l7"), "norm"),
     "steps of one name": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "distinct step names"),
     "no steps": ("pipeline", put("model", "steps", []), "distinct step names"),

@@ -72,16 +72,6 @@ def test_all_kinds_of_kernels_in_one_grid():
     assert search.plan_.candidates == 36
 
 
-@pytest.mark.parametrize(
-    "target, scoring", [(y, None), (Y, "neg_mean_squared_error"), (y, "neg_root_mean_squared_error")]
-)
-def test_one_score_and_its_best_model(target, scoring):
-    grid = {"alpha": [1e-3, 0.1, 10.0], "kernel__sigma": [0.7, 1.4]}
-    search = assert_like_peer(GIVEN, grid, X, target, cv=FOLDS, scoring=scoring, new=NEW)
-    assert search.best_estimator_.alpha_ == search.best_params_["alpha"]
-    assert search.best_estimator_.kernel_.sigma == search.best_params_["kernel__sigma"]
-
-
 def test_a_list_of_grids_with_parameters_of_their_own():
     grid = [
         {"kernel": ["rbf", "laplacian"], "gamma": [0.1, 0.4], "alpha": [0.1, 1.0]},

@@ -70,7 +70,7 @@ def test_every_cell_is_that_of_the_dense_form_with_the_labels_of_a_fold_hidden(f
         assert_allclose(score(), -((Y[test] - B[test] @ coef) ** 2).mean(), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("name, weight", zip(OF_NUMBERS, [WEIGHT, None, WEIGHT, None], strict=True))
+@pytest.mark.parametrize("name, weight", [*zip(OF_NUMBERS, [WEIGHT, None, WEIGHT, None], strict=True)])
 def test_numbers_are_judged_by_refits_with_hidden_targets(name, weight):
     model, more = OF_NUMBERS[name]
     grid, cv, seen = {"alpha": [1e-3, 0.1], "kernel__sigma": [1.0, 1.6], **more}, KFold(3), []

@@ -150,15 +150,6 @@ def test_a_column_of_folds_names_the_fold_that_tests_a_row(given):
     assert_like_peer(MODEL, GRID, X, y, cv=given, peer_cv=wanted, new=X[:5])
 
 
-def test_domains_are_left_out_in_turn():
-    domain = np.array([3, -2, 40])[EVERY % 3]
-    wanted = LeaveOneGroupOut().split(X, y, domain)
-    search = assert_like_peer(
-        MODEL, GRID, X, y, cv="domains", peer_cv=list(wanted), fit={"sample_domain": domain}, peer_fit={}, new=X[:5]
-    )
-    assert search.n_splits_ == 3
-
-
 @pytest.mark.parametrize("folds", [HashFolds(4, 1), HashFolds(3, by="group"), DomainFolds(np.unique(GROUPS))])
 def test_folds_as_plain_data_are_taken(folds):
     columns = {"group": GROUPS, "domain": GROUPS}
