@@ -261,7 +261,7 @@ BEFORE = [
 AFTER = [
     (
         DataError,
-        "rounding error .* in float32 is .* bandwidths",
+        "in float32 is .* bandwidths",
         {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}},
     ),
     (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
