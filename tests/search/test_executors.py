@@ -96,8 +96,9 @@ def test_serial_and_threads_give_the_same_bits_whatever_lies_beneath(model, opti
 
 
 @pytest.mark.cluster
-@every_search
-def test_workers_give_the_same_bits(model, options, target, make_corpus, client):
+@pytest.mark.parametrize("name", ["numbers, hashed groups", "a target domain"])
+def test_workers_give_the_same_bits(name, make_corpus, client):
+    model, options, target = SEARCHES[name]
     corpus = make_corpus(
         X, classes=(0, 1, 2) if target.dtype.kind == "i" else (), y=target, group=GROUPS, domain=DOMAINS
     )
