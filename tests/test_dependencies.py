@@ -60,8 +60,8 @@ def test_what_is_imported_is_declared_and_needed_everywhere_only_if_it_is_no_ext
 
 
 def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():
-    """`tests/support/oldest.sh` installs them and runs the tests of what a job needs."""
-    pinned = dict(line.split("==") for line in (ROOT / "tests/support/oldest.txt").read_text().splitlines()[1:])
+    """`.ci/oldest.sh` installs them and runs the tests of what a job needs."""
+    pinned = dict(line.split("==") for line in (ROOT / ".ci/oldest.txt").read_text().splitlines()[1:])
     bounds = {spelt(re.split(r"[\[>]", each)[0]): re.search(r">=([\d.]+)", each)[1] for each in PROJECT["dependencies"]}
     assert set(map(spelt, pinned)) == set(bounds)
     for name, version in pinned.items():

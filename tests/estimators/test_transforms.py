@@ -186,6 +186,18 @@ def test_an_offset_of_all_rows_or_of_half_of_them_costs_no_digits_of_the_deviati
     assert_allclose(Standardizer().fit(rows).scale_, rows.std(axis=0), rtol=rtol)
 
 
+def test_a_dask_array_is_mapped_lazily():
+    def refuse(block):
+        raise AssertionError("computed")
+
+    lazy = da.from_array(X, chunks=(30, D)).map_blocks(refuse, dtype=float, meta=np.empty((0, 0)))
+    mapped = UnitNormalizer().fit(lazy).transform(lazy)
+    assert mapped.shape == X.shape
+    assert mapped.chunks == lazy.chunks
+    with pytest.raises(AssertionError, match="computed"):
+        mapped.compute()
+
+
 def pipeline(estimator):
     return Pipeline([("standard", Standardizer()), ("unit", UnitNormalizer()), ("model", estimator)])
 

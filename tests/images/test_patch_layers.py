@@ -11,7 +11,7 @@ from reference_images import patch_features
 from scipy import linalg
 from threadpoolctl import threadpool_limits
 
-from bigkernel import ConvolutionalNystroem, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel import ConvolutionalNystroem, executing, load_model, save_model
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
@@ -58,7 +58,7 @@ def test_features_of_patches_are_what_the_oracle_says(rng, shape, first, count, 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("patch", [2, 3, 5, 7])
+@pytest.mark.parametrize("patch", [2, 7])
 def test_an_image_of_one_colour_has_no_features(dtype, patch):
     row_map = ConvolutionalNystroem(COLOURED, patch_size=patch, n_landmarks=5, random_state=0).fit(X)._row_map()
     colours = np.random.default_rng(1).uniform(-1, 1, size=(60, 3))  # their means over a patch are rounded
@@ -121,17 +121,6 @@ def test_rows_that_are_skipped_teach_nothing():
     assert_array_equal(
         model.landmarks_, ConvolutionalNystroem(COLOURED, random_state=0, **LEARNT).fit(blank).landmarks_
     )
-
-
-def test_features_tell_classes_that_differ_in_texture_alone():
-    rng = np.random.default_rng(0)
-    labels = np.arange(200) % 2
-    stripes = rng.uniform(0.2, 1, (200, 1, 1)) * (np.indices((12, 12))[:, None] % 2)[labels, 0]
-    images = np.roll(stripes, 1, axis=1) * (rng.uniform(size=(200, 12, 12)) < 0.8)
-    kernel = ConvolutionalNystroem(patch_size=3, n_landmarks=16, random_state=0)
-    features = kernel.fit_transform(images.reshape(200, -1))
-    model = KernelRidgeClassifier(n_landmarks=20, alpha=0.1, random_state=0).fit(features[:100], labels[:100])
-    assert model.score(features[100:], labels[100:]) > 0.97
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.kernels import blas
 
-SIZES = (1, 2, 3, 40, 300)
-WIDTHS = (64, 65, 100, 130)
+SIZES = (1, 2, 40, 300)
+WIDTHS = (64, 65, 130)
 
 
 @pytest.fixture(params=["by address", "by SciPy"])
@@ -74,11 +74,10 @@ def test_a_triangle_times_itself_leaves_the_other_one(p, order, narrow):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f8", "f4"])
-def test_sums_wider_than_the_buffers_of_openblas_end_well(dtype):
+def test_sums_wider_than_the_buffers_of_openblas_end_well():
     # without panels OpenBLAS ends the process here, on two threads
     p = 16_400
-    B, out = np.ones((800, p), dtype), np.zeros((p, p), dtype)
+    B, out = np.ones((800, p)), np.zeros((p, p))
     with threadpool_limits(2, user_api="blas"):
         blas.syrk(B, out, accumulate=True)
     for i in range(0, p, 997):

@@ -16,7 +16,6 @@ from bigkernel.errors import DataError
 from bigkernel.kernels import landmarks
 from bigkernel.kernels.landmarks import (
     MOST_POINTS,
-    MedianGaussian,
     as_landmarks,
     median_width,
     rp_cholesky,
@@ -29,16 +28,16 @@ X = np.concatenate([rng.normal(size=(N - 6, 3)), rng.normal(size=(6, 3)) + 6])
 KERNEL = Gaussian(1.5)
 
 
-@pytest.mark.parametrize("proposals", [1, 3, 8])
+@pytest.mark.parametrize("proposals", [1, 8])
 def test_blocks_of_proposals_follow_the_law_of_one_draw_after_another(proposals):
     few = np.array([[0.0], [0.3], [1.0], [2.5]])
     kernel, draws = Gaussian(1.0), np.random.RandomState(proposals)
     law = oracle.pivot_law(kernel(few), 2)
     counts = dict.fromkeys(permutations(range(4), 2), 0)
-    for _ in range(1500):
+    for _ in range(600):
         counts[tuple(map(int, rp_cholesky(kernel, few, 2, draws, proposals=proposals)))] += 1
     orders = list(counts)
-    assert chisquare([counts[order] for order in orders], [1500 * law[order] for order in orders]).pvalue > 1e-3
+    assert chisquare([counts[order] for order in orders], [600 * law[order] for order in orders]).pvalue > 1e-3
 
 
 def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
@@ -48,14 +47,6 @@ def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
     met = [len(np.unique(where[rp_cholesky(Gaussian(4.0), rows, 20, draw)])) for draw in draws]
     by_chance = [len(np.unique(where[draw.permutation(1000)[:20]])) for draw in draws]
     assert np.mean(met) > 3.7 > 2.8 > np.mean(by_chance)
-
-
-def test_a_draw_is_of_different_rows_and_the_same_for_the_same_state():
-    drawn, again = (rp_cholesky(KERNEL, X, 25, np.random.RandomState(3)) for _ in range(2))
-    assert_array_equal(drawn, again)
-    assert len(np.unique(drawn)) == 25
-    assert drawn.min() >= 0
-    assert drawn.max() < N
 
 
 def test_rows_that_repeat_are_drawn_once():
@@ -71,11 +62,6 @@ def test_a_matrix_of_low_rank_is_explained_by_as_many_rows():
     assert len(drawn) == 3
     assert oracle.trace_error(Linear()(X), drawn) < 1e-12
     assert len(rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))) == 0
-
-
-@pytest.mark.parametrize("count", [1, 2, N])
-def test_one_landmark_or_all_rows_can_be_asked_for(count):
-    assert len(rp_cholesky(KERNEL, X, count, np.random.RandomState(0))) == count
 
 
 @pytest.fixture
@@ -119,7 +105,7 @@ def test_a_draw_holds_no_more_than_its_matrix(dtype, per_square, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("seed", [1988, *range(12)])
+@pytest.mark.parametrize("seed", [1988, *range(4)])
 def test_rows_that_are_all_but_explained_end_the_draw(seed):
     # what subtraction leaves of k(x, x) may stay above rounding where the residual itself is below it
     chance = np.random.default_rng(seed)
@@ -151,12 +137,6 @@ def test_every_row_is_equally_likely(n, m):
     for _ in range(3000):
         counts[uniform(n, m, draws)] += 1
     assert chisquare(counts).pvalue > 1e-3
-
-
-def test_few_of_very_many_rows_are_drawn_without_a_list_of_them():
-    drawn = uniform(10**15, 1000, np.random.RandomState(0))
-    assert len(np.unique(drawn)) == 1000
-    assert drawn[-1] > 2**40
 
 
 @pytest.mark.parametrize(("n", "m"), [(10, 0), (10, 11), (0, 1), (10, -1), (0, 0)])
@@ -195,10 +175,3 @@ def test_repeated_landmarks_count_for_no_distance():
 def test_many_landmarks_are_thinned():
     Z = rng.normal(size=(3 * MOST_POINTS, 2))
     assert_allclose(median_width(Z), median_width(Z[: 2 * MOST_POINTS : 2]), rtol=0.05)
-
-
-def test_resolved_it_is_a_plain_gaussian():
-    Z = rng.normal(size=(9, 3))
-    resolved = MedianGaussian().resolve(Z)
-    assert type(resolved) is Gaussian
-    assert resolved.sigma == median_width(Z)

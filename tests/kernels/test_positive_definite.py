@@ -70,10 +70,10 @@ def test_the_sigmoid_is_refuted_with_its_negative_mass(coef0):
     assert found.rank == 50
 
 
-NAMES = {"rbf": Gaussian(), "laplacian": Laplacian(), "matern": Matern(), "linear": Linear(), "poly": Polynomial()}
+NAMES = {"rbf": Gaussian(), "laplacian": Laplacian(), "linear": Linear(), "sigmoid": Sigmoid()}
 
 
-@pytest.mark.parametrize("name, kernel", [*NAMES.items(), ("gaussian", Gaussian()), ("sigmoid", Sigmoid())])
+@pytest.mark.parametrize("name, kernel", NAMES.items())
 def test_a_name_means_the_kernel_with_its_bandwidth_from_the_rows(name, kernel):
     X = rows(30, 3)
     found, wanted = check_positive_definite(name, X), check_positive_definite(kernel, X)
@@ -83,27 +83,17 @@ def test_a_name_means_the_kernel_with_its_bandwidth_from_the_rows(name, kernel):
     assert name != "linear" or found.rank == 3
 
 
-def test_rows_may_be_a_list_or_bytes_and_stay_as_they_are():
-    X = np.random.default_rng(0).integers(0, 255, (20, 3), dtype=np.uint8)
-    before = X.copy()
-    found = check_positive_definite(Gaussian(80.0), X)
-    wanted = np.linalg.eigvalsh(reference.gaussian(X, X, 80.0))[::-1]
-    assert_allclose(found.eigenvalues, wanted, atol=1e-12)
-    assert_array_equal(check_positive_definite(Gaussian(80.0), X.tolist()).eigenvalues, found.eigenvalues)
-    assert_array_equal(X, before)
-
-
 def twice(n, gap, width=1.0):
-    """n rows, and n more that lie a gap beside them."""
+    """N rows, and n more that lie a gap beside them."""
     return width * np.concatenate([rows(n, 3), rows(n, 3) + gap * rows(n, 3, seed=1)])
 
 
 ANY_ROWS = {
-    **{f"{n} repeated": twice(n, 0.0) for n in (1, 2, 3, 25)},
-    **{f"nearly repeated, {gap}": twice(15, gap) for gap in (1e-15, 1e-12, 1e-9, 1e-6)},
-    **{f"spread by {width}": twice(15, 1e-3, width) for width in (0.01, 30.0, 100.0)},
-    **{f"{n} of 1,000 features, {seed}": rows(n, 1000, seed) / 30 for n in (2, 5, 20) for seed in range(5)},
-    **{dtype: (4 * rows(50, 3)).astype(dtype) for dtype in ("float32", "float16", "int16")},
+    **{f"{n} repeated": twice(n, 0.0) for n in (1, 25)},
+    **{f"nearly repeated, {gap}": twice(15, gap) for gap in (1e-15, 1e-9)},
+    **{f"spread by {width}": twice(15, 1e-3, width) for width in (0.01, 100.0)},
+    "1,000 features": rows(20, 1000) / 30,
+    **{dtype: (4 * rows(50, 3)).astype(dtype) for dtype in ("float16", "int16")},
 }
 
 
@@ -128,23 +118,6 @@ def test_a_small_negative_part_is_found_in_spite_of_rounding(n):
     assert_allclose(found.negative_mass, 1e-6 / np.abs(np.linalg.eigvalsh(indefinite)).sum(), rtol=1e-6)
 
 
-def test_a_function_is_called_with_the_rows_twice():
-    X = rows(20, 3)
-    found = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
-    assert found.positive_definite
-    assert found.tolerance == 20 * EPS
-    assert found.rank == 1
-    assert_allclose(found.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)
-
-
-def test_the_squared_distance_with_its_sign_turned_is_not_positive():
-    X = rows(20, 3)
-    found = check_positive_definite(lambda A, B: -((A[:, None] - B[None]) ** 2).sum(axis=2), X)
-    assert not found.positive_definite
-    # trace 0, one negative eigenvalue as large as all others together
-    assert_allclose(found.negative_mass, 0.5, rtol=1e-9)
-
-
 @pytest.mark.parametrize("K, asymmetry", [([[2, 1], [0, 2]], 0.5), ([[2, -4], [4, 2]], 2.0)])
 def test_an_asymmetric_matrix_is_not_positive_though_no_eigenvalue_is_negative(K, asymmetry):
     found = of_matrix(K)()
@@ -167,14 +140,7 @@ def test_the_tolerance_is_a_share_of_the_largest_eigenvalue():
     assert_allclose(tight.negative_mass, 5e-6 / np.abs(values).sum(), rtol=1e-6)
 
 
-def test_the_largest_eigenvalue_may_be_a_negative_one():
-    found = of_matrix(with_eigenvalues(np.array([1e-3, -1.0, 1e-9])))(tolerance=1e-6)
-    assert not found.positive_definite
-    assert found.rank == 2
-    assert_allclose(found.negative_mass, 1 / (1 + 1e-3 + 1e-9), rtol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e150])
+@pytest.mark.parametrize("scale", [1e-300, 1e150])
 def test_the_scale_of_the_matrix_does_not_matter(scale):
     for values in ([2.0, 1.0, 0.5], [2.0, 1.0, -0.5]):
         found = of_matrix(scale * with_eigenvalues(np.array(values)))()
@@ -258,3 +224,12 @@ def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkey
     assert check_positive_definite("linear", rows(10, 2)).rank == 2
     with pytest.raises(PlanTooLargeError, match="11 rows"):
         check_positive_definite(never, rows(11, 2))
+
+
+def test_a_function_is_called_with_the_rows_twice():
+    X = rows(20, 3)
+    found = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
+    assert found.positive_definite
+    assert found.tolerance == 20 * EPS
+    assert found.rank == 1
+    assert_allclose(found.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)

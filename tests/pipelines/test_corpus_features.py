@@ -46,29 +46,6 @@ def test_the_model_is_a_fit_of_all_mapped_rows_with_what_held_out_digits_chose(d
     assert sum(place >= 1200 for place in places) > 20
 
 
-@pytest.mark.slow
-def test_errors_are_told_with_and_without_features_and_pictures_show_both(done):
-    run, results = done
-    lines = [(record["features"], record["rows"]) for record in results["fits"]]
-    assert lines == [("unit norm", 1200), ("unit norm", 3000), ("features", 1200), ("features", 3000)]
-    assert {(r["features"], r["rows"], r["landmarks"]) for r in results["all_errors"]} == {
-        (view, rows, m) for view, rows in lines for m in (10, 60)
-    }
-    for name in ("rows.png", "landmarks.png"):
-        assert (run / "results" / name).stat().st_size > 2000
-    text = (run / "results" / "report.html").read_text()
-    assert text.count("<img") == 3
-    assert 'src="http' not in text
-
-
-@pytest.mark.slow
-def test_a_finished_job_computes_nothing_again(done):
-    run, results = done
-    again = results_of(*SMALL, *STROKES, "--run", run, "--resume")
-    assert all(fit["resumed_segments"] == fit["segments"] for fit in again["fits"])
-    assert again["all_errors"] == results["all_errors"]
-
-
 def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
     given = ("corpus", "--rows", "1000000", "--run", tmp_path / "r", "--dry-run", "--json", "--sigma", "0.5")
     plain, strokes = (json.loads(call(*given, *more).stdout) for more in ((), STROKES))

@@ -7,7 +7,7 @@ from pipeline_runs import call
 from bigkernel import open_corpus
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from pipelines.shared import deformed as made
-from pipelines.shared.deformed import BLOCK_ROWS, ELASTIC, RESTYLED, Variation, blocks, copies_of, deformed, turned
+from pipelines.shared.deformed import BLOCK_ROWS, ELASTIC, RESTYLED, blocks, turned
 
 
 @pytest.fixture
@@ -37,15 +37,6 @@ def test_processes_make_the_rows_of_one(images, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
-def test_no_variation_leaves_images_as_they_are(images):
-    np.testing.assert_array_equal(deformed(images, 0, 0, Variation()), images)
-    np.testing.assert_allclose(turned(images / 255, 0, 0.0, 1.0), images / 255, atol=1e-6)
-
-
-def test_a_quarter_turn_is_clockwise(images):
-    np.testing.assert_allclose(turned(images / 255, 90, 0.0, 1.0), np.rot90(images / 255, -1, (1, 2)), atol=1e-5)
-
-
 def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images):
     ink = images / 255
     thick, thin, pale = turned(ink, 0, 1.0, 1.0), turned(ink, 0, -1.0, 1.0), turned(ink, 0, 0.0, 0.5)
@@ -55,20 +46,6 @@ def test_a_pen_thickens_or_thins_and_pale_ink_is_nearer_to_the_middle(images):
     np.testing.assert_allclose(thick[0], grown, atol=1e-6)
     assert thin.sum() < ink.sum() / 2
     np.testing.assert_allclose(pale, 0.5 + 0.5 * (ink - 0.5), atol=1e-6)
-
-
-def test_displacements_have_the_standard_deviation_and_smoothness_that_are_asked_for(rng):
-    field = made.smooth(rng.standard_normal((400, 2, 28, 28)), 4.0)
-    assert field.std() == pytest.approx(1, rel=0.05)
-    # white noise under a Gaussian of σ has the correlation exp(−d²/4σ²)
-    assert np.mean(field * np.roll(field, 4, axis=3)) == pytest.approx(np.exp(-1 / 4), abs=0.05)
-
-
-def test_copies_keep_their_class_under_a_nearest_neighbour(images):
-    copies = copies_of(images[:5], 3, 0, Variation(shift=1.0))
-    assert copies.shape == (15, 28, 28)
-    shifted = np.abs(copies.reshape(3, 5, -1).sum(axis=2).astype(float) / images[:5].reshape(5, -1).sum(axis=1) - 1)
-    assert shifted.max() < 0.02  # as much ink as before
 
 
 def test_the_command_writes_a_corpus_with_its_columns_and_refuses_one_that_is_there(tmp_path, images):

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +11,9 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import open_corpus
 from bigkernel.errors import DataError
-from pipelines.shared.deformed import blocks, copies_of
-from pipelines.shared.digit_corpora import VARIATION, bundled, bundled_originals, choose_labelled, originals
+from pipelines.shared.deformed import blocks
+from pipelines.shared.digit_corpora import VARIATION, bundled, bundled_originals, choose_labelled
 from pipelines.shared.page import Column, Page, Table
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_test_digits_are_originals_held_out_in_proportion():
@@ -54,17 +49,6 @@ def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(t
     np.testing.assert_array_equal(other.test.column("y"), test_labels)
 
 
-def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(tmp_path):
-    found = originals(tmp_path, 0, keep=False)
-    images, labels = found.train.column("x"), found.train.column("y")
-    copies = copies_of(images.reshape(-1, 8, 8), 1, 0, VARIATION).reshape(-1, 64)
-    assert np.abs(copies - images.astype(float)).mean() > 8  # of 255
-    x, z = normalize(images.astype(float)), normalize(copies.astype(float))
-    likeness = z @ x.T
-    np.fill_diagonal(likeness, 0)  # another digit than the original
-    assert np.mean(labels[likeness.argmax(axis=1)] == labels) > 0.9
-
-
 def test_labelled_rows_are_of_distinct_originals(rng):
     group = np.arange(300) % 30
     y = group % 3
@@ -74,16 +58,6 @@ def test_labelled_rows_are_of_distinct_originals(rng):
     assert (choose_labelled(y, group, 5, seed=2) != chosen).any()
     with pytest.raises(DataError, match="class 0: 10 different digits, fewer than the 11"):
         choose_labelled(y, group, 11, seed=1)
-
-
-def test_help_teaches_without_importing_a_pipeline():
-    code = (
-        "import sys; from pipelines.__main__ import main; main(['--help'], standalone_mode=False); "
-        "print({'numpy', 'distributed', 'matplotlib', 'bigkernel'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "digits" in done.stdout
-    assert done.stdout.strip().endswith("set()")
 
 
 def test_a_page_escapes_text_and_needs_no_network():

@@ -2,26 +2,22 @@
 
 import csv
 import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
-from sklearn.cluster import KMeans
 
-from bigkernel.errors import CollapsedLabelsWarning
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
-from pipelines.domains import page as domains_page
 from pipelines.domains import pair as domains_pair
 from pipelines.domains import rotated as domains_rotated
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
-from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
+from pipelines.domains.methods import METHODS, SOURCE, Draws, Method
 from pipelines.shared import domain_sweeps, pictures
-from pipelines.shared.experiments import Report, mean_and_error
+from pipelines.shared.experiments import Report
 from pipelines.shared.timed_sweeps import digits_corpus
 
 N_SOURCE, N_TARGET = 70, 60
@@ -98,17 +94,6 @@ def test_a_missing_file_is_a_data_error_that_names_it(tmp_path, part, missing):
     assert missing in call("domains", *options, code=3).stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", METHODS)
-def test_every_method_recognises_generated_digits_of_the_other_set(sets, key):
-    task = task_of(*sets, COPIES if METHODS[key].needs_styles else MOMENTS, 0)
-    assert METHODS[key].takes(task)
-    fit = Draws(task, 40).fit(METHODS[key], 0)
-    assert fit.predicted.shape == (N_TARGET,)
-    assert fit.accuracy == 100 * np.mean(fit.predicted == task.target_labels)
-    assert fit.accuracy > 30
-
-
 @pytest.mark.parametrize("key", METHODS)
 def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets, key):
     method = METHODS[key]
@@ -120,34 +105,6 @@ def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets, key):
     with domains_methods.guarded():
         found = [method.fit(given, Z, method.setting)(task.target) for given in (task, other)]
     np.testing.assert_array_equal(*found)
-
-
-def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_seconds_count(sets, monkeypatch):
-    task = task_of(*sets, BARE, 0)
-    monkeypatch.setattr(domains_methods, "timed", lambda f, *args: (f(*args), 10.0))
-    drawn = Draws(task, 12)
-    for knows, rows in ((SOURCE, task.source), (TARGET, task.rows)):
-        Z, seconds = drawn.landmarks(knows, 5)
-        np.testing.assert_allclose(Z, KMeans(12, n_init=1, random_state=5).fit(rows).cluster_centers_)
-        assert seconds == 10.0
-        assert drawn.landmarks(knows, 5)[0] is Z
-    assert drawn.fit(METHODS["krr"], 5).seconds == 20.0
-    assert drawn.fit(METHODS["1-nn"], 5).seconds == 10.0
-
-
-def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets):
-    def collapsing(task, Z, setting):
-        warnings.warn("flat", CollapsedLabelsWarning, stacklevel=1)
-        return lambda rows: np.zeros(len(rows), int)
-
-    def warning(task, Z, setting):
-        warnings.warn("else", UserWarning, stacklevel=1)
-        return lambda rows: np.zeros(len(rows), int)
-
-    drawn = Draws(task_of(*sets, BARE, 0), 12)
-    assert drawn.fit(Method("", SOURCE, collapsing), 0).collapsed
-    with pytest.warns(UserWarning, match="else"):
-        assert not drawn.fit(Method("", SOURCE, warning), 0).collapsed
 
 
 def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(sets, monkeypatch):
@@ -179,34 +136,6 @@ def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
     assert set(found[0]) == set(some)
     for key, chosen in found[0].items():
         assert chosen.setting in domains_pair.grid_of(METHODS[key], 2)
-
-
-def fits_of(right, seconds):
-    found = []
-    for one in right:
-        predicted = np.where(one, 1, 0)
-        found.append(Fit(100 * float(predicted.mean()), seconds, False, predicted))
-    return found
-
-
-def test_the_verdict_compares_with_the_larger_of_two_standard_errors():
-    labels = np.ones(8, int)
-    exact = fits_of([[True, True, False, False, False, False, False, False]], 3.0)
-    answer = fits_of([[True] * 7 + [False], [True] * 5 + [False] * 3], 1.0)
-    found = domains_page.verdict("a → b", exact, answer, labels)
-    assert (found.exact, found.answer, found.difference) == (25.0, 75.0, 50.0)
-    assert found.draws_error == pytest.approx(12.5)
-    # gains of the images: 0 0 1 1 1 ½ ½ 0
-    assert found.images_error == pytest.approx(100 * np.std([0, 0, 1, 1, 1, 0.5, 0.5, 0], ddof=1) / np.sqrt(8))
-    assert found.errors == pytest.approx(50 / max(found.draws_error, found.images_error))
-    assert found.holds
-    assert not replace(found, answer_seconds=3.5).holds
-    assert not replace(found, draws_error=26.0).holds
-
-
-def test_a_figure_that_no_draw_changes_has_no_error():
-    assert mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
-    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
 
 
 @pytest.mark.slow
@@ -292,12 +221,3 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(tmp
         result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "planned_bytes": job.planned_bytes()}
     domain_sweeps.show(result, "1,200 rows")
     assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5
-
-
-def test_the_last_domain_has_no_labels_at_scale(tmp_path):
-    corpus = digits_corpus(tmp_path, tmp_path, 400, quiet=True, chunk_rows=100)
-    rows = domain_sweeps.domained(corpus)
-    domain, y = rows.column("domain"), rows.column("y")
-    assert np.bincount(domain).tolist() == [100] * 4
-    assert (y[domain == 3] == -1).all()
-    assert (y[domain < 3] >= 0).all()

@@ -9,7 +9,7 @@ from pipeline_runs import call
 
 from bigkernel import KernelRidgeClassifier
 from pipelines import landmark_choice
-from pipelines.landmark_choice import CHOICES, Trial, digits, mixture, record, trial
+from pipelines.landmark_choice import CHOICES, mixture, trial
 
 
 def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many_of_each():
@@ -20,14 +20,6 @@ def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many
     apart = np.array([problem.new[problem.truth == cluster].mean(axis=0) for cluster in range(4)])
     distances = np.linalg.norm(apart[:, None] - apart, axis=2)[np.triu_indices(4, 1)]
     np.testing.assert_allclose(distances, landmark_choice.APART, rtol=0.05)
-
-
-def test_digits_are_of_two_domains_and_those_judged_by_are_others(data_dir):
-    problem = digits(data_dir, 0, (5,))
-    assert problem.X.shape == (2850, 256)
-    assert len(problem.new) == 950
-    assert 1000 < np.count_nonzero(problem.domain == 0) < 1800
-    assert not {row.tobytes() for row in problem.X} & {row.tobytes() for row in problem.new}
 
 
 def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy():
@@ -42,13 +34,6 @@ def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy():
     wanted = reference_sampling.trace_error(problem.kernel(problem.X), drawn)
     assert found.trace_error == pytest.approx(100 * wanted, abs=1e-6)
     assert found.seconds > 0
-
-
-def test_records_have_means_and_their_standard_errors():
-    one = record("uniform", 5, [Trial(10.0, 80.0, 1.0), Trial(14.0, 90.0, 3.0), Trial(12.0, 85.0, 2.0)])
-    assert (one["trace_error"], one["accuracy"], one["seconds"]) == (12, 85, 2)
-    assert one["trace_error_se"] == pytest.approx(2 / np.sqrt(3))
-    assert record("orthogonal-fourier", 5, [Trial(None, 80.0, 1.0)])["trace_error"] is None
 
 
 @pytest.mark.slow

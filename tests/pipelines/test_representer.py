@@ -4,12 +4,12 @@ import csv
 
 import numpy as np
 import pytest
-from pipeline_runs import call, require_page, results_of
+from pipeline_runs import require_page, results_of
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from bigkernel import Gaussian, KernelRidge
-from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws
+from pipelines.representer import SquaredExponential, X, Y, posterior_draws
 
 AT = np.linspace(0, 20, 57)
 
@@ -27,11 +27,6 @@ def test_the_printed_hyper_parameters_are_mapped(kernel, gamma):
     ).fit(X[:, None], Y)
     _, expected = peer.predict(AT[:, None], return_std=True)
     np.testing.assert_allclose(kernel.g2 * std**2, expected**2 + gamma + kernel.w2, atol=1e-9)
-
-
-@pytest.mark.parametrize("degree", [1, 2, 3, 4])
-def test_polynomials_are_those_of_polyfit(degree):
-    np.testing.assert_allclose(polynomial(X, Y, degree, AT), np.polyval(np.polyfit(X, Y, degree), AT), atol=1e-8)
 
 
 def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
@@ -60,7 +55,3 @@ def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_
     at_nine = next(row for row in rows if float(row["x"]) == 9.0)
     assert float(at_nine["kernel"]) == pytest.approx(2.0, abs=5e-3)
     require_page(tmp_path)
-
-
-def test_hyper_parameters_out_of_range_are_refused(tmp_path):
-    assert "--a" in call("representer", "--out", tmp_path, "--a", 0, code=2).stderr

@@ -6,9 +6,7 @@ import pytest
 from pipeline_runs import call
 
 from bigkernel.errors import ConfigError
-from pipelines.scaling import scheduler
 from pipelines.scaling import workers as scaling_workers
-from pipelines.scaling.scheduler import Cost
 from pipelines.scaling.workers import Timing
 
 
@@ -29,20 +27,9 @@ def test_speed_ups_are_those_of_medians_and_are_held_against_the_processors_own(
     assert found["explained"] == pytest.approx(2.0 / 1.6)
 
 
-def test_what_a_segment_costs_is_the_slope_over_their_numbers():
-    costs = [
-        Cost(n, 1.5 + 0.01 * n, {"driver": 0.002 * n, "scheduler": 1 + 0.003 * n, "workers": 0.0}) for n in (10, 20, 70)
-    ]
-    found = scheduler.line(costs)
-    assert found["seconds"] == pytest.approx(0.01)
-    assert found["fixed"] == pytest.approx(1.5)
-    assert (found["driver"], found["scheduler"]) == (pytest.approx(0.002), pytest.approx(0.003))
-    with pytest.raises(ValueError, match="at least two"):
-        scheduler.line(costs[:1])
-
-
 @pytest.mark.slow
-def test_a_quick_run_measures_and_leaves_page_and_tables(tmp_path):
+def test_a_quick_run_measures_and_leaves_page_and_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(scaling_workers, "GEMM_SECONDS", 0.05)
     out = tmp_path / "out"
     sizes = ["--rows", 4000, "--landmarks", 32, "--crowd", 2, "--segments", "4,12"]
     printed = call("scaling", "--quick", *sizes, "--out", out, "--data", tmp_path / "none").stdout

@@ -259,11 +259,7 @@ BEFORE = [
     (DataError, "at least 2 classes", {"model": CLASSIFIER, "y": np.ones(N), "cv": StratifiedKFold(3)}),
 ]  # fmt: skip
 AFTER = [
-    (
-        DataError,
-        "in float32 is .* bandwidths",
-        {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}},
-    ),
+    (DataError, "in float32 is .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
     (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
     (DataError, MISSING, {"model": CLASSIFIER, "y": np.sort(LABELS), "cv": KFold(3)}),
     (DataError, MISSING, {"model": SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),

@@ -6,7 +6,7 @@ import reference
 import reference_adaptation as dense
 from numpy.testing import assert_allclose
 
-from bigkernel.solvers.adaptation import Aligned, Strengths, adaptation_ridge, discrepancy, slope
+from bigkernel.solvers.adaptation import Aligned, Strengths, adaptation_ridge, slope
 from bigkernel.solvers.anchor_graph import laplacian
 from bigkernel.solvers.pseudo_labels import PseudoLabels, soft_labels
 from bigkernel.solvers.whitening import whiten
@@ -22,7 +22,7 @@ B, CORE = reference.gaussian(X, Z, 1.6), reference.gaussian(Z, Z, 1.6)
 WHITENING = whiten(CORE)
 PHI = WHITENING.reduce(B.T).T
 P = dense.anchors(X, Z, lambda x, z: reference.gaussian(x[None], z[None], 1.6)[0, 0], 3)
-SETTINGS = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1, "balance": 0.5}
+SETTINGS = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1, "balance": 0.3}
 
 
 def problem(weight):
@@ -50,7 +50,7 @@ def run(weight, rounds, sharpness=4.0, **settings):
 
 
 @pytest.mark.parametrize("weight", [np.ones(N_S + N_T), WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("rounds", [0, 1, 5])
+@pytest.mark.parametrize("rounds", [0, 5])
 def test_values_and_entropies_are_those_of_the_dense_form(weight, rounds):
     values, entropies = run(weight, rounds)
     K = B @ np.linalg.pinv(CORE) @ B.T
@@ -58,35 +58,6 @@ def test_values_and_entropies_are_those_of_the_dense_form(weight, rounds):
     expected, told = dense.adapted(K, L, LABEL, weight, **SETTINGS, sharpness=4.0, rounds=rounds)
     assert_allclose(values, expected, atol=1e-8)
     assert_allclose(entropies, [entropy for _, entropy in told], rtol=1e-8)
-
-
-def test_without_discrepancy_and_manifold_it_is_ridge_on_the_source():
-    values, _ = run(WEIGHT, 0, mmd=0.0, manifold=0.0)
-    w, Phi = WEIGHT[:N_S], PHI[:N_S]
-    W = np.linalg.solve(
-        (Phi * w[:, None]).T @ Phi + 0.1 * np.eye(Phi.shape[1]), (Phi * w[:, None]).T @ np.eye(3)[LABEL]
-    )
-    assert_allclose(values, PHI @ W, atol=1e-9)
-
-
-def test_the_balance_divides_the_discrepancy_between_domains_and_classes():
-    aligned, _ = problem(WEIGHT)
-    Q = soft_labels(rng.normal(size=(N_T, 3)), 1.0)
-    labels = PseudoLabels((PHI[N_S:] * WEIGHT[N_S:, None]).T @ Q, WEIGHT[N_S:] @ Q)
-    for balance in (0.0, 0.3, 1.0):
-        M = PHI.T @ dense.discrepancy(LABEL, WEIGHT, balance, Q) @ PHI
-        assert_allclose(discrepancy(aligned, labels, balance), M, atol=1e-10)
-
-
-def test_the_slope_measures_values_by_their_spread_over_the_target():
-    aligned, _ = problem(WEIGHT)
-    W = rng.normal(size=(PHI.shape[1], 3))
-    values = PHI[N_S:] @ W
-    w = WEIGHT[N_S:, None]
-    mean = (w * values).sum(axis=0) / w.sum()
-    tau = np.sqrt((w * (values - mean) ** 2).sum() / w.sum())
-    assert_allclose(slope(aligned, W, 4.0), 4.0 / tau, rtol=1e-9)
-    assert_allclose(slope(aligned, 1e6 * W, 4.0), 4e-6 / tau, rtol=1e-9)
 
 
 def test_a_target_where_f_does_not_vary_tells_nothing():

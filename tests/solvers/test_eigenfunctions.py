@@ -9,7 +9,7 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(3)
-N, R = 2000, 40
+N, R = 800, 40
 SIZES = 10.0 ** np.linspace(0, -3.6, R)
 PHI = np.linalg.qr(rng.normal(size=(N, R)))[0] * SIZES * N**0.5
 Y = (PHI / SIZES) @ rng.normal(size=(R, 2)) + 0.1 * rng.normal(size=(N, 2))

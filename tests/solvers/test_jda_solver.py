@@ -7,7 +7,6 @@ import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.solvers.adaptation import Aligned, components, fit_labeller
-from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
@@ -63,31 +62,11 @@ def test_rounds_of_labels_are_those_of_the_dense_form():
     assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
 
 
-def test_components_bring_the_means_of_the_sides_together():
-    _, W = components(ALIGNED, None, S, MU)
-    _, plain = leading(ALIGNED.scatter, S)
-
-    def apart(W):
-        between = ALIGNED.apart @ W
-        return (between @ between) / np.einsum("rs,rs->", W, ALIGNED.scatter @ W)
-
-    assert apart(W) < 0.05 * apart(plain)
-
-
 def test_a_class_that_one_side_lacks_has_no_difference():
     only = np.where(TOLD == 2, 0, TOLD)
     assert ALIGNED.classes_apart(told(only)).shape[1] == 2
     without = Moments(**{**ALIGNED.source.__dict__, "t": ALIGNED.source.t * [1, 0, 1]})
     assert Aligned(ALIGNED.target, without).classes_apart(told(TOLD)).shape[1] == 2
-
-
-def test_leading_pairs_solve_the_generalised_problem():
-    A, P = rng.normal(size=(9, 9)), rng.normal(size=(9, 9))
-    A, P = A @ A.T, P @ P.T + np.eye(9)
-    values, W = leading(A, 4, penalty=P)
-    assert_allclose(A @ W, P @ W * values, atol=1e-9)
-    assert_allclose(W.T @ P @ W, np.eye(4), atol=1e-10)
-    assert (np.diff(values) < 0).all()
 
 
 def test_the_rank_bounds_the_components():

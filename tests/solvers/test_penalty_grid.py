@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     SolveSettings,
-    add_moments,
     candidates,
     squared_errors,
     sssl_coordinates,
@@ -111,13 +110,10 @@ def test_a_fit_without_error_has_none_and_not_less():
     assert found.max() < 1e-9
 
 
-@pytest.mark.parametrize("constant", [0.0, 0.1, 1 / 3, -1e9])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
-def test_constant_targets_have_no_spread_at_all(constant, weight):
-    assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
-
-
-def test_what_hardly_varies_still_does():
+def test_constant_targets_have_no_spread_at_all_and_those_that_hardly_vary_have_theirs(weight):
+    for constant in (0.0, 1 / 3, -1e9):
+        assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
     target = 10 + 1e-3 * rng.normal(size=(N, 1))
     assert_allclose(total_spread(moments_of(PHI, target)), N * target.var(), rtol=1e-6)
 
@@ -144,14 +140,6 @@ def test_reducing_moments_is_reducing_rows(coordinates, rows):
         assert_allclose(getattr(found, name), wanted, rtol=1e-8, atol=1e-8 * np.max(np.abs(wanted)), err_msg=name)
     if not (coordinates.whitening is None and coordinates.basis is None):
         assert_array_equal(found.G, found.G.T)
-
-
-def test_reduced_parts_add_up():
-    coordinates = Coordinates(whiten(CORE))
-    parts = [moments_of(B[part], Y[part]) for part in np.array_split(np.arange(N), 4)]
-    whole, together = coordinates.reduce(moments_of(B, Y)), add_moments([coordinates.reduce(part) for part in parts])
-    for name in ("rows", "n", "G", "C", "s", "t", "q"):
-        assert_allclose(getattr(together, name), getattr(whole, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("s", [1, 4, 12, 40])
@@ -195,7 +183,7 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], found[6])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made_moments_negative(seed):
     draw, r = np.random.default_rng(seed), 6
     basis, _ = np.linalg.qr(draw.normal(size=(r, r)))

@@ -142,24 +142,10 @@ def test_equivocation_is_1_for_either_collapse(counts, entropy, told):
     assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).equivocation, told, rtol=1e-12)
 
 
-def test_a_statistic_travels_without_its_converted_coefficients():
-    statistic = statistic_of(FEATURES, SIDES, NOW, 2.5, BEFORE)
-    total = accumulate(statistic)
-    copy = pickle.loads(pickle.dumps(statistic))
-    assert "_weights" not in copy.__dict__
-    assert_array_equal(accumulate(copy)["T"], total["T"])
-
-
 def test_an_unknown_domain_is_named():
     statistic = statistic_of(FEATURES, SIDES, NOW, 2.5)
     with pytest.raises(DataError, match="row 11 has the domain 5"):
         statistic.update(statistic.zero(), Chunk(X[:3], 10, y=LABEL[:3], domain=np.array([2, 5, 9])))
-
-
-def test_the_cost_counts_the_map_and_two_products():
-    cost = statistic_of(FEATURES, SIDES, NOW, 2.5).footprint(100)
-    assert cost.flops_per_row == FEATURES.cost.flops_per_row + 2 * M * 2 * C
-    assert cost.partial_bytes == 8 * (M * C + C + 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -13,7 +13,7 @@ from bigkernel.solvers.residuals import LIMIT, SolveDiagnostics
 from bigkernel.solvers.ridge import factorize, ridge
 from bigkernel.solvers.whitening import whiten
 
-SIZES = [1, 2, 7, 40, 300]
+SIZES = [1, 2, 7, 300]
 
 
 def positive(m, seed=0, smallest=1e-6):
@@ -52,7 +52,7 @@ def test_a_right_factor_passes_and_one_wrong_value_in_the_ninth_place_does_not(m
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-3, 1e6])
-@pytest.mark.parametrize("targets", [1, 2, 50])
+@pytest.mark.parametrize("targets", [1, 50])
 @pytest.mark.parametrize("m", SIZES)
 def test_a_right_solution_passes_and_a_wrong_one_does_not(m, targets, shift):
     A, C = positive(m), np.random.default_rng(1).normal(size=(m, targets))
@@ -72,7 +72,7 @@ def test_right_eigenpairs_pass_and_wrong_ones_do_not(m, exact):
     assert residuals.eigen(A, values, 1.000001 * vectors, exact=exact)[1] > LIMIT
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_estimated_ratio_is_about_the_exact_one(seed):
     m = 200
     A = positive(m, seed)

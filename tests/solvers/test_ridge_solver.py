@@ -13,8 +13,8 @@ from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
-from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge, squared_error
-from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, top_eigen, whiten
+from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
+from bigkernel.solvers.whitening import Whitening, centre, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
@@ -54,7 +54,7 @@ def test_whitening_turns_the_core_into_the_identity():
     assert_array_equal(w.rotate(G), w.rotate(G).T)
 
 
-@pytest.mark.parametrize("alpha", [1e-6, 0.1, 10.0])
+@pytest.mark.parametrize("alpha", [1e-6, 10.0])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 def test_nystrom_ridge_is_the_dense_minimiser(alpha, fit_intercept, weight):
@@ -123,16 +123,6 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_in
     assert_allclose(B @ coef + b, B @ expected + expected_b, atol=1e-8)
 
 
-def test_landmarks_that_are_copies_of_one_row_have_rank_one():
-    Z = np.repeat(X[:1], 9, axis=0)
-    B, K = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-    with pytest.warns(RankDeficiencyWarning, match="numerical rank 1;"):
-        w = whiten(K)
-    coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.1)
-    expected, _ = reference.nystrom_krr(B, K, Y, 0.1)
-    assert_allclose(B @ coef + b, B @ expected, rtol=1e-10)
-
-
 def test_without_a_penalty_the_solution_has_minimum_norm():
     Phi = np.column_stack([X, X[:, 0] + X[:, 1], np.zeros(N)])
     w = ridge(Phi.T @ Phi, Phi.T @ Y, 0.0, n_rows=N)
@@ -144,17 +134,11 @@ def test_without_a_penalty_the_solution_has_minimum_norm():
         assert_allclose(b, expected_b, atol=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 1e-200])
-def test_a_vanishing_penalty_is_as_good_as_none(alpha):
-    Phi = np.column_stack([X, X[:, 0] + X[:, 1]])
-    assert_allclose(ridge(Phi.T @ Phi, Phi.T @ Y, alpha, n_rows=N), np.linalg.pinv(Phi) @ Y, atol=1e-10)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1e-300])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("more", [0, 8])
 def test_without_a_penalty_as_many_landmarks_as_rows_or_more_give_the_least_norm_solution(more, fit_intercept, alpha):
-    for seed in range(25):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         rows, new = rng.normal(size=(12, D)), rng.normal(size=(10, D))
         points = np.vstack([rows, 3 + rng.normal(size=(more, D))])
@@ -167,13 +151,6 @@ def test_without_a_penalty_as_many_landmarks_as_rows_or_more_give_the_least_norm
         assert_allclose(sse, 0, atol=1e-9)
 
 
-def test_more_columns_than_rows_give_the_dense_minimiser():
-    few = slice(0, 8)
-    coef, b, _ = nystrom_ridge(moments_of(B[few], Y[few]), whiten(CORE), 0.1, fit_intercept=True)
-    expected, expected_b = reference.nystrom_krr(B[few], CORE, Y[few], 0.1, True)
-    assert_allclose(NEW @ coef + b, NEW @ expected + expected_b, rtol=1e-7, atol=1e-9)
-
-
 @pytest.mark.parametrize("n_targets", [1, 50])
 def test_one_landmark_one_row_one_target_or_fifty(n_targets):
     Y = np.random.default_rng(0).normal(size=(N, n_targets))
@@ -182,23 +159,6 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
         expected, expected_b = reference.nystrom_krr(B[rows, :m], CORE[:m, :m], Y[rows], 0.2, True)
         assert coef.shape == (m, n_targets)
         assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
-
-
-def test_ridge_equals_least_squares_on_augmented_rows_at_every_penalty():
-    alphas = np.array([0.0, 1e-6, 0.1, 1.0, 100.0])
-    G, C = B.T @ B, B.T @ Y
-    for alpha in alphas:
-        w = ridge(G, C, alpha, n_rows=N)
-        if alpha >= 0.1:
-            assert_allclose(w, reference.ridge(B, Y, alpha)[0], rtol=1e-8)
-
-
-def test_dependent_columns_without_a_penalty_give_the_minimum_norm():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(20_000, 3))
-    Phi, y = np.column_stack([rows, rows[:, 0] + rows[:, 1]]), rng.normal(size=(20_000, 1))
-    G, C = Phi.T @ Phi, Phi.T @ y
-    assert_allclose(ridge(G, C, 0.0, n_rows=len(Phi)), np.linalg.pinv(Phi) @ y, atol=1e-9)
 
 
 def test_empty_problems_have_empty_solutions():
@@ -220,19 +180,6 @@ def test_a_penalty_that_is_none_is_refused(alpha):
             solve()
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
-def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
-    moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    small = centre(reduce_moments(moments, Whitening(M, M)), fit_intercept=fit_intercept)
-    b = (small.target_mean - small.mean @ w) if fit_intercept else 0
-    assert_allclose(
-        squared_error(small.q, small.C, w, (w * (small.G @ w)).sum(axis=0)),
-        (weight[:, None] * (Y - B @ w - b) ** 2).sum(0),
-        rtol=1e-9,
-    )
-
-
 def test_no_rows_have_no_intercept_and_no_error():
     coef, b, sse = nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True)
     assert_array_equal(coef, 0)
@@ -241,18 +188,6 @@ def test_no_rows_have_no_intercept_and_no_error():
 
 
 # ---------------------------------------------------------------- cores that are not positive, or nothing
-
-
-def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
-    Z = X[:M]
-    core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
-    assert scipy.linalg.eigvalsh(core)[0] < -0.1
-    with pytest.warns(RankDeficiencyWarning, match=r"sigmoid kernel.*negative eigenvalues \(\d+\.\d% of"):
-        w = whiten(core, kernel="sigmoid")
-    coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.2, fit_intercept=True)
-    expected, expected_b = reference.nystrom_krr(B, core, Y, 0.2, True)
-    assert w.rank == reference.whitening(core).shape[1]
-    assert_allclose(B @ coef + b, B @ expected + expected_b, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -273,14 +208,7 @@ def test_an_indefinite_core_keeps_its_positive_part(core):
     assert_allclose(T @ T.T, expected @ expected.T, atol=1e-12)
 
 
-def test_a_negative_core_leaves_nothing():
-    with pytest.warns(RankDeficiencyWarning, match="100.0% of the sum"):
-        w = whiten(-np.eye(4))
-    coef, _, _ = nystrom_ridge(moments_of(B[:, :4], Y), w, 1.0)
-    assert_array_equal(coef, np.zeros((4, 2)))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-6, 0.2, 50.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positive_part(weight, fit_intercept, alpha):
@@ -381,9 +309,7 @@ def large():
     return (A + A.T) / 2, values
 
 
-@pytest.mark.parametrize(
-    "size, count", [(600, 10), (601, 10), (601, 900), (700, 0), (700, 1), (700, 233), (700, 234), (700, 700)]
-)
+@pytest.mark.parametrize("size, count", [(600, 10), (601, 10), (601, 900), (700, 0), (700, 1), (700, 233), (700, 234)])
 def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size, count):
     A = large[0][:size, :size]
     before = A.copy()
@@ -397,17 +323,6 @@ def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size
     assert_array_equal(A, before)
     if size == 700:
         assert_allclose(values, large[1][:count], atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SPECTRA)
-def test_whitening_loses_no_more_of_the_core_than_its_tolerance(name):
-    m, ulp = 40, np.finfo(np.float64).eps
-    A = spectrum(name, m, np.float64)
-    w = quietly(whiten, A)
-    assert w.rank == {"zero": 0, "geometric": w.rank}.get(name, m)
-    # K − KTTᵀK is what the kept directions do not reach
-    left = w.reduce(A)
-    assert np.abs(A - left.T @ left).max() <= 30 * m * ulp * max(np.abs(A).max(), 1)
 
 
 @pytest.mark.parametrize("rank", [1, 7, 20])
@@ -427,21 +342,19 @@ K = reference.gaussian(X, X, SIGMA)
 
 
 @pytest.mark.parametrize("s", [1, 6, M, 100])
-@pytest.mark.parametrize("alpha", [0.01, 2.0])
-def test_sssl_of_the_landmarks_is_the_dense_one(s, alpha):
+def test_sssl_of_the_landmarks_is_the_dense_one(s):
     Bl = B[LABELLED]
-    coef, values = sssl_core(CORE, Bl.T @ Bl, Bl.T @ Y[LABELLED], s, alpha)
-    expected = reference.sssl_landmarks(CORE, Bl.T, Y[LABELLED], s, alpha)
+    coef, values = sssl_core(CORE, Bl.T @ Bl, Bl.T @ Y[LABELLED], s, 0.01)
+    expected = reference.sssl_landmarks(CORE, Bl.T, Y[LABELLED], s, 0.01)
     assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
     assert_allclose(values, scipy.linalg.eigvalsh(CORE)[::-1][:s], rtol=1e-8)
 
 
 @pytest.mark.parametrize("s", [1, 6, M, 100])
-@pytest.mark.parametrize("alpha", [0.01, 2.0])
-def test_sssl_of_all_rows_is_the_dense_one(s, alpha):
+def test_sssl_of_all_rows_is_the_dense_one(s):
     everything, labelled = moments_of(B, Y), moments_of(B[LABELLED], Y[LABELLED])
-    coef, values = sssl_all(everything, labelled, whiten(CORE), s, alpha)
-    expected = reference.sssl_all(B, CORE, LABELLED, Y[LABELLED], s, alpha)
+    coef, values = sssl_all(everything, labelled, whiten(CORE), s, 0.01)
+    expected = reference.sssl_all(B, CORE, LABELLED, Y[LABELLED], s, 0.01)
     assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
     assert_allclose(values, scipy.linalg.eigvalsh(B @ np.linalg.solve(CORE, B.T))[::-1][: min(s, M)], rtol=1e-6)
 
@@ -477,12 +390,6 @@ def test_sssl_of_an_indefinite_core_keeps_what_the_dense_one_keeps():
     assert_allclose(B @ coef, B @ reference.sssl_landmarks(core, Bl.T, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
     of_all, _ = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), M, 0.1)
     assert_allclose(B @ of_all, B @ reference.sssl_all(B, core, LABELLED, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
-
-
-def test_without_labels_sssl_is_zero():
-    none = moments_of(B[:0], Y[:0])
-    coef, _ = sssl_all(moments_of(B, Y), none, whiten(CORE), 5, 0.0)
-    assert_array_equal(coef, np.zeros((M, 2)))
 
 
 @pytest.mark.parametrize("form", ["one penalty", "many penalties", "rows"])

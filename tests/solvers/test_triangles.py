@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
 from bigkernel.kernels.blas import mirror
-from bigkernel.solvers.residuals import Upper, add_outer, clear_upper, congruence, times_triangle
+from bigkernel.solvers.residuals import Upper, clear_upper, congruence, times_triangle
 from bigkernel.solvers.whitening import whiten
 
 rng = np.random.default_rng(11)
@@ -26,14 +26,6 @@ def test_one_triangle_becomes_the_other(lower, order):
     assert_array_equal(half, G)
     clear_upper(half)
     assert_array_equal(half, np.tril(G))
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_outer_products_are_added(order):
-    left, right = rng.normal(size=(M, 2)), rng.normal(size=(M, 2))
-    found = np.array(G, order=order)
-    add_outer(found, left, right)
-    assert_allclose(found, G + left @ right.T, rtol=1e-12, atol=1e-9)
 
 
 def test_a_congruence_of_some_rows_and_columns_is_symmetric_and_right():

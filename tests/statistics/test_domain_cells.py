@@ -4,14 +4,14 @@ import numpy as np
 import peers
 import pytest
 import reference
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums, means
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums
 from bigkernel.statistics.moments import uncentre
 from bigkernel.streaming.chunk import Chunk
 
@@ -38,7 +38,6 @@ def of_cell(domain, label):
 
 
 @given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100))
-@settings(max_examples=25)
 def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
     total = accumulate(CellMomentStatistic(FEATURES, CELLS), cuts, block_rows)
     sums = CellSums.of(total, CELLS)
@@ -55,19 +54,6 @@ def test_sums_about_a_shift_are_taken_back():
     shifted = CellMomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift), CELLS)
     found = CellSums.of(uncentre(accumulate(shifted), shift), CELLS)
     assert_allclose(found.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
-
-
-def test_domains_and_classes_are_sums_of_cells():
-    sums = CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS)
-    by_domain, weights = sums.by_domain()
-    for g, domain in enumerate(DOMAINS):
-        assert_allclose(by_domain[:, g], WEIGHT[domain == DOMAIN] @ B[domain == DOMAIN], atol=1e-11)
-        assert_allclose(weights[g], WEIGHT[domain == DOMAIN].sum(), rtol=1e-12)
-    assert_array_equal(means(np.array([[4.0, 0.0], [2.0, 0.0]]), np.array([2.0, 0.0])), [[2, 0], [1, 0]])
-    by_class, weights = sums.by_class()
-    for c, label in enumerate(CLASSES):
-        assert_allclose(by_class[:, c], WEIGHT[label == LABEL] @ B[label == LABEL], atol=1e-11)
-        assert_allclose(weights[c], WEIGHT[label == LABEL].sum(), rtol=1e-12)
 
 
 def test_without_classes_no_label_is_read_and_a_cell_is_a_domain():
@@ -118,9 +104,3 @@ def test_a_missing_column_is_named(column, message):
 def test_more_cells_than_can_be_columns_are_refused():
     with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* give 11,000 cells, more than 4,096"):
         Cells(np.arange(1000), np.arange(10))
-
-
-def test_the_footprint_counts_the_cells():
-    p, c = M, CELLS.width
-    statistic = CellMomentStatistic(FEATURES, CELLS)
-    assert statistic.footprint(16).partial_bytes == 8 * (p * p + p * (c + 1) + 2 * c + 2)

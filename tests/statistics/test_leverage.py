@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import Gaussian
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import LeverageSample
@@ -70,8 +69,8 @@ def test_sums_over_the_sample_are_near_those_of_all_rows_in_every_direction(weig
 
 
 def test_the_mean_of_many_draws_is_the_sum():
-    total = sum(drawn(replace(STATISTIC, size=size))[1][1].sum() for size in range(60, 160))
-    assert_allclose(total / 100, N, rtol=0.05)
+    total = sum(drawn(replace(STATISTIC, size=size))[1][1].sum() for size in range(60, 160, 5))
+    assert_allclose(total / 20, N, rtol=0.05)
 
 
 def test_few_rows_are_all_drawn_as_they_weigh():
@@ -93,8 +92,3 @@ def test_only_labelled_rows_that_a_fold_is_trained_on_are_drawn():
         assert_array_equal(found, folds[ids])
         if count == 1:
             assert (found == -1).all()
-
-
-def test_rows_without_any_targets_are_refused():
-    with pytest.raises(DataError, match="expected labels"):
-        sweep(as_rows(X), STATISTIC, client="serial")

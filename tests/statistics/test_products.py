@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
@@ -91,22 +90,3 @@ def test_a_run_is_known_by_the_step_and_not_by_the_bits_of_its_vectors():
     first, other = (ProductStatistic(FEATURES, Targets(3), v, "1") for v in (V, V * (1 + 1e-15)))
     assert fingerprint(first) == fingerprint(other)
     assert fingerprint(first) != fingerprint(ProductStatistic(FEATURES, Targets(3), V, "2"))
-
-
-def test_any_executor_gives_the_same_bits(small_steps):
-    rows = as_rows(X, Y, weight=WEIGHT)
-    statistic = ProductStatistic(FEATURES, Targets(3), V, "1", residual=True)
-    serial, threads = (sweep(rows, statistic, client=name).total for name in ("serial", "threads"))
-    for name, values in serial.items():
-        assert_array_equal(values, threads[name])
-
-
-def test_rows_without_any_targets_are_refused():
-    with pytest.raises(DataError, match="expected labels"):
-        products(as_rows(X))
-
-
-def test_the_footprint_is_of_vectors_and_not_of_a_square():
-    statistic = ProductStatistic(FEATURES, Targets(3), np.zeros((M, 3)), "1")
-    assert statistic.footprint(256).partial_bytes < 8 * M * M
-    assert statistic.footprint(512).work_bytes > statistic.footprint(256).work_bytes

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import pickle
 import re
 
 import numpy as np
@@ -68,14 +67,6 @@ def test_steps_that_overlap_or_leave_rows_out_are_refused(bounds):
         plan(bounds, 3, 4, LIGHT)
 
 
-def test_a_plan_is_plain_frozen_data_that_depends_on_nothing_else():
-    steps = plan(bounds_of([10] * 20), 3, 4, LIGHT)
-    assert steps == plan(bounds_of([10] * 20), 3, 4, LIGHT)
-    assert pickle.loads(pickle.dumps(steps)) == steps
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        steps.n_rows = 3
-
-
 def test_a_plan_that_fits_exactly_is_accepted_and_one_byte_less_refused():
     steps = plan(bounds_of([10] * 20), 3, 4, LIGHT)
     needed = steps.worker_bytes(5000)
@@ -93,33 +84,6 @@ def test_the_message_says_what_is_needed_and_what_there_is():
     assert f"needs {steps.worker_bytes(10_000_000) / 1e6:,.0f} MB" in text
     for part in ("10 for the process", "32 for rows", "3 for buffers", "results of 2 MB", "its limit of 40 MB"):
         assert part in text
-
-
-def test_without_room_for_the_process_more_memory_is_advised():
-    with pytest.raises(PlanTooLargeError, match="use more memory per worker"):
-        plan(bounds_of([10]), 3, 4, LIGHT).check(1000, 1000)
-
-
-@example(chunk_rows=5000, room=10_100, partial=1, work=9996)
-@given(
-    chunk_rows=st.integers(2, 5000),
-    room=st.integers(10_000, 4_000_000),
-    partial=st.integers(1, 10**5),
-    work=st.integers(1, 10**6),
-)
-def test_the_chunk_that_is_advised_fits(chunk_rows, room, partial, work):
-    footprint, n_features, base = Footprint(1.0, partial, work), 100, 1000
-    steps = plan((0, chunk_rows), n_features, 8, footprint)
-    try:
-        steps.check(base + room, base)
-    except PlanTooLargeError as error:
-        advice = re.search(r"chunks of at most ([\d,]+) rows", str(error))
-        if advice:
-            rows = int(advice[1].replace(",", ""))
-            assert 1 <= rows < chunk_rows
-            plan((0, rows), n_features, 8, footprint).check(base + room, base)
-    else:
-        assert steps.task_bytes <= room
 
 
 @example(n_rows=24_000, chunk_rows=8000, share=0.6, partial=81_000)  # more segments: a deeper tree of merges
@@ -143,7 +107,7 @@ def test_the_chunk_that_is_advised_fits_a_whole_input_cut_into_such_chunks(n_row
         planned(int(advice[1].replace(",", ""))).check(limit, 0)
 
 
-@pytest.mark.parametrize(("m", "share_of_memory"), [(1000, 0.5), (1000, 0.8), (4000, 0.2), (4000, 0.5), (4000, 0.8)])
+@pytest.mark.parametrize(("m", "share_of_memory"), [(1000, 0.8), (4000, 0.2)])
 def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
     def planned(m):
         features = LandmarkMap(Gaussian(1.0), np.eye(m, 784), np.dtype(np.float32))
@@ -183,7 +147,7 @@ def held_by_one_worker(count):
     return most
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 64, 1024])
+@pytest.mark.parametrize("count", [1, 2, 8, 64, 1024])
 def test_a_worker_holds_no_more_partials_than_were_counted(count):
     large = Footprint(1.0, partial_bytes=2**30, work_bytes=1)
     steps = plan(bounds_of([10] * count), 3, 4, large, min_segments=count)

@@ -126,7 +126,7 @@ def stored(case):
 
 
 def targets(case, *, classes):
-    """y of the case."""
+    """Y of the case."""
     n = case.shape[0]
     rng = np.random.default_rng(100 + case.seed)
     noise = rng.normal(size=n)

@@ -68,7 +68,7 @@ def moment_normalised(image, spread, breadth, aspect):
     return resampled(image, np.column_stack([back, centre - back @ middle]))
 
 
-def orientation_features(image, cells=8, directions=8, blur=1.0, power=0.5):
+def orientation_features(image, cells=8, blur=1.0, power=0.5):
     """Powers of the shares of 8 directions in cells, of unit length, in the order of the directions below."""
     height, width = image.shape
     towards = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]  # (down, across)
@@ -91,9 +91,6 @@ def orientation_features(image, cells=8, directions=8, blur=1.0, power=0.5):
         for direction, part in zip(pair, parts, strict=True):
             for (line, down), (post, across) in product(lines[i], posts[j]):
                 features[direction, line, post] += down * across * max(part, 0.0)
-    if directions == 4:
-        opposite = [towards.index((-down, -across)) for down, across in towards]
-        features = np.stack([features[k] + features[opposite[k]] for k in (0, 2, 4, 5)])
     raised = features.reshape(-1) ** power
     return raised / (np.linalg.norm(raised) or 1.0)
 

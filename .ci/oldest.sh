@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The oldest versions that pyproject.toml allows, in an environment of their own, and the tests of what a job needs on them:
-# fits, searches, clusters, runs, stores and models. `tests/support/oldest.sh [DIRECTORY]`; some ten minutes on two processors.
+# fits, searches, clusters, runs, stores and models. `.ci/oldest.sh [DIRECTORY]`; some ten minutes on two processors.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
 place=${1:-$(mktemp -d)}
 python3.11 -m venv "$place"
-pins=$root/tests/support/oldest.txt
+pins=$root/.ci/oldest.txt
 "$place/bin/pip" install --quiet -c "$pins" -r "$pins" pytest pytest-timeout pytest-xdist hypothesis jsonschema \
   asyncssh bokeh cryptography pillow pyarrow
 cd "$root"
