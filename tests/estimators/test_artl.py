@@ -62,13 +62,6 @@ def test_a_sharpness_of_two_numbers_rises_by_equal_factors():
     assert first.rounds_[0]["entropy"] == model.rounds_[0]["entropy"]
 
 
-def test_every_row_is_a_landmark_where_no_number_is_given():
-    model = ARTLClassifier(Gaussian(SIGMA), sharpness=4.0, n_rounds=2, alpha=1.0).fit(X, Y)
-    wanted = ARTLClassifier(Gaussian(SIGMA), sharpness=4.0, n_rounds=2, alpha=1.0, landmarks=X).fit(X, Y)
-    assert_array_equal(model.landmarks_, X)
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-9)
-
-
 def test_the_width_is_that_of_the_median_distance_of_landmarks():
     model = ARTLClassifier(landmarks=Z).fit(X, Y)
     assert_allclose(model.kernel_.sigma, median_width(Z))
@@ -97,13 +90,6 @@ def test_rows_without_a_label_in_a_source_domain_are_left_out():
     assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-10)
     assert model.fit_report()["source_rows"] == N_S
     assert model.fit_report()["target_rows"] == N_T
-
-
-def test_a_class_that_no_source_row_has_is_never_predicted():
-    some = Y != 2
-    model = ARTLClassifier(**GIVEN).fit(X[some], Y[some])
-    assert_array_equal(model.classes_, [0, 1])
-    assert set(model.predict(X)) <= {0, 1}
 
 
 @pytest.mark.parametrize("domain", [None, np.where(Y < 0, 8, 3)], ids=["by labels", "by domains"])

@@ -104,17 +104,6 @@ def test_a_sub_sample_is_of_labelled_rows():
     assert distance(rows.predict(FRESH), alone.predict(FRESH)) < 1e-2
 
 
-def test_lumps_and_heavy_tails_cost_few_steps():
-    heavy = np.random.default_rng(0).standard_t(2, size=(N, 3))
-    lumps = X.copy()  # half of the rows and of the landmarks lie in five lumps
-    lumps[::2] = X[rng.integers(0, 5, N // 2)] + 0.01 * rng.normal(size=(N // 2, 3))
-    for rows in (heavy, lumps):
-        found = model(tol=1e-3).fit(rows, Y)
-        wanted = model(solver="direct").fit(rows, Y)
-        assert found.n_iter_ <= 5
-        assert distance(found.predict(rows), wanted.predict(rows)) <= found.diagnostics_["prediction_error"]
-
-
 def test_a_step_too_few_is_a_warning_that_says_how_far():
     with pytest.warns(AccuracyWarning, match=r"after 1 steps .* above tol=1e-08"):
         fitted = model(max_iter=1).fit(X, Y)

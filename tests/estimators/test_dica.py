@@ -8,9 +8,8 @@ import pytest
 import reference
 import reference_domains
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.pipeline import make_pipeline
 
-from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer
+from bigkernel import DICA, Gaussian
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import cell_counts, distinct
@@ -89,13 +88,6 @@ def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round
     blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
     with pytest.raises(ConfigError, match="computed without labels"):
         blind.refit()
-
-
-def test_it_stands_in_a_pipeline_that_takes_domains():
-    pipe = make_pipeline(UnitNormalizer(), DICA(**{**GIVEN, "n_landmarks": M}, random_state=0), KernelRidgeClassifier())
-    pipe.fit(X, LABELS, dica__sample_domain=DOMAIN)
-    assert pipe.score(X, LABELS) > 0.5
-    assert_array_equal(pipe[1].get_feature_names_out(), ["dica0", "dica1", "dica2"])
 
 
 def test_random_features_serve_in_place_of_landmarks():

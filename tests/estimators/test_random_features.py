@@ -8,7 +8,6 @@ from kinds import of_kind, plain
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import kernel_approximation
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
 
 from bigkernel import (
     SSSL,
@@ -19,7 +18,6 @@ from bigkernel import (
     Matern,
     Nystroem,
     RandomFourier,
-    Ridge,
     SweepSearchCV,
 )
 from bigkernel.engine.rows import Rows
@@ -89,15 +87,6 @@ def test_nystroem_features_have_the_products_of_scikit_learns():
     assert_allclose(found @ found.T, wanted @ wanted.T, atol=1e-8)
     core = ours.transform(ours.landmarks_)
     assert_allclose(core @ core.T, Gaussian(1.4)(ours.landmarks_), atol=1e-8)
-
-
-@pytest.mark.parametrize("width", [P, 7])
-@pytest.mark.parametrize("landmarks", ["uniform", "k-means", "rpcholesky", "fourier"])
-def test_ridge_on_features_is_kernel_ridge(landmarks, width):
-    made = RandomFourier(KERNEL, width) if landmarks == "fourier" else Nystroem(KERNEL, width, landmarks=landmarks)
-    steps = make_pipeline(made.set_params(random_state=4), Ridge(0.1)).fit(X, Y)
-    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=width, landmarks=landmarks, random_state=4, fit_intercept=True)
-    assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
 
 
 def test_landmarks_that_repeat_leave_fewer_features():

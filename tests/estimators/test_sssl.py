@@ -65,15 +65,6 @@ def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, point
     assert_array_equal(model.predict(NEW), wanted.argmax(axis=1))
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.3, 10.0])
-def test_with_every_row_a_landmark_the_three_forms_agree(alpha):
-    few, target = X[:60], PARTLY[:60]
-    forms = [{}, {"landmarks": few, "eigenfunctions": "landmarks"}, {"landmarks": few, "eigenfunctions": "all"}]
-    values = [SSSL(**{**GIVEN, "alpha": alpha}, **form).fit(few, target).predict(NEW) for form in forms]
-    assert_allclose(values[1], values[0], atol=1e-8)
-    assert_allclose(values[2], values[0], atol=1e-6)
-
-
 def sigmoid(A, B):
     return reference.sigmoid(A, B, 1.0, -0.5)
 

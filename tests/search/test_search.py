@@ -63,15 +63,6 @@ def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
         assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
 
 
-@legitimate
-def test_all_kinds_of_kernels_in_one_grid():
-    grid = {"kernel": list(KERNELS.values()), "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
-    search = assert_like_peer(KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
-    # euclidean, L1, inner product, and lengths of its own
-    assert len(search.plan_.sweeps) == 4
-    assert search.plan_.candidates == 36
-
-
 def test_a_list_of_grids_with_parameters_of_their_own():
     grid = [
         {"kernel": ["rbf", "laplacian"], "gamma": [0.1, 0.4], "alpha": [0.1, 1.0]},
