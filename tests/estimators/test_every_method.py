@@ -77,8 +77,10 @@ WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "za
                 "corpus 1", "rows", "sparse"]  # fmt: skip
 KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
 # one for each kind of sweep, or of sweeps; some of them quick
-JOBS = ["krr drawn", "krr fourier", "krr cg", "calibrated", "logistic", "artl"]
-JOBS += [pytest.param(name, marks=pytest.mark.slow) for name in ("graph", "xnv classes", "dica", "jda", "ridge")]
+JOBS = ["krr drawn", "krr fourier", "calibrated", "logistic", "artl"]
+JOBS += [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("krr cg", "graph", "xnv classes", "dica", "jda", "ridge")
+]
 every_method = pytest.mark.parametrize("name", METHODS)
 # each method with two kinds of input and each kind with several methods; all others are slow
 PAIRS = [
