@@ -8,6 +8,7 @@ import graphlib
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,11 @@ BY_STRING = re.compile(rf"bigkernel\.({'|'.join(map(re.escape, filter(None, PATH
 MODULES = [name for name in PATHS if name != "__main__"]  # which begins everything
 
 
+def is_name(node: ast.expr, name: str) -> bool:
+    """Whether an expression is this name alone."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
 def imported(tree: ast.Module) -> Iterator[str]:
     """Dotted names of everything that a module imports: at its top, in functions, for types alone, by string.
 
@@ -86,18 +92,24 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and BY_STRING.fullmatch(node.value):
             yield node.value.partition(":")[0]
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "bigkernel":
+        elif isinstance(node, ast.Attribute) and is_name(node.value, "bigkernel"):
             yield f"bigkernel.{PUBLIC.get(node.attr, node.attr)}"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+        elif isinstance(node, ast.Call) and is_name(node.func, "getattr"):
             of, asked = node.args[:2]
-            if ast.unparse(of) == "bigkernel" and isinstance(asked, ast.Constant):
+            if is_name(of, "bigkernel") and isinstance(asked, ast.Constant):
                 yield f"bigkernel.{PUBLIC.get(str(asked.value), '')}"
+
+
+@cache
+def imports(name: str) -> tuple[str, ...]:
+    """The dotted names of a module of bigkernel."""
+    return tuple(imported(TREES[name]))
 
 
 def modules_imported(name: str) -> set[str]:
     """The modules of bigkernel among them."""
     found = set()
-    for dotted in imported(TREES[name]):
+    for dotted in imports(name):
         if dotted.startswith("bigkernel."):
             target = dotted.removeprefix("bigkernel.")
             while target not in PATHS:
@@ -108,7 +120,7 @@ def modules_imported(name: str) -> set[str]:
 
 def third_party(name: str) -> set[str]:
     """Top names of what it imports from elsewhere, the standard library left out."""
-    return {dotted.split(".")[0] for dotted in imported(TREES[name])} - {"bigkernel"} - sys.stdlib_module_names
+    return {dotted.split(".")[0] for dotted in imports(name)} - {"bigkernel"} - sys.stdlib_module_names
 
 
 def package_of(name: str) -> str:
@@ -178,12 +190,12 @@ def test_the_numerics_know_no_file_no_clock_and_no_random_state():
     for name in MODULES:
         if package_of(name) not in NUMERICS:
             continue
-        found |= {(name, dotted.split(".")[0]) for dotted in imported(TREES[name]) if dotted.split(".")[0] in IMPURE}
+        found |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
         for node in ast.walk(TREES[name]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
                 found.add((name, "open"))
             # np.random.normal, but not the classes
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "np.random" and node.attr[0].islower():
+            if isinstance(node, ast.Attribute) and node.attr[0].islower() and ast.unparse(node.value) == "np.random":
                 found.add((name, ast.unparse(node)))
     assert found == {STAGE_CLOCK}
 

@@ -56,21 +56,6 @@ def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} & {*package.__all__} == set()
 
 
-def test_imports_from_modules_that_have_become_packages_go_on_to_work():
-    from bigkernel.data.ingest import ingest
-    from bigkernel.estimators import KernelRidge
-    from bigkernel.events.job import observe
-    from bigkernel.images import MomentNormalise
-    from bigkernel.kernels import Gaussian
-    from bigkernel.search import SweepSearchCV
-    from bigkernel.statistics import MomentStatistic
-
-    found = (KernelRidge, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
-    homes = ("estimators.ridge", "images.pose_and_strokes", "data.ingest")
-    homes += ("kernels.functions", "events.job", "search.sweep_search", "statistics.moments")
-    assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
-
-
 def test_a_name_of_a_package_loads_its_module_and_not_the_others():
     lines = (
         "from bigkernel.statistics import MomentStatistic",

@@ -1,6 +1,5 @@
 """`bigkernel ingest` with several sources, splits and bad input, as its user meets it."""
 
-import json
 import os
 import struct
 
@@ -63,24 +62,6 @@ def test_every_format_of_the_same_rows_makes_the_same_arrays(run):
         assert np.array_equal(corpus.column("y"), y[order]), source
 
 
-def test_several_sources_and_a_split_in_one_command(run):
-    write_all()
-    result = run(
-        *("ingest", "rows.npz", "rows.parquet", "rows.zarr", "all.corpus"),
-        *("--split", "test=0.2", "--split", "valid=0.1", "--seed", 7, "--json"),
-    )
-    told = json.loads(result.stdout)
-    parts = [open_corpus(name) for name in ("all.corpus", "all-test.corpus", "all-valid.corpus")]
-    assert sum(part.n_rows for part in parts) == 120
-    assert told["share test"] == f"{parts[1].n_rows} rows in all-test.corpus"
-    assert told["format"] == "npz, parquet, zarr"
-    assert {part.columns for part in parts} == {("y", "domain")}
-    assert {part.info.classes for part in parts} == {tuple(range(4))}
-    shown = run("info", "all.corpus").stdout
-    assert "domain 1: rows.parquet" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-
-
 def test_groups_of_a_table_stay_together(run, tmp_path):
     (tmp_path / "t.csv").write_text("x,who,y\n" + "".join(f"{row},{row // 4},{row % 2}\n" for row in range(200)))
     split = ("--split", "test=0.3", "--split-by", "group", "--group-column", "who")
@@ -118,32 +99,6 @@ def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code
     np.savez("a.npz", x=np.ones((4, 2)), y=[0, 1, 2, 3])
     assert expected in run("ingest", "a.npz", "c", *options, code=code).stderr
     assert os.listdir() == ["a.npz"]
-
-
-def text_column():
-    with open("t.csv", "w") as handle:
-        handle.write("a,city,y\n1,Ulm,0\n2,Bonn,1\n")
-    return "t.csv"
-
-
-# what is wrong -> (a function that writes it, the file and the place that the message names)
-BAD = {
-    "a column of text": (text_column, "t.csv: cannot be read as a table of numbers: In CSV column #1: Row #2"),
-    "a server that is not there": (
-        lambda: "http://127.0.0.1:1/x.zarr",
-        "http://127.0.0.1:1/x.zarr: cannot read its metadata: the server cannot be reached",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_named_with_its_place_and_leaves_no_corpus(run, what):
-    write, expected = BAD[what]
-    source = write()
-    result = run("ingest", source, "new.corpus", "--split", "test=0.2", code=3)
-    assert result.stderr.startswith("DataError: ")
-    assert expected in result.stderr
-    assert [name for name in os.listdir() if "new" in name] == []
 
 
 def test_the_help_teaches_every_format_in_80_columns(run):

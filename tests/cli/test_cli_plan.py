@@ -49,21 +49,13 @@ def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
     assert [path.name for path in here.iterdir()] == [corpus]
 
 
-def test_people_get_80_columns_and_what_the_time_is_worth(corpus, plan):
-    text = plan(corpus, "--landmarks", 50).stdout
-    assert max(map(len, text.splitlines())) <= 80
-    assert "most seconds" in text
-    assert "time estimated from a pilot of" in text
-    assert "excluding solves" in text
-
-
 def test_a_fit_of_few_rows_is_run_and_said_to_be(here, plan, told):
     write_corpus("few", X[:100], np.arange(100) % 3)
     figures = told("few", "--landmarks", 50)
     assert figures["pilot_rows"] is None
     assert figures["expected_seconds"] > 0
     text = plan("few", "--landmarks", 50).stdout
-    assert "time from the fit itself, which was run" in text
+    assert "time estimated from the fit itself" in text
     assert "pilot of" not in text
 
 
@@ -79,7 +71,6 @@ def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
     ("options", "named"),
     [
         (["--transform", "standardize"], "sweep for standardize"),
-        (["--transform", "project:n-components=4"], "sweep for"),
         (["--probability"], "calibrated probabilities"),
         (["--method", "sssl"], ""),
     ],
@@ -88,11 +79,6 @@ def test_sweeps_that_are_not_timed_are_named(corpus, options, named, told):
     figures = told(corpus, "--landmarks", 50, *options)
     assert named in " ".join(figures["not_timed"])
     assert figures["expected_seconds"] > 0
-
-
-def test_more_workers_take_less_time(corpus, told):
-    few, many = (told(corpus, "--landmarks", 300, "--on-workers", count) for count in (1, 1000))
-    assert many["least_seconds"] < few["most_seconds"]
 
 
 def test_linear_methods_have_a_plan_of_their_moments(numbers, told):
@@ -111,11 +97,8 @@ def test_conjugate_gradients_are_planned_by_their_sweeps(corpus, told):
     assert figures["flops"] > told(corpus, "--landmarks", 20, "--no-time")["flops"]
 
 
-@pytest.mark.parametrize("method", ["sssl", "xnv", "ridge", "linear"])
-def test_other_methods_have_no_conjugate_gradients(numbers, method, plan):
-    assert (
-        f"--solver: {method} of numbers has none" in plan(numbers, "--method", method, "--solver", "cg", code=8).stderr
-    )
+def test_other_methods_have_no_conjugate_gradients(numbers, plan):
+    assert "--solver: not used by xnv of numbers" in plan(numbers, "--method", "xnv", "--solver", "cg", code=8).stderr
 
 
 def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_run(corpus, monkeypatch, plan):

@@ -92,26 +92,6 @@ def test_a_fit_is_judged_on_held_out_rows_and_shows_the_worst_of_them(here, run)
     assert len(shown["worst"]["images"]["data"]) == 40
 
 
-def test_without_held_out_rows_nothing_is_judged(here, run):
-    printed = json.loads(run("fit", "train.corpus", "a.model", *FIT, "--run", "r", "--json").stdout)
-    assert not [name for name in printed if name.startswith(("held_out", "training_rows"))]
-    assert "score" not in gather("r")["jobs"][0]["figures"]
-
-
-def test_classes_with_names_are_told_by_their_names(here, run):
-    names = np.array(["ant", "bee", "cow"])
-    with open("named.csv", "w") as file:
-        file.write(",".join([*(f"p{i}" for i in range(16)), "kind"]) + "\n")
-        for row, label in zip(PIXELS.reshape(N, -1), LABELS, strict=True):
-            file.write(",".join([*map(str, row), names[label]]) + "\n")
-    run("ingest", "named.csv", "named.corpus", "--target", "kind", "--chunk-rows", 30)
-    run("fit", "named.corpus", "a.model", *FIT, "--run", "r", "--score", "named.corpus")
-    score = score_of("r")
-    assert score["classes"] == names.tolist()
-    assert score["worst"]["true"] == names[LABELS[score["worst"]["row"]]].tolist()
-    assert "images" not in score["worst"]
-
-
 def test_a_regression_is_judged_with_its_residuals(here, run):
     fit = ["fit", "numbers.corpus", "a.model", "--landmarks", 50, "--transform", "standardize"]
     printed = json.loads(run(*fit, "--run", "r", "--score", "numbers.corpus", "--json").stdout)
@@ -186,9 +166,3 @@ def test_report_makes_the_page_again_prints_its_figures_and_opens_a_browser_wher
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or False)
     assert "found no browser" in run("report", "r", "--open").stderr
     assert opened == [(here / "r" / "report.html").as_uri()]
-
-
-def test_report_of_nothing_says_what_was_expected(here, run):
-    assert "expected a run directory" in run("report", "absent", code=3).stderr
-    (here / "empty").mkdir()
-    assert "found no run" in run("report", "empty", code=3).stderr

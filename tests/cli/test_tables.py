@@ -101,12 +101,6 @@ def test_a_plan_a_run_and_the_report_of_a_fit_are_tables(tmp_path):
     assert re.search(r"distributional variance\s.*features", shown(domains.fit_report()), re.S)
 
 
-def test_a_report_is_still_a_dict():
-    report = Ridge().fit(X, X[:, 0]).fit_report()
-    assert report == dict(report)
-    assert report["estimator"] == "Ridge"
-
-
 def test_a_search_shows_its_best_candidates_above_the_picture_of_its_estimator():
     grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
     search = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3)

@@ -81,14 +81,6 @@ def test_a_corpus_says_what_it_is(path):
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
 
-def test_an_error_while_writing_leaves_no_corpus(tmp_path):
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error), writer(tmp_path / "c") as w:  # noqa: PT012
-            w.append(x=X, y=Y)
-            raise error
-        assert list(tmp_path.iterdir()) == []
-
-
 def test_a_corpus_is_refused_while_it_is_written(tmp_path):
     with writer(tmp_path / "c") as w:
         w.append(x=X, y=Y)
@@ -117,25 +109,6 @@ def test_numbers_that_the_stored_dtype_cannot_hold_are_refused(tmp_path, name, v
     values[name][50] = value
     with pytest.raises(DataError, match=name), writer(tmp_path / "c", columns={"y": "u1"}) as w:
         w.append(**values)
-
-
-def test_a_corpus_that_another_takes_the_place_of_while_it_is_opened_is_refused(tmp_path, monkeypatch):
-    for name in "cd":
-        with writer(tmp_path / name, info=CorpusInfo(name)) as w:
-            w.append(x=X, y=Y)
-    real = zarr_arrays.read_metadata
-
-    def exchange(*arguments):
-        found = real(*arguments)  # the manifest
-        monkeypatch.setattr(zarr_arrays, "read_metadata", real)
-        (tmp_path / "c").rename(tmp_path / "gone")
-        (tmp_path / "d").rename(tmp_path / "c")
-        return found
-
-    monkeypatch.setattr(zarr_arrays, "read_metadata", exchange)
-    with pytest.raises(DataError, match="changed since the group was published"):
-        open_corpus(tmp_path / "c")
-    assert open_corpus(tmp_path / "c").info.name == "d"
 
 
 def test_a_corpus_without_rows_is_one(tmp_path):
@@ -191,30 +164,6 @@ def test_arrays_that_do_not_fit_together_are_refused(path):
     zarr_arrays.write_manifest(path)
     with pytest.raises(DataError, match="'x' is missing"):
         open_corpus(path)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_checking_finds_one_flipped_bit_in_any_chunk(path, flip, seed):
-    files = sorted(file for name in ("x", "y") for file in (path / name / "c").rglob("*") if file.is_file())
-    file = files[seed * 7 % len(files)]
-    flip(file, seed)
-    parts = file.relative_to(path).parts
-    start = 10 * int(parts[2])
-    with pytest.raises(
-        ChunkCorruptError,
-        match=rf"{parts[0]}: rows {start}:{min(N, start + 10)} cannot .* chunk {'/'.join(parts[1:])} ",
-    ):
-        check(open_corpus(path))
-
-
-@pytest.mark.parametrize("key", ["x/c/4/0", "y/c/4"])
-def test_checking_finds_a_deleted_chunk(path, key):
-    (path / key).unlink()
-    with pytest.raises(ChunkMissingError, match=rf"{key[0]}: 1 of 11 chunks are missing, the first is {key[2:]}"):
-        check(open_corpus(path))
-    if key[0] == "y":
-        with pytest.raises(ChunkMissingError):
-            open_corpus(path).column("y")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -93,37 +93,6 @@ def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, e
     assert not (tmp_path / "c").exists()
 
 
-# ---- what is left
-
-
-def test_an_existing_target_is_left_alone_unless_asked(archive, tmp_path):
-    ingest(archive("a"), tmp_path / "c", name="mine", chunk_rows=70)
-    with pytest.raises(DataError, match="already exists"):
-        ingest(archive("b", X + 1), tmp_path / "c")
-    assert np.array_equal(np.asarray(open_corpus(tmp_path / "c")), X)
-    ingest(archive("b", X + 1), tmp_path / "c", overwrite=True)
-    assert np.array_equal(np.asarray(open_corpus(tmp_path / "c")), X + 1)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("dear")
-    with pytest.raises(DataError, match="expected a corpus"):
-        ingest(archive("a"), tmp_path / "mine", overwrite=True)
-    assert (tmp_path / "mine" / "letter").read_text() == "dear"
-
-
-def test_a_target_that_cannot_be_written_is_refused(archive, tmp_path, monkeypatch):
-    source = archive("a")
-    with pytest.raises(DataError, match="cannot be written"):
-        ingest(source, tmp_path / "a.npz" / "c")  # under a file: no permissions help, so that root sees it too
-
-    def full(*args, **rows):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("bigkernel.data.corpus.CorpusWriter.append", full)
-    with pytest.raises(DataError, match=r"cannot be written: No space left on device"):
-        ingest(source, tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-
-
 # ---- several files
 
 

@@ -131,9 +131,9 @@ def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
 
 
 def test_memory_does_not_grow_with_the_file(lines):
-    few, many = (lines("1 1:0.25 50:0.5 100:0.75\n" * n, name=f"{n}.svm") for n in (5_000, 12_000))
+    few, many = (lines("1 1:0.25 50:0.5 100:0.75\n" * n, name=f"{n}.svm") for n in (3_000, 7_000))
     (rows, least), (more_rows, most) = reading_peaks(few, many, read_bytes=2**15)
-    assert (rows, more_rows) == (5_000, 12_000)
+    assert (rows, more_rows) == (3_000, 7_000)
     assert most < 1.1 * least
 
 
@@ -141,9 +141,3 @@ def test_a_wide_row_is_made_dense_a_few_rows_at_a_time(lines):
     source = open_source(lines("1 1000000:1\n" * 9))
     assert [len(x) for x, _ in source.blocks()] == [1] * 9
     assert libsvm.recognises(b"1 1000000:1\n")
-
-
-def test_a_corpus_of_libsvm_text_says_what_it_is(lines, tmp_path):
-    corpus = ingest(open_source(lines("1 1:1\n2 2:1\n")), tmp_path / "c")
-    assert corpus.info.source.startswith("rows.svm sha256:")
-    assert corpus.info.name == "rows"

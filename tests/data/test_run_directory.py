@@ -146,7 +146,9 @@ def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean)
     merge(job, "1-1", partials[2], partials[3])
     flip(chunk_of(tmp_path / "run" / "partials" / "1-1"))
     before = touch.starts()
-    assert bits(sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)) == clean
+    resumed = sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)
+    assert bits(resumed) == clean
+    assert resumed.report()["damaged_partials"] == 1
     assert touch.starts() == sorted([*before, 44, 66])
 
 
@@ -218,11 +220,10 @@ def test_another_job_is_refused_and_the_field_named(finished_run, name):
 
 
 @pytest.mark.parametrize("package", [np, zarr, dask, bigkernel], ids=lambda package: package.__name__)
-def test_another_version_of_a_package_is_refused(tmp_path, monkeypatch, package):
-    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+def test_another_version_of_a_package_is_refused(finished_run, monkeypatch, package):
     monkeypatch.setattr(package, "__version__", "99.9")
     with pytest.raises(ResumeMismatchError, match=rf"versions was .* now it is .*{package.__name__} 99.9"):
-        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
+        sweep(as_rows(X, Y), moments(), client="serial", run=finished_run, resume=True)
 
 
 def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
@@ -240,11 +241,11 @@ def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b'{"job": null}', b'{"job": 3}', b'{"job": []}', b"\xff\xfe"]
 )
-def test_a_manifest_that_cannot_be_read_is_refused(tmp_path, content):
-    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+def test_a_manifest_that_cannot_be_read_is_refused(finished_run, tmp_path, content):
+    shutil.copytree(finished_run, tmp_path / "run")
     (tmp_path / "run" / "manifest.json").write_bytes(content)
     with pytest.raises(ResumeMismatchError, match="run"):
-        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
+        sweep(as_rows(X, Y), moments(), client="serial", run=tmp_path / "run", resume=True)
 
 
 # ---------------------------------------------------------------- large arrays of a job

@@ -37,16 +37,6 @@ def group(tmp_path):
     return tmp_path / "g"
 
 
-def test_arrays_and_attributes_come_back_as_they_were(group):
-    values, attributes = zarr_arrays.read_group(group, "test")
-    assert attributes == {"kind": "test", "note": 7}
-    assert list(values) == sorted(VALUES)
-    for name, expected in VALUES.items():
-        assert values[name].dtype == expected.dtype
-        assert_array_equal(values[name], expected)
-    assert zarr_arrays.digest(values) == zarr_arrays.digest(VALUES)
-
-
 @given(
     value=hnp.arrays(
         st.sampled_from([np.dtype(kind) for kind in ("f8", "f4", "i8", "u1", "i2", "?", ">f4")]),
@@ -74,8 +64,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(VALUES))
-@pytest.mark.parametrize("damage", [*DAMAGE, *range(3)])
+@pytest.mark.parametrize("name, damage", list(zip(2 * sorted(VALUES), [*DAMAGE, *range(3)], strict=True)))
 def test_a_damaged_chunk_is_named(group, flip, name, damage):
     file = chunk_files(group / name)[0]
     if damage in DAMAGE:
@@ -181,15 +170,6 @@ def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
-def test_a_kept_directory_is_emptied_by_who_does_not_resume(tmp_path):
-    for attempt in range(2):
-        with pytest.raises(RuntimeError), zarr_arrays.publishing(tmp_path / "g", kind="test", keep="token") as scratch:  # noqa: PT012
-            assert list(scratch.iterdir()) == []
-            (scratch / f"part{attempt}").write_text("half")
-            raise RuntimeError
-    assert [path.name for path in (tmp_path / ".g.token.partial").iterdir()] == ["part1"]
-
-
 def test_errors_of_other_files_are_not_taken_for_errors_of_writing(tmp_path):
     (tmp_path / "source").mkdir()
     for passing in (True, False):
@@ -210,15 +190,6 @@ def test_zarr_lists_a_published_group_without_a_warning(group):
     opened = zarr.open_group(group, mode="r")
     assert sorted(opened.array_keys()) == sorted(VALUES)
     assert list(opened.group_keys()) == ["manifest"]
-
-
-def test_a_manifest_names_every_metadata_file_and_the_chunks_of_every_array(group):
-    manifest = zarr_arrays.read_manifest(group)
-    assert sorted(manifest.arrays) == sorted(VALUES)
-    assert {name: array.files for name, array in manifest.arrays.items()} == {
-        name: len(chunk_files(group / name)) for name in VALUES
-    }
-    assert list(zarr_arrays.changed_arrays(group, manifest)) == []
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json", "zeros/zarr.json", "manifest/zarr.json"])

@@ -90,7 +90,7 @@ class Counted(MomentStatistic):
         super().update(total, chunk)
 
 
-@pytest.mark.parametrize("late", range(0, 16, 3))
+@pytest.mark.parametrize("late", [0, 6, 15])
 def test_threads_hold_no_more_partials_than_were_announced(monkeypatch, late):
     rows = as_rows(np.random.default_rng(0).normal(size=(16 * 64, 3)))
     statistic = Counted(IdentityMap(np.zeros(3)))

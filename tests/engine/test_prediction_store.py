@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
+from bigkernel import Gaussian, KernelRidge
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
@@ -23,17 +22,12 @@ N, D = 110, 3
 X = rng.normal(size=(N, D))
 COEF, INTERCEPT = rng.normal(size=(D, 3)), rng.normal(size=3)
 VALUES = X @ COEF + INTERCEPT
-LABELS = rng.integers(0, 3, N)
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def predictor(classes=None):
     return Predictor(IdentityMap(np.zeros(D)), COEF, INTERCEPT, None if classes is None else np.asarray(classes))
-
-
-def test_values_of_a_chunk_are_features_times_coefficients():
-    assert_allclose(predictor().values(as_rows(X).read(0, N)), VALUES, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -52,27 +46,6 @@ def test_labels_are_stored_as_integers_and_others_as_positions(classes, stored):
     else:
         assert_array_equal(found, stored[VALUES.argmax(axis=1)])
         assert found.dtype == np.int64
-
-
-def test_one_column_of_numbers_is_stored_flat():
-    assert_array_equal(stored_form(predictor(), VALUES[:, :1], flat=True), VALUES[:, 0])
-    assert stored_form(predictor(), VALUES[:, :1], flat=False).shape == (N, 1)
-
-
-@pytest.mark.parametrize("executor", ["serial", "threads"])
-def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor):
-    corpus = make_corpus(X, chunk_rows=20)
-    rows = as_rows(corpus)
-    step = rows.bounds(settings())[1]
-    create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
-    with executing(executor):
-        total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
-    zarr_arrays.write_manifest(tmp_path / "out")
-    group = open_predictions(tmp_path / "out")
-    assert total["rows"] == N
-    assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
-    assert_allclose(group["decision"][...], VALUES, atol=1e-12)
-    assert group["prediction"].chunks == (step,)
 
 
 @pytest.mark.parametrize("decision", [False, True])
@@ -107,28 +80,6 @@ def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
     (tmp_path / "out" / name / "c" / "1").unlink()
     with pytest.raises(ChunkMissingError, match="c/1"):
         open_predictions(tmp_path / "out")
-
-
-def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):
-    names = np.array(["a", "b", "c"])
-    model = KernelRidgeClassifier(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, names[LABELS])
-    group = model.predict_to(make_corpus(X), tmp_path / "out")
-    classes = np.array(group.attrs["bigkernel"]["classes"])
-    assert_array_equal(classes[group["prediction"][...]], model.predict(X))
-
-
-def test_arrays_carry_their_checksums(make_corpus, tmp_path):
-    group = Ridge().fit(X, X[:, 0]).predict_to(make_corpus(X), tmp_path / "out")
-    assert group["prediction"].metadata.codecs[-1].to_dict()["name"] == "crc32c"
-
-
-def test_a_corpus_is_not_a_prediction_store(make_corpus, tmp_path):
-    make_corpus(X)
-    with pytest.raises(DataError, match="expected a predictions, found corpus"):
-        open_predictions(tmp_path / "corpus")
-    zarr.create_group(tmp_path / "foreign")
-    with pytest.raises(DataError, match="without our attributes"):
-        open_predictions(tmp_path / "foreign")
 
 
 def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):

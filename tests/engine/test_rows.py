@@ -76,13 +76,6 @@ def assert_rows(rows, start, stop, *, first, bounds=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_source_gives_the_same_rows_and_columns(build, kind):
-    rows = build(kind)
-    assert (rows.shape, len(rows), rows.dtype) == ((N, D), N, np.float32)
-    assert_rows(rows, 0, N, first=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bounds", [(0, N), (0, 1, 2, N), (30, 47, 47, 90), (109, 110)], ids=str)
 def test_every_source_gives_the_same_chunks_between_any_bounds(build, kind, bounds):
     chunks = list(build(kind).chunks(bounds, 16, Workspace()))
@@ -162,24 +155,12 @@ def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
     assert len(pickle.dumps(lazy.restrict(500, 600))) < whole / 20
 
 
-def test_a_whole_column_is_read_or_is_none(build):
-    for kind in KINDS:
-        assert_array_equal(build(kind, weight=WEIGHT[::-1]).column("y"), Y)
-    assert as_rows(X).column("y") is None
-
-
 def test_columns_given_go_before_those_of_the_corpus(make_corpus):
     rows = as_rows(make_corpus(X, y=Y, classes=(0, 1, 2)), 2 - Y, group=np.arange(N))
     assert_array_equal(rows.column("y"), 2 - Y)
     assert_array_equal(rows.column("group"), np.arange(N))
     assert rows.classes == (0, 1, 2)
     assert_array_equal(as_rows(rows, Y).column("y"), Y)
-
-
-def test_a_target_may_have_several_columns():
-    both = np.column_stack([Y, -Y])
-    for y in (both, da.from_array(both, chunks=(30, 1))):
-        assert_array_equal(as_rows(X, y).column("y"), both)
 
 
 @pytest.mark.parametrize("column", ["y", "weight", "domain", "group"])
@@ -217,13 +198,6 @@ def test_numbers_of_any_kind_are_rows(dtype):
     assert_array_equal(as_rows(da.from_array(x, chunks=20)).take(np.arange(N)), x.astype(float))
 
 
-def test_masked_rows_are_refused_by_row():
-    mask = np.zeros(X.shape, bool)
-    mask[[7, 9], 1] = True
-    with pytest.raises(DataError, match="7"):
-        as_rows(np.ma.array(X, mask=mask))
-
-
 def test_dask_arrays_of_unknown_size_are_refused():
     lazy = da.from_array(X, chunks=20)
     unknown = lazy[lazy[:, 0] > 0]
@@ -242,29 +216,6 @@ def test_taking_a_row_that_is_not_finite_names_it(build, kind):
     with pytest.raises(DataError, match="row 57 contains NaN or infinity"):
         rows.take(np.array([3, 57, 90]))
     assert_array_equal(rows.take(np.array([3, 58])), x[[3, 58]])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_no_length_have_no_steps(build, kind):
-    rows = build(kind, X[:0], Y[:0], WEIGHT[:0])
-    assert rows.shape == (0, D)
-    assert all(bound == 0 for bound in rows.bounds(settings()))
-    assert rows.take(np.array([], int)).shape == (0, D)
-
-
-@pytest.mark.parametrize("name", ["x", "y", "weight"])
-def test_a_lost_chunk_of_any_array_is_found_when_a_corpus_is_opened_as_rows(make_corpus, name):
-    corpus = make_corpus(X, y=Y, weight=WEIGHT)
-    Path(corpus.path, name, "c", "2", *(["0"] if name == "x" else [])).unlink()
-    with pytest.raises(ChunkMissingError, match=rf"{name}: 1 of 5 chunks are missing, the first is c/2"):
-        as_rows(corpus)
-
-
-def test_fingerprints_tell_other_rows_apart(build):
-    for kind in ("numpy", "dask"):
-        same, other = build(kind), build(kind, X + 1)
-        assert same.x.fingerprint() == build(kind).x.fingerprint()
-        assert same.x.fingerprint() != other.x.fingerprint()
 
 
 # ---------------------------------------------------------------- reading ahead

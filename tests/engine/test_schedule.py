@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
 from bigkernel.engine.executor import schedule
 from bigkernel.engine.sweep import JobDirectory
-from bigkernel.streaming.plan import Footprint, Plan, Receipt, leaf, merge_tree, plan, spans
+from bigkernel.streaming.plan import Footprint, Plan, Receipt, leaf, plan, spans
 
 
 def planned(count: int) -> Plan:
@@ -58,28 +55,6 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
     assert len(done) == len(set(done)) == len(finished) + len(found.waiting) - 1
 
 
-def due_of(steps, node, held):
-    """The merge that takes a node, if both of its children are held."""
-    above = steps.merge_above.get(node)
-    return above if above and {*above[1:]} <= held else None
-
-
-@given(count=st.integers(1, 70), data=st.data())
-def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
-    found, held, done = schedule(planned(count)), set[str](), []
-    for i in data.draw(st.permutations(range(count))):
-        node = leaf(i)
-        held.add(node)
-        while due := due_of(found, node, held):
-            assert node in due[1:]
-            held -= set(due[1:])
-            held.add(due[0])
-            done.append(due)
-            node = due[0]
-    assert sorted(done) == sorted(merge_tree(count))
-    assert len(held) == 1
-
-
 def test_nodes_are_named_by_their_rows():
     found = schedule(planned(3))
     assert found.name_of("0-1") == "rows 2:4"
@@ -110,49 +85,3 @@ def test_a_forgotten_sweep_begins_anew_in_its_place(tmp_path):
     assert job.next("score") == second
     job.forget("predict")  # none has begun
     assert job.next("predict") == tmp_path / "predict"
-
-
-def test_10000_segments_on_200_workers_a_third_of_which_die_are_counted_once_each():
-    """Time stands for Dask: a worker takes a task that is ready, or dies with it and with all that it holds.
-
-    With a run what was published stays; the driver dies twice, and the next one goes on with what the run holds.
-    """
-    count, rng = 10_000, np.random.default_rng(200)
-    published: dict[str, tuple[int, ...]] = {}  # what a run holds: the segments in each partial
-    computed, deaths = Counter[str](), 0
-    merges = merge_tree(count)
-    children = {node: (left, right) for node, left, right in merges}
-    workers = set(range(200))
-    doomed = dict(zip(rng.permutation(200)[:67].tolist(), rng.integers(1, 90, 67).tolist(), strict=True))
-    done = Counter[int]()
-    for stop in (6_000, 14_000, 10**9):  # tasks that this driver sees
-        found = schedule(planned(count), {node: Receipt(node, 0, 0) for node in published})
-        ready = deque(leaf(segment.index) for segment in spread(found.waiting, len(workers)))
-        held = set(published)
-        ready.extendleft(due[0] for node in published if (due := due_of(found, node, held)) and due[1] == node)
-        seen = 0
-        while ready and seen < stop:
-            batch = [(worker, ready.popleft()) for worker in sorted(workers)[: len(ready)]]
-            for worker, node in batch:
-                seen += 1
-                done[worker] += 1
-                computed[node] += 1
-                if doomed.get(worker) == done[worker]:  # in the middle of it
-                    workers.discard(worker)
-                    deaths += 1
-                    ready.appendleft(node)
-                    continue
-                if node in children:
-                    left, right = children[node]
-                    published[node] = published.pop(left) + published.pop(right)
-                    held -= {left, right}
-                else:
-                    published[node] = (int(node[2:]),)
-                held.add(node)
-                if due := due_of(found, node, held):
-                    ready.appendleft(due[0])
-    ((root, segments),) = published.items()
-    assert root == merges[-1][0]
-    assert segments == tuple(range(count))
-    assert deaths == 67
-    assert sum(computed.values()) == count + len(merges) + deaths

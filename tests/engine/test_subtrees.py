@@ -94,17 +94,16 @@ def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_pat
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("published", [False, True])
-def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, client, tmp_path, published):
+def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, client, tmp_path):
     dead, run = Die(CHUNK * VICTIM, str(tmp_path / "died")), tmp_path / "run"
-    swept = sweep(rows, Sums(WIDTH, dead), client=client, run=run if published else None)
+    swept = sweep(rows, Sums(WIDTH, dead), client=client, run=run)
     wait_for_workers(client, 2, 90)
     assert Path(dead.once).exists()
     assert zarr_arrays.digest(swept.total) == expected
     assert [receipt.node for receipt in swept.receipts] == [leaf(i) for i in range(SEGMENTS)]
-    if published:  # the segments that its task had finished before are not begun again
-        starts = [len(Run(str(run)).starts(leaf(i))) for i in range(4 * (VICTIM // 4), VICTIM + 2)]
-        assert starts == [1, 1, 2, 1]
+    # the segments that its task had finished before are not begun again
+    starts = [len(Run(str(run)).starts(leaf(i))) for i in range(4 * (VICTIM // 4), VICTIM + 2)]
+    assert starts == [1, 1, 2, 1]
 
 
 @pytest.mark.cluster

@@ -47,12 +47,13 @@ class Long(Count):
         return replace(super().footprint(block_rows), flops_per_row=5e12)
 
 
-@pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize(
-    ("statistic", "tasks"), [(Count(), [20, 5, 1, 1]), (Long(), [40, 10, 2, 1])], ids=["short", "long"]
+    ("statistic", "tasks", "published"),
+    [(Count(), [20, 5, 1, 1], False), (Long(), [40, 10, 2, 1], True)],
+    ids=["short", "long"],
 )
 def test_short_segments_share_a_task_and_the_tasks_of_a_level_are_one_message(
-    monkeypatch, client, tmp_path, published, statistic, tasks
+    monkeypatch, client, tmp_path, statistic, tasks, published
 ):
     """Two segments a task on two workers, where they are short; four partials a merging task; receipts beside these."""
     maps = counted(monkeypatch, client, "map")

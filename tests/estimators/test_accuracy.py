@@ -150,7 +150,7 @@ def test_an_intercept_takes_a_large_constant_out_of_the_kernel(count, dtype):
 
 
 @pytest.mark.parametrize("flag", [False, True])
-@pytest.mark.parametrize("sigma", [100.0, 1e3, 1e4])
+@pytest.mark.parametrize("sigma", [100.0, 1e4])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_float32_blocks_of_few_landmarks_are_looked_at_where_rows_are(count, sigma, flag):
     X = np.random.default_rng(3).normal(size=(500, 4)).astype(np.float32)

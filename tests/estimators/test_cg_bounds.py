@@ -94,12 +94,12 @@ def fitted(X, y, kernel, alpha, m, **settings):
     return found, any(issubclass(one.category, AccuracyWarning) for one in caught)
 
 
-@pytest.mark.parametrize("name", ["lognormal", "lognormal-half", "student"])
+@pytest.mark.parametrize("name", ["lognormal", "student"])
 @pytest.mark.parametrize(
     ("sigma", "alpha", "most"), [pytest.param(16, 1e-6, 100, marks=pytest.mark.slow), (8, 1e-4, 30), (4, 1e-2, 8)]
 )
 def test_heavy_tails_and_wide_kernels_end_within_the_tolerance_or_warn(table, name, sigma, alpha, most):
-    X, y = table(name, 4000)
+    X, y = table(name, 2500)
     found, warned = fitted(X, y, Gaussian(sigma), alpha, 100, max_iter=100)
     assert warned or true_excess(X, y, found) <= TOL
     assert found.n_iter_ <= most

@@ -3,13 +3,12 @@
 import warnings
 from itertools import count
 
-import dask
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import AccuracyWarning, ConfigError, ResumeMismatchError
 from bigkernel.estimators import ridge
@@ -35,10 +34,10 @@ def distance(found, wanted):
     return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
-@pytest.mark.parametrize("landmarks", ["uniform", "fourier"])
-def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
+@pytest.mark.parametrize(
+    "landmarks, intercept, weight", [("uniform", True, WEIGHT), ("uniform", False, None), ("fourier", True, None)]
+)
+def test_it_is_the_model_of_the_direct_solve(landmarks, intercept, weight):
     settings = {"fit_intercept": intercept, "landmarks": landmarks}
     found = model(**settings).fit(X, Y, sample_weight=weight)
     wanted = model(solver="direct", **settings).fit(X, Y, sample_weight=weight)
@@ -48,9 +47,8 @@ def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
     assert found.n_iter_ == found.diagnostics_["iterations"] > 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_classifier_too_and_in_both_dtypes(dtype):
-    found = model(KernelRidgeClassifier, dtype=dtype, tol=1e-7).fit(X, LABELS)
+def test_the_classifier_too_and_in_float32():
+    found = model(KernelRidgeClassifier, dtype="float32", tol=1e-7).fit(X, LABELS)
     wanted = model(KernelRidgeClassifier, "direct", dtype="float64").fit(X, LABELS)
     assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
     assert (found.predict(FRESH) == wanted.predict(FRESH)).mean() > 0.99
@@ -106,56 +104,11 @@ def test_a_sub_sample_is_of_labelled_rows():
     assert distance(rows.predict(FRESH), alone.predict(FRESH)) < 1e-2
 
 
-def test_lumps_and_heavy_tails_cost_few_steps():
-    heavy = np.random.default_rng(0).standard_t(2, size=(N, 3))
-    lumps = X.copy()  # half of the rows and of the landmarks lie in five lumps
-    lumps[::2] = X[rng.integers(0, 5, N // 2)] + 0.01 * rng.normal(size=(N // 2, 3))
-    for rows in (heavy, lumps):
-        found = model(tol=1e-3).fit(rows, Y)
-        wanted = model(solver="direct").fit(rows, Y)
-        assert found.n_iter_ <= 5
-        assert distance(found.predict(rows), wanted.predict(rows)) <= found.diagnostics_["prediction_error"]
-
-
 def test_a_step_too_few_is_a_warning_that_says_how_far():
     with pytest.warns(AccuracyWarning, match=r"after 1 steps .* above tol=1e-08"):
         fitted = model(max_iter=1).fit(X, Y)
     assert fitted.n_iter_ == 1
     assert fitted.diagnostics_["excess"] > 1e-8
-
-
-def test_any_chunking_and_every_input_give_the_model(make_corpus, small_steps):
-    order = np.random.default_rng(3).permutation(N)
-    given = {"landmarks": X[:M], "tol": 1e-7}
-    wanted = model(KernelRidgeClassifier, **given).fit(X, LABELS)
-    codes = np.searchsorted(["down", "flat", "up"], LABELS)
-    with dask.config.set({"bigkernel.block-rows": 64}):
-        corpus = make_corpus(X[order], y=codes[order], classes=("down", "flat", "up"), chunk_rows=170)
-        found = model(KernelRidgeClassifier, **given).fit(corpus)
-    assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
-    assert_array_equal(found.classes_, wanted.classes_)
-
-
-def test_unlabelled_and_bad_rows_are_left_out():
-    y, rows = Y[:, 0].copy(), X.copy()
-    y[::7] = np.nan
-    rows[1::7] = np.nan
-    left = np.ones(N, bool)
-    left[::7] = left[1::7] = False
-    settings = {"landmarks": X[2::7][:M]}
-    found = model(**settings).fit(as_rows(rows, y).skip_bad_rows())
-    wanted = model(**settings).fit(X[left], y[left])
-    assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
-    assert found.skipped_rows_ == np.isnan(rows[:, 0]).sum()
-    assert found.fit_report()["labelled_rows"] == left.sum()
-
-
-def test_executors_give_the_same_bits(small_steps):
-    fits = []
-    for client in ("serial", "threads"):
-        with executing(client):
-            fits.append(model(tol=1e-3).fit(X, Y).dual_coef_)
-    assert_array_equal(*fits)
 
 
 def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_steps, tmp_path, monkeypatch):
@@ -184,16 +137,6 @@ def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path):
         executing("serial", run=tmp_path / "run", resume=True),
     ):
         model(tol=1e-3, alpha=0.2).fit(X, Y)
-
-
-def test_a_model_file_holds_it(tmp_path):
-    fitted = model(KernelRidgeClassifier, tol=1e-6).fit(X, LABELS)
-    save_model(fitted, tmp_path / "m.model")
-    again = load_model(tmp_path / "m.model")
-    assert_allclose(again.decision_function(FRESH), fitted.decision_function(FRESH), rtol=0, atol=1e-9)
-    assert again.n_iter_ == fitted.n_iter_
-    with pytest.raises(ConfigError, match="a fit by conjugate gradients keeps no statistics"):
-        again.refit()
 
 
 def test_what_needs_statistics_says_so():
@@ -234,13 +177,6 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
 def test_what_it_cannot_do_is_refused_before_a_row_is_read(settings, told):
     with pytest.raises(ConfigError, match=told):
         model().set_params(**settings).fit(X, Y)
-
-
-def test_the_plan_is_of_one_step_and_needs_no_square():
-    many = np.tile(X, (20, 1)), np.tile(Y, (20, 1))
-    plan, direct = (model(solver=solver, n_landmarks=1500).plan(*many) for solver in ("cg", "direct"))
-    assert plan.partial_bytes < direct.partial_bytes / 10
-    assert plan.n_rows == 20 * N
 
 
 def test_the_plan_tells_how_it_would_be_solved():

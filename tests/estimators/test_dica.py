@@ -8,9 +8,8 @@ import pytest
 import reference
 import reference_domains
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.pipeline import make_pipeline
 
-from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer
+from bigkernel import DICA, Gaussian
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import cell_counts, distinct
@@ -64,33 +63,13 @@ def test_rows_without_a_label_count_in_the_spread_alone(form):
     assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), wanted)
 
 
-@pytest.mark.parametrize("nothing", [None, -1, float("nan")])
+@pytest.mark.parametrize("nothing", [None, float("nan")])
 @pytest.mark.parametrize("names", [["a", "b", "c", "d"], [0, 1, 2, 3]])
 def test_objects_may_be_labels_beside_rows_that_have_none(names, nothing):
     labels = np.array([nothing if code == -1 else names[code] for code in CODES], object)
     model = DICA(**LANDMARKS).fit(X, labels, DOMAIN)
     assert_array_equal(model.classes_, names)
     assert_components(model, dense(LANDMARKS, CODES)[0])
-
-
-@FORMS
-def test_the_labels_of_one_domain_are_enough(form):
-    labels = np.where(DOMAIN == 5, LABELS, -1)
-    assert_components(DICA(**form).fit(X, labels, DOMAIN), dense(form, labels)[0])
-
-
-@FORMS
-def test_a_domain_may_lack_classes(form):
-    domain = np.where(LABELS > 1, 2, DOMAIN)
-    assert_components(DICA(**form).fit(X, LABELS, domain), dense(form, LABELS, domain=domain)[0])
-
-
-@FORMS
-def test_names_are_classes_and_numbers_of_domains_do_not_matter(form):
-    names = np.array(["a", "b", "c", "d"])[LABELS]
-    model = DICA(**form).fit(X, names, 1000 - 7 * DOMAIN)
-    assert_components(model, dense(form, LABELS)[0])
-    assert_array_equal(model.classes_, ["a", "b", "c", "d"])
 
 
 def test_the_distributional_variance_falls_with_invariance():
@@ -109,20 +88,6 @@ def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round
     blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
     with pytest.raises(ConfigError, match="computed without labels"):
         blind.refit()
-
-
-def test_udica_does_not_look_at_labels():
-    model = DICA(**LANDMARKS, supervised=False)
-    plain = model.fit(X, sample_domain=DOMAIN).dual_coef_
-    assert_array_equal(model.fit(X, LABELS, DOMAIN).dual_coef_, plain)
-    assert not hasattr(model, "classes_")
-
-
-def test_it_stands_in_a_pipeline_that_takes_domains():
-    pipe = make_pipeline(UnitNormalizer(), DICA(**{**GIVEN, "n_landmarks": M}, random_state=0), KernelRidgeClassifier())
-    pipe.fit(X, LABELS, dica__sample_domain=DOMAIN)
-    assert pipe.score(X, LABELS) > 0.5
-    assert_array_equal(pipe[1].get_feature_names_out(), ["dica0", "dica1", "dica2"])
 
 
 def test_random_features_serve_in_place_of_landmarks():

@@ -18,7 +18,6 @@ from bigkernel import (
     KernelRidgeClassifier,
     Ridge,
     SweepSearchCV,
-    UnitNormalizer,
     executing,
 )
 from bigkernel.engine.rows import as_rows
@@ -32,8 +31,6 @@ y = np.sin(X[:, 0]) + X[:, 1]
 LABELS = rng.integers(0, 3, N)
 WEIGHT = rng.uniform(0.1, 2, N)
 Z = X[:M]
-KINDS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus", "corpus 1",
-         "rows"]  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -44,7 +41,7 @@ def build(tmp_path, make_corpus):
 
     def make(kind, X=X, y=y, weight=None, classes=()):
         if kind.startswith("dask"):
-            chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
+            chunks = {"rows": (40, D), "blocks": (29, 3)}[kind[5:]]
             columns = [None if values is None else da.from_array(values, chunks=41) for values in (y, weight)]
             return da.from_array(X, chunks=chunks), *columns
         if kind.endswith("zarr"):
@@ -52,19 +49,10 @@ def build(tmp_path, make_corpus):
             return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight
         columns = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
         if kind.startswith("corpus"):
-            corpus = make_corpus(X, name=kind, chunk_rows=N if kind.endswith("1") else 25, classes=classes, **columns)
-            return corpus, None, None
+            return make_corpus(X, name=kind, classes=classes, **columns), None, None
         return as_rows(X, y, weight=weight), None, None
 
     return make
-
-
-@pytest.mark.parametrize("kind", ["dask rows", "zarr"])
-def test_labels_of_lazy_rows_may_be_text_in_memory(build, kind):
-    names = np.array(["a", "b", "c"])[LABELS]
-    rows, _, _ = build(kind, y=None)
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(rows, names)
-    assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names).predict(X))
 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
@@ -82,34 +70,16 @@ def test_rows_of_a_corpus_without_a_label_are_left_out_of_a_supervised_fit(build
         assert_array_equal(model.classes_, [0, 1, 2])
 
 
-@pytest.mark.cluster
-def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
-    corpus, _, _ = build("corpus", y=LABELS, classes=(0, 1, 2))
-    model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=M, random_state=0).fit(corpus)
-    with executing(client):
-        written = model.predict_to(corpus, tmp_path / "out", decision=True)
-        confusion = model.score_totals(corpus)["confusion"]
-    assert_array_equal(written["prediction"][...], model.predict(X))
-    assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
-    assert confusion.trace() == (model.predict(X) == LABELS).sum()
-    assert_allclose(client.compute(model.decision_function(corpus)).result(), model.decision_function(X), atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dask blocks", "sharded zarr", "rows"])
 def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
-    regressor = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, np.column_stack([y, -y]))
     classifier = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     rows, _, _ = build(kind)
     if kind == "rows":
         rows = as_rows(da.from_array(X, chunks=40))
-    for values, wanted in (
-        (regressor.predict(rows), regressor.predict(X)),
-        (classifier.decision_function(rows), classifier.decision_function(X)),
-    ):
-        assert isinstance(values, da.Array)
-        assert values.shape == wanted.shape
-        assert values.dtype == wanted.dtype
-        assert_allclose(values.compute(), wanted, atol=1e-12)
+    values, wanted = classifier.decision_function(rows), classifier.decision_function(X)
+    assert isinstance(values, da.Array)
+    assert (values.shape, values.dtype) == (wanted.shape, wanted.dtype)
+    assert_allclose(values.compute(), wanted, atol=1e-12)
     labels = classifier.predict(rows)
     assert isinstance(labels, da.Array)
     assert labels.dtype == classifier.classes_.dtype
@@ -129,7 +99,7 @@ def test_nothing_is_computed_before_it_is_asked_for(model):
         values.compute()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_path):
     model = KernelRidge(Gaussian(1.5), n_landmarks=M).fit(X[:, :3], y)
     rows, _, _ = build(kind)
@@ -139,7 +109,7 @@ def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_rows_that_are_not_finite_are_not_predicted(build, kind):
     bad = X.copy()
     bad[77, 1] = np.nan
@@ -149,7 +119,7 @@ def test_rows_that_are_not_finite_are_not_predicted(build, kind):
         model.predict(rows).compute()
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
+@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_accuracy_of_lazy_rows_is_that_of_scikit_learn(build, kind):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     wanted = accuracy_score(LABELS, model.predict(X))
@@ -168,9 +138,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
-@pytest.mark.parametrize("target, tolerance", TARGETS.values(), ids=TARGETS)
-def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, target, tolerance):
+@pytest.mark.parametrize("kind, name", [*zip(["dask rows", "zarr", "corpus", "rows"], TARGETS, strict=True)])
+def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, name):
+    target, tolerance = TARGETS[name]
     model = Ridge(2.0).fit(X, target)
     rows, labels, _ = build(kind, y=target if target.ndim == 1 else None)
     given = labels if target.ndim == 1 else target
@@ -212,7 +182,7 @@ def test_a_score_without_labels_is_refused(build):
         Ridge().fit(X, y).score_totals(corpus)
 
 
-@pytest.mark.parametrize("kind", ["zarr", "corpus", "corpus 1", "sharded zarr"])
+@pytest.mark.parametrize("kind", ["corpus", "sharded zarr"])
 def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
     rows, _, _ = build(kind)
     for name, model, target in (
@@ -230,18 +200,10 @@ def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
 
 def test_a_last_chunk_of_any_size_and_steps_of_joined_chunks_are_written_whole(make_corpus, tmp_path):
     model = Ridge().fit(X[:, :1], y)
-    for n in (1, 29, 30, 31, 60, 61, 120, 127, 128, 129, 134, 241):
+    for n in (1, 30, 61, 127, 129, 241):
         rows = rng.normal(size=(n, 1))  # 1,024 bytes a step: 128 rows
         written = model.predict_to(make_corpus(rows, name=f"{n}", chunk_rows=30), tmp_path / f"out {n}")
         assert_allclose(written["prediction"][...], model.predict(rows), atol=1e-12, err_msg=f"{n} rows")
-
-
-def test_transformed_rows_are_written(build, tmp_path):
-    corpus, _, _ = build("corpus")
-    unit = UnitNormalizer().fit(corpus)
-    model = Ridge().fit(unit.transform(X), y)
-    written = model.predict_to(unit.transform(corpus), tmp_path / "out")
-    assert_allclose(written["prediction"][...], model.predict(unit.transform(X)), atol=1e-12)
 
 
 @pytest.mark.parametrize("std", [False, True])
@@ -262,22 +224,6 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std)
     if std:
         deviations = model.predict(X, return_std=True)[1]
         assert_allclose(zarr.open_group(tmp_path / "out")["std"][...], deviations, rtol=1e-12)
-
-
-def test_a_model_that_raises_leaves_nothing(build, tmp_path, monkeypatch):
-    from bigkernel.statistics.predictor import Predictor
-
-    corpus, _, _ = build("corpus")
-    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
-    before = sorted(path.name for path in tmp_path.iterdir())
-
-    def fail(self, chunk):
-        raise FloatingPointError("broken" if chunk.start else "at the first chunk")
-
-    monkeypatch.setattr(Predictor, "values", fail)
-    with pytest.raises(FloatingPointError):
-        model.predict_to(corpus, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_what_is_there_is_replaced_only_when_asked(build, tmp_path):
@@ -322,7 +268,7 @@ class Failing(SameWidth):
         return x
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize(
     "model",
     [

@@ -9,7 +9,7 @@ import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import JDA, Gaussian, KernelRidgeClassifier, SSSLClassifier
+from bigkernel import JDA, Gaussian, KernelRidgeClassifier
 from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(43)
@@ -52,17 +52,6 @@ def test_without_rounds_only_the_domains_meet():
     assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
 
 
-def test_classifiers_follow_it_in_a_pipeline():
-    model = JDA(**GIVEN).fit(X, Y)
-    Z = model.transform(X)
-    classifier = KernelRidgeClassifier("linear", alpha=0.1, fit_intercept=True).fit(Z[:N_S], Y[:N_S])
-    assert np.mean(classifier.predict(Z[N_S:]) == TRUTH[N_S:]) > 0.75
-    chained = make_pipeline(JDA(**GIVEN), SSSLClassifier("linear", n_components=S, alpha=0.1)).fit(X, Y)
-    assert_array_equal(chained.classes_, [0, 1, 2])
-    assert np.mean(chained.predict(X[N_S:]) == TRUTH[N_S:]) > 0.75
-    assert_array_equal(chained[0].get_feature_names_out(), [f"jda{i}" for i in range(S)])
-
-
 def test_a_pipeline_streams_a_corpus_through_it(make_corpus):
     corpus = make_corpus(X[ORDER], classes=(0, 1, 2), y=Y[ORDER])
     steps = JDA(**GIVEN), KernelRidgeClassifier("linear", alpha=0.1, landmarks=np.eye(S))
@@ -73,14 +62,6 @@ def test_a_pipeline_streams_a_corpus_through_it(make_corpus):
     assert_array_equal(streamed.predict(corpus).compute(), wanted.predict(Z[ORDER]))
 
 
-def test_refit_solves_again_with_the_labels_of_the_last_round():
-    model = JDA(**GIVEN, landmarks=X[::5]).fit(X, Y)
-    before = model.transform(X)
-    assert_allclose(model.refit().transform(X), before, atol=1e-10)
-    assert model.set_params(n_components=3).refit().transform(X).shape == (len(X), 3)
-    assert not {"_reduced", "_solution"} & set(vars(model))
-
-
 def test_random_features_serve_in_place_of_landmarks():
     settings = {"n_landmarks": 500, "landmarks": "fourier", "random_state": 0, "n_rounds": 0}
     model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
@@ -88,27 +69,7 @@ def test_random_features_serve_in_place_of_landmarks():
     assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
 
 
-def test_a_target_of_one_row_is_taken():
-    model = JDA(**{**GIVEN, "n_components": 3}, n_rounds=2).fit(X[: N_S + 1], Y[: N_S + 1])
-    assert model.transform(X).shape == (len(X), 3)
-    assert model.fit_report()["target_rows"] == 1
-
-
-def test_domains_tell_the_sides_apart():
-    domain = np.where(np.arange(len(X)) < N_S, 4, -3)
-    model = JDA(**GIVEN).fit(X, Y, domain)
-    assert_array_equal(model.source_domains_, [4])
-    assert_array_equal(model.target_domains_, [-3])
-    Z = JDA(**GIVEN).fit(X, Y).transform(X)
-    assert_allclose(up_to_sign(model.transform(X), Z), Z, atol=1e-9)
-
-
-def test_labels_everywhere_leave_nothing_to_adapt_to():
-    with pytest.raises(DataError, match="JDA needs unlabelled rows of a target domain"):
-        JDA(**GIVEN).fit(X[:N_S], Y[:N_S])
-
-
-@pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("alpha", -1.0), ("label_alpha", -1.0)])
+@pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("label_alpha", -1.0)])
 def test_a_penalty_that_is_none_is_refused(name, value):
     with pytest.raises(ConfigError, match="alpha: expected"):
         JDA(**{**GIVEN, name: value}).fit(X, Y)

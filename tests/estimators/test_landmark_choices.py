@@ -38,10 +38,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import kernel_basis
 from bigkernel.estimators.kernel_basis import CHOICES, choose, sample_size
-from bigkernel.events.job import Spent, observe
 from bigkernel.kernels import landmarks
 from bigkernel.kernels.landmarks import rp_cholesky
-from bigkernel.streaming.row_maps import UnitNorm
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12
@@ -74,7 +72,7 @@ def fitted(choice, rows=None, kernel=KERNEL, **settings):
 def test_every_kind_of_input_gives_the_same_landmarks(choice, tmp_path, make_corpus):
     wanted = fitted(choice).landmarks_
     assert wanted.shape == (M, D)
-    for kind in ("dask", "zarr", "corpus"):
+    for kind in ("dask", "corpus"):
         rows = of_kind(kind, X, make_corpus, tmp_path, y=y, domain=DOMAIN)
         rows = rows if kind == "corpus" else as_rows(rows, y, domain=DOMAIN)
         assert_array_equal(fitted(choice, rows).landmarks_, wanted)
@@ -105,14 +103,13 @@ def test_domains_give_as_many_landmarks_as_the_others_or_all_their_rows(count, s
     assert [np.count_nonzero(DOMAIN[rows] == domain) for domain in (0, 3, 9)] == shares
 
 
-@pytest.mark.parametrize("choice", ["balanced", "balanced-k-means"])
 @pytest.mark.parametrize(
     "kind", [KernelRidge, KernelRidgeClassifier, KernelLogisticClassifier, SSSL, XNV, DICA, Nystroem]
 )
-def test_arrays_have_their_domains_from_the_fit(kind, choice):
+def test_arrays_have_their_domains_from_the_fit(kind):
     labels = np.where(DOMAIN == 9, -1, np.arange(N) % 2)
     target = labels if kind in (KernelRidgeClassifier, KernelLogisticClassifier, DICA) else y
-    given = {"n_components" if kind is Nystroem else "n_landmarks": M, "landmarks": choice, "random_state": 5}
+    given = {"n_components" if kind is Nystroem else "n_landmarks": M, "landmarks": "balanced", "random_state": 5}
     found = kind(KERNEL, **given).fit(X, target, sample_domain=DOMAIN)
     columns = {"domain": DOMAIN} if kind is Nystroem else {"y": target, "domain": DOMAIN}
     assert_array_equal(found.landmarks_, kind(KERNEL, **given).fit(as_rows(X, **columns)).landmarks_)
@@ -146,12 +143,11 @@ FEW = {
 }
 
 
-@pytest.mark.parametrize("lazy", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "Dask"])
 @pytest.mark.parametrize("kind, settings", FEW.values(), ids=FEW)
-def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_says_so(kind, settings, lazy):
+def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_says_so(kind, settings):
     few, labels = X[:30], np.where(np.arange(30) < 20, np.arange(30) % 2, -1)
     target = y[:30] if kind in (KernelRidge, SSSL, XNV, SweepSearchCV) else labels
-    rows = as_rows(da.from_array(few, chunks=11) if lazy else few, target, domain=np.arange(30) // 20)
+    rows = as_rows(da.from_array(few, chunks=11), target, domain=np.arange(30) // 20)
     share = 15 if kind is XNV else 30
 
     def fitted_with(count):
@@ -269,19 +265,6 @@ def test_bad_rows_that_are_skipped_are_no_landmarks(choice):
         assert {tuple(row) for row in model.landmarks_} <= {tuple(row) for row in spoilt}
 
 
-@every_choice
-def test_row_maps_come_before_the_choice(choice):
-    rows = as_rows(X, y, domain=DOMAIN).map(UnitNorm())
-    unit = X / np.linalg.norm(X, axis=1)[:, None]
-    assert_allclose(fitted(choice, rows).landmarks_, fitted(choice, as_rows(unit, y, domain=DOMAIN)).landmarks_)
-
-
-def test_choices_by_the_kernel_follow_its_width():
-    # a wide kernel is almost a polynomial, whose extremes it takes; to a narrow one all rows are alike
-    narrow, wide = (chosen("rpcholesky", count=6, kernel=Gaussian(sigma)).landmarks for sigma in (0.05, 50.0))
-    assert np.linalg.norm(wide, axis=1).mean() > np.linalg.norm(narrow, axis=1).mean()
-
-
 def test_a_choice_by_the_kernel_is_refused_where_it_means_nothing():
     with pytest.raises(ConfigError, match=r"expected a positive definite kernel, found the sigmoid"):
         fitted("rpcholesky", kernel=Sigmoid())
@@ -348,18 +331,6 @@ def test_the_trace_error_of_drawn_rows_is_that_of_the_dense_matrix_in_float32_to
     assert_allclose(model.fit_report()["trace_error"], wanted, atol=1e-5)
 
 
-def test_models_without_landmarks_have_no_trace_error():
-    assert "trace_error" not in KernelRidge(KERNEL).fit(X, y).fit_report()
-    assert fitted("fourier").fit_report()["trace_error"] is None
-
-
-def test_the_seconds_of_the_choice_are_told():
-    events = []
-    with observe(events.append):
-        fitted("k-means")
-    assert [event.stage for event in events if isinstance(event, Spent)].count("landmarks") == 1
-
-
 @pytest.mark.parametrize("choice", [*CHOICES[1:], "fourier"])
 def test_a_choice_needs_a_number(choice):
     with pytest.raises(ConfigError, match=rf"n_landmarks: expected a number with landmarks='{choice}'"):
@@ -371,9 +342,3 @@ def test_an_unknown_choice_is_refused_with_the_known_ones():
         fitted("corners")
     with pytest.raises(ConfigError, match="'corners'"):
         chosen("corners")
-
-
-@every_choice
-def test_a_plan_needs_no_choice(choice):
-    model = KernelRidgeClassifier(KERNEL, n_landmarks=M, landmarks=choice)
-    assert model.plan(as_rows(X, np.arange(N) % 2, domain=DOMAIN)).width == M

@@ -69,8 +69,8 @@ def distance(found, wanted):
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("offset", [0.0, 1e5, 1e8])
-@pytest.mark.parametrize("condition", [1e2, 1e6, 1e10, 1e13])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize("condition", [1e6, 1e10, 1e13])
 def test_every_fit_is_right_to_a_thousandth_or_told(condition, offset, dtype):
     X, Y = table(condition, offset, dtype)
     g = np.random.default_rng(int(condition + offset) % 2**31)

@@ -76,16 +76,11 @@ SUITES = {
 
 # of each suite: which tests fail beside those listed where a parameter has our default in the place of scikit-learn's.
 # Too slow to run again: of the 118 of test_label_propagation none by gamma or alpha. Linear models have our defaults.
-BY_DEFAULT = {
-    ("sklearn.tests.test_kernel_ridge", "gamma"): {"test_kernel_ridge_precomputed"},  # 1 of 10
-    ("sklearn.tests.test_kernel_ridge", "kernel"): set(),
-    ("sklearn.tests.test_kernel_approximation", "gamma"): {"test_nystroem_default_parameters"},  # 1 of 17
-}
 
 
-def failures(suite, folder, **variables):
+def failures(suite, folder):
     """Return the names of the tests of a suite that fail and of those that pass, and what was printed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)]), **variables}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])}
     report = folder / "report.xml"
     words = [sys.executable, "-m", "pytest", "-q", "-p", "sklearn_suites", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
@@ -111,9 +106,3 @@ def test_scikit_learn_s_tests_pass_but_for_what_is_listed(suite, tmp_path):
     print(f"{suite}: {len(passed)} passed, {len(failed)} are exempt for {len(listed)} reasons")
     assert not unlisted(failed, listed), printed
     assert len(passed) >= 0.9 * least  # other versions have some more or fewer
-
-
-@pytest.mark.parametrize("suite, parameter", BY_DEFAULT)
-def test_what_fails_by_our_defaults_is_listed(suite, parameter, tmp_path):
-    failed, _, printed = failures(suite, tmp_path, OWN_DEFAULTS=parameter)
-    assert unlisted(failed, SUITES[suite][1]) == BY_DEFAULT[suite, parameter], printed

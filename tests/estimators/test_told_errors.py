@@ -90,13 +90,13 @@ def first_told(name, sigma, alpha):
 
 
 @of_methods
-@pytest.mark.parametrize("sigma", [1.0, pytest.param(2.0, marks=pytest.mark.slow), 5.0])
+@pytest.mark.parametrize("sigma", [1.0, 5.0])
 def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
-    for alpha in (1e-6, 1.0):
-        model, warned = fitted(name, sigma, alpha)
-        exact, _ = fitted(name, sigma, alpha, dtype="float64")
-        assert warned or apart(model, exact) <= PROMISE
-        assert model.diagnostics_["prediction_error"] > 0
+    alpha = 1e-6 if sigma == 1 else 1.0
+    model, warned = fitted(name, sigma, alpha)
+    exact, _ = fitted(name, sigma, alpha, dtype="float64")
+    assert warned or apart(model, exact) <= PROMISE
+    assert model.diagnostics_["prediction_error"] > 0
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "with a round"])
@@ -150,7 +150,7 @@ def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
 )
 def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
     arithmetics = set()
-    for sigma, alpha in ((1.0, 1e-6), (4.0, 1e-6), (10.0, 1e-9)):
+    for sigma, alpha in ((1.0, 1e-6), (10.0, 1e-9)):
         told, _ = first_told(name, sigma, alpha)
         model, _ = fitted(name, sigma, alpha, dtype="float32")
         arithmetics.add(model._fitted.basis.sums)
@@ -176,8 +176,7 @@ def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")
-@pytest.mark.parametrize("scale", [1.0, 1e6])
-@pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-2), (2.0, 1e-4), (3.0, 1e-5)])
+@pytest.mark.parametrize("sigma, alpha, scale", [(1.0, 1e-2, 1e6), (2.0, 1e-4, 1.0), (3.0, 1e-5, 1e6)])
 def test_deviations_tell_their_error(sigma, alpha, scale):
     alpha *= scale
     given = {"kernel": scale * Gaussian(sigma), "alpha": alpha, "landmarks": Z}

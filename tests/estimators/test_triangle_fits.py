@@ -1,18 +1,15 @@
 """Fits that moments spoil are right by a QR factorisation of the rows: against 80 bits, which square nothing."""
 
-import json
 import warnings
 
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import TABLES, M, distance
 from scipy import linalg
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, save_model, write_corpus
-from bigkernel.cli import main
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, save_model
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
@@ -55,7 +52,7 @@ def in_80_bits(kernel, landmarks, y, alpha, *, intercept=False, weight=None):
 
 @pytest.mark.parametrize(
     "sigma, alpha, intercept, weighted",
-    [(4.0, 1e-6, False, False), (4.0, 1e-3, True, True), (6.0, 1e-6, True, False), (6.0, 1e-4, False, True)],
+    [(4.0, 1e-6, False, True), (6.0, 1e-6, True, False)],
 )
 def test_what_moments_spoil_is_right_to_what_is_told(sigma, alpha, intercept, weighted):
     weight = rng.random(ROWS) + 0.1 if weighted else None
@@ -89,7 +86,7 @@ def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_
         KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
 
 
-@pytest.mark.parametrize("sigma, alpha, intercept", [(4.0, 1e-5, False), (4.0, 1e-3, True), (6.0, 1e-8, True)])
+@pytest.mark.parametrize("sigma, alpha, intercept", [(4.0, 1e-5, False), (6.0, 1e-8, True)])
 def test_deviations_come_from_the_triangle_and_those_of_a_file_are_right_or_told_of(tmp_path, sigma, alpha, intercept):
     model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
@@ -125,29 +122,6 @@ def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():
     (said,) = (str(one.message) for one in caught if issubclass(one.category, AccuracyWarning))
     assert "rounding error of kernel values" in said
     assert "float64'" not in said
-
-
-def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
-    write_corpus(tmp_path / "a.corpus", X, y)
-    words = [
-        "fit",
-        tmp_path / "a.corpus",
-        tmp_path / "a.model",
-        "--sigma",
-        "4",
-        "--alpha",
-        "1e-6",
-        "--landmarks",
-        str(M),
-    ]
-    done = CliRunner().invoke(main, [*map(str, words), "--run", str(tmp_path / "run"), "--json"])
-    assert done.exit_code == 0, done.output
-    (again,) = json.loads(done.stdout)["swept_again"]
-    assert "used a QR factorisation of the rows" in again
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert again in page
-    assert '"sums":"qr"' in page.replace(": ", ":")
-    assert "computing a QR factorisation of the rows" in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
 @pytest.mark.parametrize("count", [1, 5, ROWS])

@@ -4,40 +4,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import SSSL, Gaussian, KernelRidge, KernelRidgeClassifier, SSSLClassifier, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, load_model, save_model
 from bigkernel.errors import ConfigError
 
 rng = np.random.default_rng(20261121)
 N, D, M = 120, 3, 24
 X, NEW = rng.normal(size=(N, D)), rng.normal(size=(15, D))
 Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2])
-LABELS = rng.integers(0, 3, N)
-CODES = np.where(rng.random(N) < 0.4, LABELS, -1)
-PARTLY = np.where(CODES[:, None] >= 0, Y, np.nan)
 SIGMA = Gaussian(1.2)
-MODELS = {
-    "krr": (KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0), Y),
-    "krr with intercept": (KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0, fit_intercept=True), Y + 100),
-    "krr by gcv": (KernelRidge(SIGMA, "gcv", n_landmarks=M, random_state=0), Y),
-    "classifier": (KernelRidgeClassifier(SIGMA, 0.1, n_landmarks=M, random_state=0), LABELS),
-    "given landmarks": (KernelRidge(SIGMA, 0.1, landmarks=X[:M]), Y),
-    "sssl": (SSSL(SIGMA, 6, 0.1, n_landmarks=M, random_state=0), PARTLY),
-    "sssl by gcv": (SSSL(SIGMA, 6, "gcv", n_landmarks=M, random_state=0), PARTLY),
-    "sssl, eq. 8": (SSSLClassifier(SIGMA, 6, 0.1, eigenfunctions="landmarks", n_landmarks=M, random_state=0), CODES),
-}
-
-
-@pytest.mark.parametrize("count", [1, 7, M])
-@pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
-def test_fewer_landmarks_give_what_a_fit_with_them_gives(model, y, count):
-    whole = type(model)(**model.get_params(deep=False)).fit(X, y)
-    fewer = whole.with_landmarks(count)
-    settings = {**model.get_params(deep=False), "landmarks": fewer.landmarks_, "n_landmarks": None}
-    wanted = type(model)(**settings).fit(X, y)
-    assert_allclose(fewer.alpha_, wanted.alpha_, rtol=1e-4)
-    values = "decision_function" if hasattr(model, "decision_function") else "predict"
-    assert_allclose(getattr(fewer, values)(NEW), getattr(wanted, values)(NEW), rtol=1e-6, atol=1e-7)
-    assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, count)
 
 
 def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
@@ -47,11 +21,6 @@ def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
     assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())
     assert fewer.min() < 0.15
     assert fewer.max() > 0.85
-
-
-def test_of_given_landmarks_the_first_ones_are_taken():
-    model = KernelRidge(SIGMA, 0.1, landmarks=X[:M]).fit(X, Y)
-    assert_array_equal(model.with_landmarks(5).landmarks_, X[:5])
 
 
 def test_what_is_done_to_the_one_does_not_reach_the_other():

@@ -6,7 +6,7 @@ import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import XNV, Gaussian, Polynomial, XNVClassifier
+from bigkernel import XNV, Gaussian, Polynomial
 from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20130624)
@@ -16,9 +16,6 @@ Z = rng.normal(size=(2 * M, D))
 Y = np.column_stack([np.sin(X[:, 0]) + 2, X[:, 1] ** 2])
 LABELLED = rng.permutation(N) < 45
 PARTLY = np.where(LABELLED[:, None], Y, np.nan)
-LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
-CODES = np.where(LABELLED, LABELS, -1)
-HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
 WEIGHT = rng.uniform(0.2, 2, N)
 GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_landmarks": M, "landmarks": Z}
 
@@ -43,13 +40,6 @@ def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
 def test_regression_is_that_of_the_dense_form(intercept, weight):
     model = XNV(**GIVEN, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
     assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
-
-
-def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
-    model = XNVClassifier(**GIVEN).fit(X, CODES)
-    assert_array_equal(model.classes_, [0, 1, 2])
-    assert_allclose(model.decision_function(NEW), dense(HOT), atol=1e-8)
-    assert_array_equal(model.predict(NEW), dense(HOT).argmax(axis=1))
 
 
 def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
@@ -94,15 +84,6 @@ def test_the_trace_error_is_that_of_both_views():
     block, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
     wanted = 1 - np.trace(block @ np.linalg.solve(core, block.T)) / N
     assert gaussian.fit_report()["trace_error"] == pytest.approx(wanted, abs=1e-8)
-
-
-@pytest.mark.parametrize("drawn", [False, True], ids=["given", "drawn"])
-@pytest.mark.parametrize("count", [1, 5, M])
-def test_fewer_landmarks_a_view_are_what_a_fit_with_them_gives(count, drawn):
-    settings = {**GIVEN, "landmarks": "uniform", "random_state": 0} if drawn else GIVEN
-    fewer = XNV(**settings).fit(X, PARTLY).with_landmarks(count)
-    assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, 2 * count)
-    assert_allclose(fewer.predict(NEW), dense(Y[LABELLED], points=fewer.landmarks_), atol=1e-7)
 
 
 def test_more_landmarks_than_there_are_cannot_be_taken():

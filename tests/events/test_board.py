@@ -1,8 +1,5 @@
 """The books of jobs: any order of messages, what is counted once, and the time left."""
 
-import json
-from itertools import islice
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -51,16 +48,6 @@ def test_a_segment_goes_from_waiting_over_running_and_published_to_merged():
         seen.append(states(sweep))
     assert seen == ["wwww", "rwww", "rwww", "pwww", "prww", "ppww", "mmww"]
     assert (sweep.rows_done, sweep.rows_under_way, sweep.done) == (200, 0, 2)
-
-
-def test_the_fraction_of_a_running_segment_is_told_and_its_worker():
-    sweep = progress()
-    sweep.apply({**running(2, "far"), "kind": "pulse", "rows": 25}, START)
-    found = sweep.snapshot(START + 1)
-    assert found["fractions"] == {"2": 0.25}
-    assert found["running_on"] == {"2": "far"}
-    assert found["workers"]["far"]["running"] == [2]
-    assert found["rows_under_way"] == 25
 
 
 def test_a_segment_whose_worker_died_is_begun_again_and_counted():
@@ -256,19 +243,6 @@ def test_a_simulated_job_is_told_whole():
     assert board.totals["rows"] == {"computed": 54 * 65_536}
     assert board.totals["segments"] == {"computed": 54, "resumed": 6}
     assert board.totals["jobs"] == {"finished": 1}
-
-
-def test_a_snapshot_is_json_without_nan():
-    found = board_of(messages(40, 4)).snapshot(START + 100)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-
-@pytest.mark.parametrize(("resumed", "told"), [(0, ""), (4, ", 4 resumed from the run")])
-def test_the_line_about_the_start_of_a_sweep_says_what_its_run_holds(resumed, told):
-    (job, _), (sweep, _) = islice(messages(40, 4), 2)
-    board = board_of([(job, START), ({**sweep, "resumed": resumed}, START)])
-    ((event,),) = [job.events for job in board.jobs.values()]
-    assert event["text"] == f"moments: {40 * 65_536:,} rows in 40 segments{told}"
 
 
 def test_messages_of_unknown_jobs_sweeps_segments_and_kinds_change_nothing():

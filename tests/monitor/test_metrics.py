@@ -121,20 +121,11 @@ def test_a_job_that_has_ended_leaves_counters_and_no_series_of_its_own():
     assert value(found, "bigkernel_stage_seconds_total", stage="solve") == 1.5
 
 
-def test_what_the_driver_does_between_sweeps_is_counted_in_pieces():
-    board = fed()
-    step = {"kind": "step", "job": "simulated", "sweep": "", "what": "solves", "done": 3, "total": 12}
-    board.apply(step, simulated.START + 500)
-    found = scraped(board)
-    assert value(found, "bigkernel_step_done", job_id="simulated", step="solves") == 3
-    assert value(found, "bigkernel_step_pieces", job_id="simulated", step="solves") == 12
-
-
 def test_counters_never_fall_when_segments_are_released():
     scheduler = Scheduler()
     collector = collected(scheduler)
     before = scrape(collector)
-    for i, (message, now) in enumerate(simulated.messages(60, 4, finished=True)):
+    for i, (message, now) in enumerate(simulated.messages(24, 4, finished=True)):
         scheduler.board.apply(message, now)
         if message["kind"] == "merged" or (i % 7 == 0 and message["kind"] == "segment"):
             node = message["node"] if message["kind"] == "merged" else message["receipt"]["node"]
@@ -142,7 +133,7 @@ def test_counters_never_fall_when_segments_are_released():
         after = scrape(collector)
         assert not {key for key in before if key[0].endswith("_total") and after[key] < before[key]}
         before = after
-    assert value(before, "bigkernel_computed_rows_total") >= 54 * 65_536
+    assert value(before, "bigkernel_computed_rows_total") >= 21 * 65_536
 
 
 def test_a_scheduler_that_is_closed_or_gone_shows_no_job():
@@ -180,8 +171,8 @@ def _apply(message, dask_scheduler):
 
 def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
     board = Board()
-    for job in range(12):
-        for message, now in simulated.messages(300, 150, job=f"job-{job}", finished=job > 0):
+    for job in range(5):
+        for message, now in simulated.messages(200, 100, job=f"job-{job}", finished=job > 0):
             board.apply(message, now)
     for i in range(100):
         spent = {"kind": "spent", "job": "job-0", "sweep": "", "stage": f"stage-{i}", "seconds": 1.0}
@@ -198,14 +189,6 @@ def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
     assert len(found) < 120
 
 
-def test_two_running_sweeps_of_one_name_are_one_series():
-    board = fed()
-    start = next(message for message, _ in simulated.messages(40, 3) if message["kind"] == "sweep_started")
-    board.apply({**start, "sweep": "later"}, simulated.START + 100)
-    found = scraped(board)
-    assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == 0, "the latest"
-
-
 def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alone(caplog):
     scheduler = Scheduler()
     scheduler.board.snapshot = lambda now: 1 / 0
@@ -214,9 +197,7 @@ def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alon
     prometheus_client.Gauge("other", "of somebody else", registry=registry).set(3)
     for _ in range(3):
         assert b"\nother 3.0\n" in prometheus_client.generate_latest(registry)
-    assert [record.getMessage() for record in caplog.records] == [
-        "no metrics of jobs: ZeroDivisionError: division by zero"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["no job metrics: ZeroDivisionError: division by zero"]
 
 
 def test_installing_twice_registers_one_collector(monkeypatch):

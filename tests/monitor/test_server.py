@@ -29,7 +29,7 @@ def on_scheduler(check: Callable[[Scheduler], Coroutine[Any, Any, None]], *, mon
     """Run a check beside a scheduler without workers, whose dashboard has a free port."""
 
     async def run() -> None:
-        options.setdefault("dashboard", True)
+        options.setdefault("dashboard", False)
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0", **options) as scheduler:
             if monitored:
                 await server.dask_setup(scheduler)
@@ -58,6 +58,10 @@ def test_the_page_is_live_with_and_without_dasks_own_which_link_to_it(dashboard)
         assert read(ours.body.decode()) is None
         assert (b'<a href="bigkernel">Bigkernel</a>' in theirs.body) == dashboard
         assert json.loads((await get(scheduler, "/bigkernel/state.json")).body)["pages"] == dashboard
+        before = len(scheduler.http_application.default_router.rules)
+        await server.dask_setup(scheduler)  # again
+        assert len(scheduler.http_application.default_router.rules) == before
+        assert (await get(scheduler, "/status")).body.count(b'href="bigkernel"') == dashboard
 
     on_scheduler(check, dashboard=dashboard)
 
@@ -83,24 +87,13 @@ def test_the_json_is_the_state_of_the_scheduler_and_not_for_other_sites():
     on_scheduler(check)
 
 
-@pytest.mark.parametrize("dashboard", [True, False])
-def test_the_routes_keep_the_prefix_of_the_dashboard(dashboard):
+def test_the_routes_keep_the_prefix_of_the_dashboard():
     async def check(scheduler):
         assert (await get(scheduler, "/behind/proxy/bigkernel/state.json")).code == 200
         assert (await get(scheduler, "/behind/proxy/bigkernel")).code == 200
         assert (await get(scheduler, "/bigkernel/state.json")).code == 404
 
-    on_scheduler(check, http_prefix="/behind/proxy", dashboard=dashboard)
-
-
-def test_installing_again_adds_nothing():
-    async def check(scheduler):
-        before = len(scheduler.http_application.default_router.rules)
-        await server.dask_setup(scheduler)
-        assert len(scheduler.http_application.default_router.rules) == before
-        assert (await get(scheduler, "/status")).body.count(b'href="bigkernel"') == 1
-
-    on_scheduler(check)
+    on_scheduler(check, http_prefix="/behind/proxy")
 
 
 def test_books_are_shown_once_and_only_where_there_are_any(monkeypatch):
@@ -134,7 +127,7 @@ def test_a_dashboard_that_is_built_otherwise_costs_the_link_alone(caplog, monkey
         for path in ("/bigkernel", "/bigkernel/state.json"):
             assert (await get(scheduler, path)).code == 200
 
-    on_scheduler(start_with_theirs_changed, monitored=False)
+    on_scheduler(start_with_theirs_changed, monitored=False, dashboard=True)
     assert len(warnings_of(caplog)) == 1
     assert "takes other arguments" in warnings_of(caplog)[0]
 
@@ -177,7 +170,7 @@ def test_the_configuration_that_we_ship_shows_the_page_and_no_logs():
         routes = dask.config.get("distributed.scheduler.http.routes")
         kept = [route for route in routes if route != "distributed.http.scheduler.prometheus"]
         with dask.config.set({"distributed.scheduler.http.routes": kept}):  # needs an optional package
-            on_scheduler(check, monitored=False)
+            on_scheduler(check, monitored=False, dashboard=True)
 
 
 STRANGE = ("evil.example", "evil.example:80", "127.0.0.1.evil.example")
@@ -194,4 +187,4 @@ def test_our_routes_answer_under_the_names_of_this_machine_only():
         assert (await get(scheduler, "/status", Host=STRANGE[0])).code == 200  # Dask's own pages are its own affair
 
     with dask.config.set({"bigkernel.page-hosts": ["watch.example.org"]}):
-        on_scheduler(check)
+        on_scheduler(check, dashboard=True)

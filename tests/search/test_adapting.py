@@ -65,8 +65,8 @@ SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
 @pytest.mark.parametrize(
     "grid",
     [
-        {"kernel__sigma": [1.0, 1.6], "alpha": [0.05, 1.0], "manifold": [0.0, 1.0], "n_rounds": [0, 3]},
-        {"mmd": [0.0, 10.0], "balance": [0.2, 0.8], "sharpness": [5.0, (2.0, 8.0)], "n_neighbors": [2, 3]},
+        {"kernel__sigma": [1.0, 1.6], "alpha": [0.05], "manifold": [0.0, 1.0], "n_rounds": [0, 3]},
+        {"mmd": [0.0, 10.0], "balance": [0.2], "sharpness": [5.0, (2.0, 8.0)], "n_neighbors": [2, 3]},
     ],
     ids=["penalties", "rounds"],
 )

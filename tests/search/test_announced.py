@@ -8,7 +8,6 @@ from sklearn.pipeline import make_pipeline
 from bigkernel import (
     JDA,
     ARTLClassifier,
-    ConvolutionalNystroem,
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
@@ -27,7 +26,6 @@ X[TARGET] += 0.05
 CODES = np.where(TARGET, -1, LABELS)
 PLAIN = {"landmarks": "uniform", "n_landmarks": 15, "random_state": 0}
 MODEL = KernelRidgeClassifier(Gaussian(1.0), **PLAIN)
-PATCHES = ConvolutionalNystroem(image_shape=(4, 4), patch_size=2, n_landmarks=4, random_state=0)
 LEARNS = {
     "projected": (make_pipeline(Projector(5), MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
     "projections are searched": (
@@ -37,7 +35,6 @@ LEARNS = {
         LABELS,
         None,
     ),
-    "patches": (make_pipeline(PATCHES, MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
     "rounds of a transform": (
         make_pipeline(JDA(Gaussian(2.0), n_components=4, n_rounds=1, **PLAIN), SSSLClassifier(Gaussian(1.0), **PLAIN)),
         {"ssslclassifier__alpha": [0.1, 1.0]},
@@ -59,7 +56,6 @@ LEARNS = {
         LABELS,
         2 * 2 + 2,
     ),
-    "calibration": (MODEL, {"alpha": [0.1, 1.0], "probability": [True]}, {}, LABELS, 4),
     "sums of no split are of all rows": (
         KernelRidge(Gaussian(1.0), **PLAIN),
         {"alpha": [0.1, 1.0]},

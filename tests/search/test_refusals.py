@@ -63,16 +63,9 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
         ({"kernel__gamma": [1.0]}, "unknown parameter 'gamma'; expected one of .*sigma"),
         ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
     ],
-    ids=["empty", "no value", "none", "a number", "unknown", "unknown of the kernel", "unknown in the second"],
 )
 def test_grids(grid, match):
     assert refuse(ConfigError, f"param_grid: .*{match}", grid=grid)
-
-
-@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
-def test_penalties_that_are_none(alpha):
-    assert refuse(ConfigError, "alpha: expected a finite number of at least 0", grid={"alpha": [1.0, alpha]})
-    assert refuse(ConfigError, "alpha: expected a finite number of at least 0", Ridge(), {"alpha": [1.0, alpha]})
 
 
 @pytest.mark.parametrize(
@@ -97,15 +90,9 @@ def test_values_that_the_estimator_refuses(values):
         None,
         "ridge",
     ],
-    ids=["foreign", "foreign at the end", "wrapped", "transform", "transforms", "search", "class", "none", "text"],
 )
 def test_estimators_that_are_not_ours(model):
     assert refuse(ConfigError, "estimator", model, {})
-
-
-@pytest.mark.parametrize("grid", [GRID, {"n_landmarks": [5, None]}])
-def test_the_exact_form(grid):
-    assert refuse(ConfigError, "exact.*share no sweep.*GridSearchCV", KernelRidge(Gaussian(1.0)), grid)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +100,6 @@ def test_the_exact_form(grid):
 )
 def test_scores_that_are_unknown(scoring):
     assert refuse(ConfigError, "scoring: ", scoring=scoring)
-
-
-@pytest.mark.parametrize("score", ["accuracy", "balanced_accuracy", "neg_log_loss"])
-def test_scores_of_classes_asked_of_numbers(score):
-    assert refuse(ConfigError, f"scoring: '{score}' expects a classifier", scoring=score)
 
 
 def test_scores_that_cannot_be_had_of_values():
@@ -170,13 +152,6 @@ def test_scores_of_scikit_learn_that_serve_are_not_refused():
     assert not {name for name in refused[1] if name.startswith(("neg_m", "neg_root", "r2", "d2", "explained"))}
 
 
-@pytest.mark.parametrize("refit", [True, "accuracy", "score"])
-def test_several_scores_without_the_one_that_chooses(refit):
-    assert refuse(
-        ConfigError, "refit: .*r2, neg_mean_squared_error", scoring=["r2", "neg_mean_squared_error"], refit=refit
-    )
-
-
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("model", [MODEL, Ridge()], ids=["landmarks", "ridge"])
 def test_scores_that_are_not_finite(model):
@@ -197,35 +172,7 @@ def test_r2_of_a_constant_that_is_met_is_one():
 
 
 @pytest.mark.parametrize(
-    "cv",
-    [
-        object(),
-        1.5,
-        True,
-        "loo",
-        KFold,
-        np.zeros((N, 2), int),
-        np.array(3),
-        rng.uniform(size=N),
-        ["a", "b"],
-        [1.5] * N,
-        3j,
-        {0: 1},
-    ],
-    ids=[
-        "object",
-        "float",
-        "bool",
-        "name",
-        "class",
-        "matrix",
-        "no axis",
-        "floats",
-        "names",
-        "list of floats",
-        "complex",
-        "dict",
-    ],
+    "cv", [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], 3j, {0: 1}]
 )
 def test_folds_that_are_nothing(cv):
     assert refuse((ConfigError, DataError), "cv: ", cv=cv)
@@ -234,10 +181,6 @@ def test_folds_that_are_nothing(cv):
 @pytest.mark.parametrize("cv", [1, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N])
 def test_fewer_than_two_folds(cv):
     assert refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
-
-
-def test_no_folds_with_a_score_of_held_out_rows():
-    assert refuse(ConfigError, "cv=0: r2 needs held-out rows", cv=0)
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
@@ -257,15 +200,9 @@ def test_seeds_of_folds_that_are_no_number(seed):
         (X[:, 0], y, "Expected 2D array"),
         (X[:0], y[:0], "0 sample"),
     ],
-    ids=["nan", "nan in y", "no y", "short y", "a vector", "no rows"],
 )
 def test_rows_and_targets(X, y, match):
     assert refuse(DataError, match, X=X, y=y)
-
-
-@pytest.mark.parametrize("weight", [-np.ones(N), np.zeros(N), np.full(N, np.nan), np.ones(3)])
-def test_weights(weight):
-    assert refuse(DataError, "sample_weight", fit={"sample_weight": weight})
 
 
 def test_a_refused_search_may_be_mended_and_fitted():
@@ -282,6 +219,16 @@ SEMI, HALF = SSSL(Gaussian(1.2), landmarks=Z), np.where(EVERY < 30, y, np.nan)
 LAZY = {"X": da.from_array(X, chunks=(20, 3)), "y": da.from_array(y, chunks=20)}
 MISSING = "cv: split 0 has .*class.*(fewer or|stratified)"
 BEFORE = [
+    (ConfigError, "alpha: expected a finite number of at least 0", {"grid": {"alpha": [1.0, -1.0]}}),
+    (ConfigError, "alpha: expected a finite number of at least 0", {"model": Ridge(), "grid": {"alpha": [np.nan]}}),
+    (ConfigError, "exact.*share no sweep.*GridSearchCV", {"model": KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
+    (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
+    (ConfigError, "refit: .*r2, neg_max_error", {"scoring": ["r2", "neg_max_error"], "refit": True}),
+    (ConfigError, "scoring: 'accuracy' expects a classifier", {"scoring": "accuracy"}),
+    (ConfigError, "scoring: 'neg_log_loss' expects a classifier", {"scoring": "neg_log_loss"}),
+    (DataError, "sample_weight", {"fit": {"sample_weight": -np.ones(N)}}),
+    (DataError, "sample_weight", {"fit": {"sample_weight": np.zeros(N)}}),
+    (DataError, "sample_weight", {"fit": {"sample_weight": np.ones(3)}}),
     (ConfigError, "gaussian kernel: expected a finite sigma above 0", {"grid": {"kernel__sigma": [1, 0.0]}}),
     (ConfigError, r"expected sigma of shape \(3,\)", {"grid": {"kernel__sigma": [np.ones(2)]}}),
     (ConfigError, "only classifiers or only regressors",
@@ -312,11 +259,7 @@ BEFORE = [
     (DataError, "at least 2 classes", {"model": CLASSIFIER, "y": np.ones(N), "cv": StratifiedKFold(3)}),
 ]  # fmt: skip
 AFTER = [
-    (
-        DataError,
-        "rounding error .* in float32 is .* bandwidths",
-        {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}},
-    ),
+    (DataError, "in float32 is .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
     (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
     (DataError, MISSING, {"model": CLASSIFIER, "y": np.sort(LABELS), "cv": KFold(3)}),
     (DataError, MISSING, {"model": SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),

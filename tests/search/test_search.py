@@ -63,25 +63,6 @@ def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
         assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
 
 
-@legitimate
-def test_all_kinds_of_kernels_in_one_grid():
-    grid = {"kernel": list(KERNELS.values()), "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
-    search = assert_like_peer(KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
-    # euclidean, L1, inner product, and lengths of its own
-    assert len(search.plan_.sweeps) == 4
-    assert search.plan_.candidates == 36
-
-
-@pytest.mark.parametrize(
-    "target, scoring", [(y, None), (Y, "r2"), (Y, "neg_mean_squared_error"), (y, "neg_root_mean_squared_error")]
-)
-def test_one_score_and_its_best_model(target, scoring):
-    grid = {"alpha": [1e-3, 0.1, 10.0], "kernel__sigma": [0.7, 1.4]}
-    search = assert_like_peer(GIVEN, grid, X, target, cv=FOLDS, scoring=scoring, new=NEW)
-    assert search.best_estimator_.alpha_ == search.best_params_["alpha"]
-    assert search.best_estimator_.kernel_.sigma == search.best_params_["kernel__sigma"]
-
-
 def test_a_list_of_grids_with_parameters_of_their_own():
     grid = [
         {"kernel": ["rbf", "laplacian"], "gamma": [0.1, 0.4], "alpha": [0.1, 1.0]},
@@ -148,18 +129,9 @@ def test_linear_models(model, target):
     assert len(search.plan_.sweeps) == 1
 
 
-def test_one_split_has_no_standard_error():
-    pairs = [(np.arange(60), np.arange(60, N))]
-    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=pairs).fit(X, y)
-    theirs = peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=pairs)
-    assert_allclose(split_scores(search), split_scores(theirs), rtol=0, atol=1e-8)
-    assert search.cv_results_["sem_test_score"].tolist() == [0, 0]
-    assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
-
-
-@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "gaussian of four lengths"]])
-def test_classes_with_the_scores_that_need_predictions(kernels):
-    grid = {"kernel": [KERNELS[name] for name in kernels], "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
+def test_classes_with_the_scores_that_need_predictions():
+    kernels = [KERNELS[name] for name in ("gaussian", "laplacian", "gaussian of four lengths")]
+    grid = {"kernel": kernels, "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
     search = assert_like_peer(
         CLASSIFIER, grid, X, LABELS, cv=StratifiedKFold(4), scoring=["accuracy", "balanced_accuracy"],
         refit="balanced_accuracy", new=NEW,
@@ -239,15 +211,6 @@ def test_weights_count_in_the_scores_of_classes():
             assert_allclose(found(label), wanted, rtol=1e-12, err_msg=label)
 
 
-def test_weights_reach_the_last_step_of_a_pipeline():
-    model, grid = make_pipeline(UnitNormalizer(), GIVEN), {"kernelridge__alpha": [0.01, 1.0]}
-    search = SweepSearchCV(model, grid, cv=FOLDS).fit(X, y, sample_weight=WEIGHT)
-    units = X / np.linalg.norm(X, axis=1, keepdims=True)
-    wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
-    assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
-    assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
-
-
 def test_equal_candidates_share_the_lowest_rank():
     search = assert_like_peer(GIVEN, {"alpha": [10.0, 0.1, 0.1, 1000.0, 0.1]}, X, y, cv=FOLDS, new=NEW)
     assert search.cv_results_["rank_test_score"].tolist() == [4, 1, 1, 5, 1]
@@ -291,7 +254,7 @@ def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
     assert simple.best_score_ >= search.best_score_ - search.cv_results_["sem_test_score"][search.best_index_]
 
 
-@pytest.mark.parametrize("flags", [[False], [True], [True, False], [False, True]], ids=str)
+@pytest.mark.parametrize("flags", [[False], [True, False]], ids=str)
 @pytest.mark.parametrize("alpha", [0.1, "gcv"])
 def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
     grid = {"fit_intercept": flags, "alpha": [alpha]}

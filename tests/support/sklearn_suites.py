@@ -1,15 +1,13 @@
 """A pytest plugin: scikit-learn's own tests, from the installed package, with our classes in place of theirs.
 
 Each class here differs from ours in names, in the order of parameters and in defaults, on which those tests rely
-without naming them. A parameter that ours has not is taken, and refused where it asks for something;
-OWN_DEFAULTS="gamma,kernel" in the environment gives the parameters that it names our defaults back. Tests that name
+without naming them. A parameter that ours has not is taken, and refused where it asks for something. Tests that name
 none of these classes are left out, and so are those of RidgeCV, of neighbours' graphs, and repetitions for solvers
 and searches of other names.
 """
 
 import importlib
 import inspect
-import os
 from typing import Any
 
 import bigkernel
@@ -173,19 +171,11 @@ CLASSES = {
 OTHER_SOLVERS = {"auto", "svd", "sparse_cg", "lsqr", "sag", "saga", "lbfgs", "eigen"}
 
 
-def restore_defaults(kind, parameters):
-    """Give keyword parameters the defaults that they have in bigkernel's class."""
-    ours = inspect.signature(next(base for base in kind.__mro__ if base.__module__ != __name__)).parameters
-    theirs = kind.__init__.__kwdefaults__
-    theirs.update({name: ours[name].default for name in parameters if name in theirs and name in ours})
-
-
 def pytest_configure(config):
     """Put our classes in the place of theirs, for the suites that are named."""
     for suite in config.invocation_params.args:
         for module, names in CLASSES.get(suite, {}).items():
             for name, ours in names.items():
-                restore_defaults(ours, os.environ.get("OWN_DEFAULTS", "").split(","))
                 setattr(importlib.import_module(module), name, ours)
 
 

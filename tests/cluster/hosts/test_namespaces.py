@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from drivers import wait_until
-from machines import fit, free_port, listens
+from machines import free_port, listens
 from probes import Both, Sleep, Sums, Touch
 
 from bigkernel import connect
@@ -26,8 +26,8 @@ from bigkernel.engine.sweep import sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]
-TTL_SECONDS = 8  # the scheduler gives a silent worker up after this
-CUT_SECONDS = 17  # and after 30 s connections end on both sides, and the worker with them, for good
+TTL_SECONDS = 6  # the scheduler gives a silent worker up after this
+CUT_SECONDS = 13  # and after 30 s connections end on both sides, and the worker with them, for good
 
 
 def ip(*words):
@@ -148,13 +148,6 @@ def addresses(client):
     return sorted(address.split("/")[2].split(":")[0] for address in client.scheduler_info(n_workers=-1)["workers"])
 
 
-def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
-    with connect(hosts.file) as client:
-        wait_for_workers(client, 2, 90)
-        assert addresses(client) == [hosts.network.host(1), hosts.network.host(2)]
-        assert fit(rows, client) == wanted
-
-
 def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(hosts, rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
     same = zarr_arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
@@ -177,7 +170,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
         assert zarr_arrays.digest(swept.total) == same
         lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
         assert f"worker tls://{hosts.network.host(1)}:" in lost
-        assert "it did not respond for too long" in lost
+        assert "did not respond for too long" in lost
         wait_until(
             lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], what="the host to return"
         )

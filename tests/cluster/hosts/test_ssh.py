@@ -109,15 +109,12 @@ def hosts(tmp_path_factory, daemon):
         yield Hosts(path, place, mark, tuple(logs))
 
 
-@pytest.mark.parametrize("encrypted", [True, False])
-def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(
-    hosts, rows, wanted, tmp_path, encrypted
-):
+def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(hosts, rows, wanted, tmp_path):
     make_certificates(tmp_path / "tls")
-    with connect(replace(hosts.file, tls=tmp_path / "tls" if encrypted else None)) as client:
+    with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
         wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
-        assert {address.partition(":")[0] for address in workers} == {"tls" if encrypted else "tcp"}
+        assert {address.partition(":")[0] for address in workers} == {"tls"}
         assert {worker["memory_limit"] for worker in workers.values()} == {2**30}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
         threads = client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"])
