@@ -76,20 +76,12 @@ def test_every_method_has_a_docstring_of_its_own_or_of_what_it_overrides():
     assert not bare
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What went wrong on each page whose blocks are run, all of them in one process."""
-    driver = [sys.executable, page_blocks.__file__, *map(str, PAGES)]
-    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path_factory.mktemp("pages"), timeout=580, check=True)
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
-@pytest.mark.xdist_group("pages")  # run once for all, in one process
-@pytest.mark.timeout(600)  # half a minute for all pages on a quiet machine
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run_in_order(page, outcomes):
-    assert outcomes.get(str(page), "") == ""
+@pytest.mark.timeout(600)  # half a minute on a quiet machine
+def test_the_blocks_of_every_page_run_in_order(tmp_path):
+    driver = [sys.executable, page_blocks.__file__, *map(str, PAGES)]
+    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path, timeout=580, check=True)
+    assert [f"{page}: {problem}" for page, problem in json.loads(done.stdout).items() if problem] == []
 
 
 def test_every_block_is_run_or_says_why_not():

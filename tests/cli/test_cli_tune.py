@@ -67,20 +67,6 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
     assert "--overwrite" in run("tune", "digits.corpus", *GRID, "--out", "t", code=3).stderr
 
 
-def test_conjugate_gradients_search_a_held_out_share(run, work):  # noqa: F811
-    options = ["--sigma", "0.6", "--folds", "0.3"]
-    cg = ("tune", "digits.corpus", *GRID, *options, "--solver", "cg", "--out", "cg", "--json")
-    planned = json.loads(run(*cg, "--dry-run").stdout)
-    assert planned["splits"] == 1
-    assert planned["driver_bytes"] > 0
-    assert planned["expected_sweeps"] > len(planned["sweeps"])
-    shown = json.loads(run(*cg).stdout)
-    assert shown["accuracy"] > 0.6
-    results = json.loads((work / "cg" / "results.json").read_text())["results"]
-    assert [record["converged"] for record in results] == [True] * 3
-    assert load_model(work / "cg" / "best.model")[-1].n_iter_ != 1
-
-
 @pytest.mark.parametrize("folds", ["1.5", "half"])
 def test_folds_that_are_none_are_refused_before_anything_is_made(run, work, folds):  # noqa: F811
     assert "expected" in run("tune", "digits.corpus", f"--folds={folds}", "--out", "t", code=2).stderr

@@ -48,6 +48,7 @@ def fitted(threads, run, resume=""):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_coefficients_of_the_first_with_another_number_of_threads(tmp_path):
     first, then = 2, 1
     begun = fitted(first, tmp_path)

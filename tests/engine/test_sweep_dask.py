@@ -103,6 +103,7 @@ def test_a_task_that_never_ends_is_given_up(rows, client):
         assert time.perf_counter() - start < 60
 
 
+@pytest.mark.slow
 def test_what_a_job_left_behind_is_let_go(rows, client):
     sweep(rows, Sums(D), client=client)
     with pytest.raises(PlanTooLargeError), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):

@@ -215,6 +215,7 @@ def test_centres_of_many_rows_are_nearly_as_good_as_those_of_scikit_learn(many):
     assert loss(many[:: len(many) // 15]) > 1.5 * loss(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_centres_of_many_rows_do_not_depend_on_who_finds_them(many, client):
     few = many[::4]

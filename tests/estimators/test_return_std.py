@@ -214,6 +214,7 @@ def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp
     assert_allclose(found[0], model.predict(NEW, return_std=True)[1], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client):
     form = FORMS["landmarks"]

@@ -173,6 +173,7 @@ def test_candidates_whose_descent_has_not_ended_are_marked_and_no_choice():
     assert none.best_index_ in (0, 1)
 
 
+@pytest.mark.slow
 def test_folds_and_candidates_that_memory_does_not_hold_together_take_turns_and_score_the_same(monkeypatch):
     roomy = searched(refit=False)
     with monkeypatch.context() as patch, dask.config.set({"bigkernel.memory-limit-bytes": 100_000_000}):
