@@ -26,6 +26,7 @@ extensions = [
 templates_path = ["_templates"]
 nitpicky = True
 language = "en"
+smartquotes = False  # options begin with two hyphens
 pygments_style = "friendly"
 highlight_language = "text"
 
