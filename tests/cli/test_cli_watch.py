@@ -337,13 +337,22 @@ def test_a_job_on_a_cluster_is_watched_from_its_scheduler(cluster, client, make_
 
 
 @pytest.mark.parametrize("how, code", [("failed", 1), ("lost", 6)])
-def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, how, code):
+def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, monkeypatch, how, code):
     assert install_monitor(client)
+    answered, ask = threading.Semaphore(0), watching.ask_scheduler
+
+    def ask_and_count(*arguments):
+        answer = ask(*arguments)
+        answered.release()
+        return answer
+
+    monkeypatch.setattr(watching, "ask_scheduler", ask_and_count)
     board, name = board_of(cluster.scheduler), f"followed-{how}"
     for message, _ in simulated.messages(40, 3, job=name):
         client.sync(_apply, board, message)
     result = follow(cluster.scheduler_address)
-    time.sleep(0.5)
+    for _ in range(5):  # lines of progress come after the first state
+        assert answered.acquire(timeout=20)
     client.sync(_apply, board, ended(name, how)[0][0])
     assert result().exit_code == code
     assert result().stdout.splitlines()[-1].startswith(f"{how} ")
