@@ -11,6 +11,7 @@ from pipeline_runs import fits_eighty_columns
 from bigkernel import Gaussian, KernelRidgeClassifier
 from pipelines.bench import gram as bench_gram
 from pipelines.bench import numbers as bench_numbers
+from pipelines.bench import pictures
 from pipelines.bench import serve as bench_serve
 from pipelines.bench.command import bench
 from pipelines.shared.timed_sweeps import SIGMA
@@ -108,3 +109,10 @@ def test_serving_compares_what_predicts_the_same(where, monkeypatch):
     X = np.random.default_rng(0).random((90, 784))
     model = KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=40, random_state=0).fit(X, np.arange(90) % 3)
     assert_array_equal(bench_serve.plain(model, "float64")(X), model.predict(X))
+
+
+def test_the_pictures_of_the_page_are_drawn_from_its_tables():
+    page = (pictures.DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert all(drawn.startswith(b"\x89PNG") for drawn in (pictures.peers(page), pictures.mnist(page)))
+    with pytest.raises(ValueError, match="could not convert"):
+        pictures.peers(page.replace("| 2.32 |", "| fast |"))
