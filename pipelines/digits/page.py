@@ -47,22 +47,21 @@ def show(report: Report, digits: Digits, labelled: Array, fits: list[Fit], origi
     """Print the table and fill the page; `originals` are the undeformed training images, or None for MNIST."""
     train, test = digits.train, digits.test
     truth = test.column("y")
-    shared = f" (those of {len(originals):,} originals, handed on to their copies)" if originals is not None else ""
+    shared = f" (those of {len(originals):,} originals, which their copies share)" if originals is not None else ""
     labels, percent = fits[0].record["labels"], [f"{fit.record['accuracy_percent']:.1f} %" for fit in fits]
     right, right_alone = fits[0].predicted == truth, fits[1].predicted == truth
     gained, lost = int(np.sum(right & ~right_alone)), int(np.sum(right_alone & ~right))
     report.page.text(
         f"With {labels} labels, SSSL is right on {percent[0]} of {len(test):,} test digits. Kernel ridge regression "
         f"(KRR) on the same labelled rows alone is right on {percent[1]}, and with all {len(train):,} labels{shared} "
-        f"on {percent[2]}; on oriented strokes in the place of pixels, on {percent[3]}.",
-        f"SSSL is right where KRR on the same labels is wrong on {gained:,} test digits, and wrong where that one is "
-        f"right on {lost:,}.",
+        f"on {percent[2]}; with oriented strokes instead of pixels on {percent[3]}.",
+        f"Of the errors of KRR on the same labels, SSSL corrects {gained:,}; it makes {lost:,} that KRR does not.",
     )
     report.table(
         "table",
         f"Four fits, {len(labelled):,} of {len(train):,} rows labelled",
         Table(COLUMNS, [fit.record for fit in fits]),
-        caption="± is the binomial standard error of the test set. Another draw of the labelled rows moves the first "
+        caption="± is the binomial standard error of the test set. Another choice of labelled rows changes the first "
         "two errors by about 3 percentage points. Fit seconds count everything from landmarks to solve; peak MB is the "
         "highest resident memory of a worker process, – where the fit needs no sweep.",
     )
@@ -95,7 +94,7 @@ def _training_digits(report: Report, train: Corpus, labelled: Array, originals: 
         pictures.contact_sheet,
         {"": images_at(train, columns)},
         [str(k + 1) for k in range(len(columns))],
-        caption="The labelled rows, a column a class: all that SSSL and the second fit are told.",
+        caption="The labelled rows, one column per class: the only labels that SSSL and the second fit use.",
     )
 
 
