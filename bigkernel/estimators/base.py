@@ -20,8 +20,9 @@ import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_feature_names, check_is_fitted
+from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
@@ -56,6 +57,8 @@ from bigkernel.estimators.inputs import (
     is_lazy,
     is_sound,
     near_target,
+    no_label,
+    plain_labels,
     read_cells,
     read_training,
 )
@@ -330,7 +333,7 @@ class RowsEstimator(BaseEstimator):
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: expected labels to score against, found none")
         if isinstance(self, ClassifierMixin):
-            rows, targets = class_targets(self, rows, None if y is None else np.asarray(y), self.classes_)
+            rows, targets = class_targets(self, rows, y if y is None else plain_labels(y), self.classes_)
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
             rows = as_rows(rows, y)
@@ -464,13 +467,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
         return self._partial_fit(X, y, None, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return R².
+        """Return R², of semi-supervised regressors over the rows with a target.
 
         Lazy input is scored by one sweep, without the rows that have no target, by its own targets unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
-        return float(RegressorMixin.score(self, X, y, sample_weight))
+        return score_in_memory(self, X, y, sample_weight)
 
 
 class Classifier(ClassifierMixin, RowsEstimator):
@@ -496,13 +499,13 @@ class Classifier(ClassifierMixin, RowsEstimator):
         return self._partial_fit(X, y, classes, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return the accuracy.
+        """Return the accuracy, of semi-supervised classifiers over the rows with a label.
 
         Lazy input is scored by one sweep, without the rows that have no label, by its own labels unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
-        return float(ClassifierMixin.score(self, X, y, sample_weight))
+        return score_in_memory(self, X, y, sample_weight)
 
     def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""
@@ -533,6 +536,26 @@ class Classifier(ClassifierMixin, RowsEstimator):
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
         values = self._values(X)
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
+
+
+def score_in_memory(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike,
+    sample_weight: ColumnLike,
+) -> float:
+    """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
+    predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
+    if estimator._semi_supervised and y is not None:
+        y = plain_labels(y) if classifier else np.asarray(y, np.float64)
+        check_consistent_length(y, predicted)
+        labelled = ~(no_label(y) if classifier else np.isnan(y).reshape(len(y), -1).any(axis=1))
+        if not labelled.any():
+            raise DataError("y: expected a labelled row to score against, found none")
+        y, predicted = y[labelled], predicted[labelled]
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+    metric = accuracy_score if classifier else r2_score
+    return float(metric(y, predicted, sample_weight=sample_weight))
 
 
 def _labels(values: Array, classes: Array) -> Array:

@@ -330,8 +330,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
         centres of "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
         `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" use m random Fourier features
         (`RandomFourier`) instead of landmarks.
-    fit_intercept : bool
-        Whether to fit an unpenalised intercept b.
+    fit_intercept : bool, default True
+        Whether to fit an unpenalised intercept b. Without one, predictions of targets far from zero suffer.
     gamma : float > 0, "scale" or "auto", default "scale"
         Of a kernel given by name, in scikit-learn's parametrisation. "scale": 1/(d·var), with the variance of all
         values of the landmarks (of the weighted rows in the exact form), as in `sklearn.svm.SVC`; for "laplacian"
@@ -409,7 +409,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         *,
         n_landmarks: int | None = None,
         landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = False,
+        fit_intercept: bool = True,
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
@@ -471,8 +471,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
 class KernelRidgeClassifier(Classifier, LandmarkEstimator):
     """Classification by kernel ridge regression on one-hot targets; predicts the class of the largest value.
 
-    Parameters and attributes are those of `KernelRidge` and those below. Rows of a corpus labelled −1 are unlabelled
-    and left out.
+    Parameters and attributes are those of `KernelRidge` and those below, but `fit_intercept` is False by default: the
+    largest of several values seldom depends on an intercept. Rows of a corpus labelled −1 are unlabelled and left out.
 
     Parameters
     ----------

@@ -6,11 +6,11 @@ a sweep; those with the same kernel share its moments.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from dask.base import tokenize
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
@@ -145,8 +145,7 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     groups: dict[object, list[Candidate]] = {}
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # all values of arrays with all digits
-            transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
+        transforms = tokenize([step for _, step in steps.steps]) if steps else ""  # equal for copies
         key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
@@ -210,13 +209,6 @@ def _require_gcv(members: list[Candidate]) -> None:
             "scoring: neg_gcv needs moments, which conjugate gradients do not compute; use another score, or "
             "solver='direct'"
         )
-
-
-def _described(step: object) -> object:
-    """Describe a step of a pipeline, equally for equal steps."""
-    if isinstance(step, str) or not hasattr(step, "get_params"):
-        return step
-    return type(step), sorted(step.get_params().items(), key=str)
 
 
 # -- from candidates to sweeps -----------------------------------------------------------------------------------------
