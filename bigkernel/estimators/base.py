@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -138,6 +139,15 @@ def _gives_probabilities(estimator: RowsEstimator) -> bool:
     return True
 
 
+def shown(verbose: int) -> AbstractContextManager[None]:
+    """Return a context in which progress is displayed, by the parameter `verbose` of an estimator."""
+    if not verbose:
+        return nullcontext()
+    from bigkernel.monitor.terminal.bar import progress
+
+    return progress(verbose=int(verbose))
+
+
 class RowsEstimator(BaseEstimator):
     """Base of the estimators that are fitted to rows.
 
@@ -228,7 +238,7 @@ class RowsEstimator(BaseEstimator):
         """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
-        with job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
             method = self._method()
             self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
@@ -245,7 +255,7 @@ class RowsEstimator(BaseEstimator):
             method.require_same(before)
         known = None if before is None else before.inputs
         data = read_training(self, X, y, sample_weight, known=known, classes=classes)
-        with job(f"{type(self).__name__}.partial_fit"):
+        with job(f"{type(self).__name__}.partial_fit"), shown(self.verbose):
             if before is not None:
                 self._fitted = fitting.add_rows(method, before, data)
             else:

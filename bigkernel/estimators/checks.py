@@ -36,6 +36,7 @@ KERNEL_CONSTRAINTS: dict[str, list[object]] = {
     "landmarks": [str, "array-like"],
     "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
+    "verbose": ["verbose"],
 }
 # of the regressors that take a penalty for each target
 PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}

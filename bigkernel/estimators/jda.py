@@ -90,7 +90,7 @@ class JDA(LandmarkEstimator, RowTransformer):
 
     Parameters
     ----------
-    kernel, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 100
         s; fewer are used where the kernel matrix has lower rank.
     n_rounds : int ≥ 0, default 10
@@ -175,6 +175,7 @@ class JDA(LandmarkEstimator, RowTransformer):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -146,6 +146,7 @@ class LinearRegression(_Linear):
     Parameters
     ----------
     fit_intercept : bool, default True
+    verbose : as in `KernelRidge`
 
     Attributes
     ----------
@@ -165,10 +166,10 @@ class LinearRegression(_Linear):
     array([2.])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"], "verbose": ["verbose"]}
 
-    def __init__(self, *, fit_intercept: bool = True) -> None:
-        self.fit_intercept = fit_intercept
+    def __init__(self, *, fit_intercept: bool = True, verbose: int = 0) -> None:
+        set_parameters(self, locals())
 
 
 class Ridge(_Linear):
@@ -180,6 +181,7 @@ class Ridge(_Linear):
         Ridge penalty, one for each target if it is an array. "gcv": chosen by generalised cross-validation from the
         statistics of the fit (`alpha_`).
     fit_intercept : bool, default True
+    verbose : as in `KernelRidge`
 
     Attributes
     ----------
@@ -192,7 +194,11 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**PENALTIES, "fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        **PENALTIES,
+        "fit_intercept": ["boolean"],
+        "verbose": ["verbose"],
+    }
 
-    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True) -> None:
+    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True, verbose: int = 0) -> None:
         set_parameters(self, locals())

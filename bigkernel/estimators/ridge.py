@@ -353,6 +353,9 @@ class KernelRidge(Regressor, LandmarkEstimator):
         Maximum number of steps of "cg".
     random_state : int, RandomState or None
         Seed of the choice of landmarks.
+    verbose : int, default 0
+        1: show the progress of a fit of more than two seconds on standard error, as a bar in terminals and notebooks.
+        2: also from its beginning, with notes. See also the logger "bigkernel".
 
     Attributes
     ----------
@@ -418,6 +421,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         tol: float = 1e-3,
         max_iter: int = 20,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -520,6 +524,7 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

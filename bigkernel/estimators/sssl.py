@@ -192,7 +192,7 @@ class SSSL(Regressor, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 120
         s; fewer are used where the kernel matrix has lower rank.
     alpha : float ≥ 0 or "gcv", default 0.4
@@ -247,6 +247,7 @@ class SSSL(Regressor, LandmarkEstimator):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -290,6 +291,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

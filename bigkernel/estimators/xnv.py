@@ -180,7 +180,7 @@ class XNV(Regressor, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     alpha : float ≥ 0, default 1e-3
         γ of the paper. The loss is a mean over the labelled rows, as in the paper, and not a sum.
     n_landmarks : int or None
@@ -240,6 +240,7 @@ class XNV(Regressor, LandmarkEstimator):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -282,6 +283,7 @@ class XNVClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

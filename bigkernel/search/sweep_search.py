@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import set_parameters, shown
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
@@ -149,6 +149,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         components, then the widest kernel. Equal scores are resolved in the same way.
     random_state : int
         Seed of folds by hash.
+    verbose : int, default 0
+        As in `KernelRidge`; those of the candidates are not used.
 
     Attributes
     ----------
@@ -186,6 +188,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         refit: bool | str = True,
         one_standard_error: bool = False,
         random_state: int = 0,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -268,7 +271,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of an earlier search
-        with job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
         return self
