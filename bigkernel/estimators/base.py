@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
@@ -22,7 +22,7 @@ import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils._available_if import _AvailableIfDescriptor
 from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
@@ -115,28 +115,50 @@ def cached_predictor(fit: object, make: Callable[[], Predictor]) -> Predictor:
     return _PREDICTORS.setdefault(fit, make()) if predictor is None else predictor
 
 
-def _predicts(estimator: BaseEstimator) -> bool:
-    """Return whether an estimator predicts, which transformers do not."""
-    return not hasattr(estimator, "transform")
+F = TypeVar("F")
 
 
-def _adds_rows(estimator: RowsEstimator) -> bool:
-    """Return whether a fit keeps sums for `partial_fit`; raise where it could not calibrate again."""
+class _Available(_AvailableIfDescriptor):
+    def _check(self, obj: BaseEstimator, owner: type) -> None:
+        if lacking := self.check(obj):
+            raise AttributeError(f"{owner.__name__} has no {self.attribute_name}: {lacking}")
+
+
+def available(lacks: Callable[[BaseEstimator], str]) -> Callable[[F], F]:
+    """Make a method present unless `lacks` says what the estimator lacks for it, which the `AttributeError` repeats."""
+
+    def decorate(method: F) -> F:
+        return cast(F, _Available(method, lacks, attribute_name=method.__name__))  # type: ignore[attr-defined]
+
+    return decorate
+
+
+def lacking(estimator: BaseEstimator, name: str) -> str:
+    """Say why an estimator has no method of this name, or return ""."""
+    try:
+        getattr(estimator, name)
+    except AttributeError as error:
+        return str(error.__cause__ or error)
+    return ""
+
+
+def _predicts(estimator: BaseEstimator) -> str:
+    return "it transforms rows" if hasattr(estimator, "transform") else ""
+
+
+def _adds_rows(estimator: RowsEstimator) -> str:
+    """Say why a fit keeps no sums to which `partial_fit` adds, or return ""."""
+    if not estimator._keeps_sums:
+        return "its fit takes several sweeps of the same rows; fit all rows at once"
     if getattr(estimator, "probability", False):
-        try:
-            refuse_calibrated(estimator._method(), "partial_fit")
-        except ConfigError as error:
-            raise AttributeError(str(error)) from None
-    return estimator._keeps_sums and not estimator._columns().exact and getattr(estimator, "solver", None) != "cg"
+        return "probabilities are calibrated on all rows; set probability=False"
+    if getattr(estimator, "solver", None) == "cg":
+        return "conjugate gradients keep no sums; set solver='direct'"
+    return "an exact fit keeps no sums; set n_landmarks" if estimator._columns().exact else ""
 
 
-def _gives_probabilities(estimator: RowsEstimator) -> bool:
-    """Return whether a fit gives probabilities; otherwise raise an `AttributeError` with advice."""
-    if not getattr(estimator, "probability", True):
-        raise AttributeError(
-            f"{type(estimator).__name__} was fitted without probabilities; set probability=True and fit again"
-        )
-    return True
+def _gives_probabilities(estimator: RowsEstimator) -> str:
+    return "" if getattr(estimator, "probability", True) else "set probability=True and fit again"
 
 
 def shown(verbose: int) -> AbstractContextManager[None]:
@@ -330,7 +352,7 @@ class RowsEstimator(BaseEstimator):
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    @available_if(_predicts)
+    @available(_predicts)
     def score_totals(
         self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
     ) -> Accumulator:
@@ -411,7 +433,7 @@ class RowsEstimator(BaseEstimator):
         check_is_fitted(self)
         return replace(self._predictor(), features=self._features())
 
-    @available_if(_predicts)
+    @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
         """Predict labels (n,) or numbers (n,) or (n, c) of the rows X.
 
@@ -423,7 +445,7 @@ class RowsEstimator(BaseEstimator):
         """Return the predictor whose last column is a standard deviation."""
         raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
-    @available_if(_predicts)
+    @available(_predicts)
     def predict_to(
         self,
         X: RowsLike,
@@ -471,7 +493,7 @@ class RowsEstimator(BaseEstimator):
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base of the regressors; comes before `LandmarkEstimator` among the bases."""
 
-    @available_if(_adds_rows)
+    @available(_adds_rows)
     def partial_fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Add rows; the result is the fit to all rows with the landmarks that the first call chose."""
         return self._partial_fit(X, y, None, sample_weight)
@@ -496,7 +518,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
     calibration_scale_ = Fitted[float]("calibration.scale")
     calibration_offset_ = Fitted[Array]("calibration.offset")
 
-    @available_if(_adds_rows)
+    @available(_adds_rows)
     def partial_fit(
         self, X: RowsLike, y: ColumnLike = None, classes: ColumnLike = None, sample_weight: ColumnLike = None
     ) -> Self:
@@ -522,7 +544,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
-    @available_if(_gives_probabilities)
+    @available(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
         """Predict probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
 
@@ -535,7 +557,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         """
         return self._of_logits(X, softmax)
 
-    @available_if(_gives_probabilities)
+    @available(_gives_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array | da.Array:
         """Predict log-probabilities, finite even where `predict_proba` underflows."""
         return self._of_logits(X, log_softmax)
@@ -650,6 +672,15 @@ class LandmarkEstimator(RowsEstimator):
             random_state=self.random_state,
             exact=exact,
         )
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters; `kernel__sigma` and the like turn a kernel given by name into the kernel itself."""
+        if isinstance(self.kernel, str) and any(name.startswith("kernel__") for name in params):
+            super().set_params(kernel=params.pop("kernel", self.kernel))
+            if isinstance(self.kernel, str):
+                super().set_params(kernel=self.given_kernel())
+        result: Self = super().set_params(**params)
+        return result
 
     def check_parameters(self) -> None:
         super().check_parameters()

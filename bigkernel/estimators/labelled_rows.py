@@ -8,12 +8,11 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._tags import Tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import score_in_memory
+from bigkernel.estimators.base import available, lacking, score_in_memory
 from bigkernel.estimators.inputs import is_lazy, no_label, plain_labels
 
 
@@ -92,14 +91,14 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         values: Array = self.estimator_.predict(X)
         return values
 
-    @available_if(lambda self: _offers(self, "predict_proba"))
+    @available(lambda self: lacking(_inner(self), "predict_proba"))
     def predict_proba(self, X: RowsLike) -> Array:
         """Predict probabilities (n, c), if the classifier does."""
         check_is_fitted(self)
         values: Array = self.estimator_.predict_proba(X)
         return values
 
-    @available_if(lambda self: _offers(self, "decision_function"))
+    @available(lambda self: lacking(_inner(self), "decision_function"))
     def decision_function(self, X: RowsLike) -> Array:
         """Compute decision values, if the classifier does."""
         check_is_fitted(self)
@@ -119,5 +118,5 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         return tags
 
 
-def _offers(self: LabelledRowsClassifier, name: str) -> bool:
-    return hasattr(getattr(self, "estimator_", self.estimator), name)
+def _inner(self: LabelledRowsClassifier) -> BaseEstimator:
+    return getattr(self, "estimator_", self.estimator)
