@@ -32,7 +32,7 @@ from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator
 
 
@@ -103,11 +103,9 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        assert isinstance(basis, RowBasis)
-        return Coordinates(origin=basis.shift)
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        assert isinstance(problem.basis, RowBasis)
+        return Coordinates(origin=problem.basis.shift)
 
 
 class _Linear(Regressor):

@@ -241,10 +241,8 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        return Coordinates(whitening or self.whiten(basis))
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        return Coordinates(whitening or self.whiten(problem.basis))
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
         """Fit by the cheaper solver, or the one that the settings name."""

@@ -143,10 +143,8 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(self.alpha, self.fit_intercept, by_direction=True)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        return canonical_views(everything, basis.width // 2)
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        return canonical_views(problem.moments, problem.basis.width // 2)
 
 
 def _method(estimator: BaseEstimator) -> XNVMethod:

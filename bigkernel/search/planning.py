@@ -231,18 +231,18 @@ def arrange(
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
         for candidate in group:
-            graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
             key = (
                 candidate.basis.dtype,
                 candidate.columns.dtype == "auto",
                 _key(of_kernel(candidate.basis).kernel),
-                graph,
+                candidate.method.graph.n_neighbors,
             )
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts:  # one kernel each, as a graph belongs to a kernel
-                sweeps += [AdaptingSweep([one]) for one in lists]
+            if adapts or any(candidate.method.graph.manifold > 0 for one in lists for candidate in one):
+                kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
+                sweeps += [kind([one]) for one in lists]
                 continue
             for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += GridSweep([lists[place] for place in family]).within_memory(data, partitions, scoring)
