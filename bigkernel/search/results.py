@@ -121,7 +121,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     """Return a key that is large for simple models: large α, then few components, then a wide kernel."""
     kernel = getattr(candidate.basis, "kernel", None)
     params = {} if kernel is None else kernel.get_params()
-    width = params.get("sigma", params.get("length_scale", 0.0))
+    width = params.get("sigma", 0.0)
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
     alpha, components = candidate.solve_settings.alpha, float(candidate.solve_settings.n_components or 0)
