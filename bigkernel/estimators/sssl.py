@@ -246,7 +246,7 @@ class SSSL(Regressor, LandmarkEstimator):
     >>> X = np.linspace(0, 6, 200)[:, None]
     >>> y = np.full(200, np.nan)
     >>> y[::10] = np.sin(X[::10, 0])
-    >>> model = SSSL(Gaussian(sigma=1.0), n_components=6, alpha=1e-6, manifold=0).fit(X, y)
+    >>> model = SSSL(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=12, random_state=0).fit(X, y)
     >>> bool(np.abs(model.predict(X) - np.sin(X[:, 0])).max() < 0.1)
     True
     """
