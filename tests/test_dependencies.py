@@ -12,9 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
+EXTRAS = {name: expected for name, expected in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
 # where the name that is imported is not that of the distribution, for those that need not be installed here
-DISTRIBUTIONS = {name: set(found) for name, found in packages_distributions().items()}
+DISTRIBUTIONS = {name: set(actual) for name, actual in packages_distributions().items()}
 
 
 def declared(requirements: list[str]) -> set[str]:
@@ -48,15 +48,15 @@ def undeclared(path: Path) -> Iterator[str]:
     anywhere = base.union(*map(declared, EXTRAS.values()))
     tree = ast.parse(path.read_text())
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    at_import = {found for node in statements for found in imports(node)}
-    for found in sorted(set(imports(tree))):
-        if not (base if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
-            yield f"{name}: {found}"
+    at_import = {actual for node in statements for actual in imports(node)}
+    for actual in sorted(set(imports(tree))):
+        if not (base if actual in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(actual, {actual}))):
+            yield f"{name}: {actual}"
 
 
-def test_what_is_imported_is_declared_and_needed_everywhere_only_if_it_is_no_extra():
-    found = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
-    assert found == []
+def test_every_imported_package_is_declared_and_none_at_import_is_an_extra():
+    actual = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
+    assert actual == []
 
 
 def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():

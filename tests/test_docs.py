@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[1]
 TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 
-MODULES = sorted({"bigkernel", *(found.name for found in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
+MODULES = sorted({"bigkernel", *(actual.name for actual in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def examples(name):
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
-    return [test for test in found if test.examples]
+    actual = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
+    return [test for test in actual if test.examples]
 
 
 CASES = [test for name in MODULES for test in examples(name)]
@@ -88,7 +88,7 @@ def test_every_block_is_run_or_says_why_not():
     for page, block in [(each, block) for each in PAGES for block in page_blocks.blocks_of(each)]:
         assert block.kind in ("python", "sh") or block.kind.startswith("{"), f"{page}:{block.line}: {block.kind!r}"
         if block.kind == "sh" and not block.reason:
-            assert {words[0] for words in page_blocks.commands_of(block)} == {"bigkernel"}
+            assert {command[0] for command in page_blocks.commands_of(block)} == {"bigkernel"}
 
 
 def test_the_readme_is_short():
@@ -98,7 +98,7 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_pages_outside_the_documentation_lead_to_files(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
-    assert [link for found in links if not (ROOT / (link := "".join(found))).exists()] == []
+    assert [link for actual in links if not (ROOT / (link := "".join(actual))).exists()] == []
 
 
 def test_the_reference_lists_every_public_name():

@@ -95,9 +95,9 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and is_name(node.value, "bigkernel"):
             yield f"bigkernel.{PUBLIC.get(node.attr, node.attr)}"
         elif isinstance(node, ast.Call) and is_name(node.func, "getattr"):
-            of, asked = node.args[:2]
-            if is_name(of, "bigkernel") and isinstance(asked, ast.Constant):
-                yield f"bigkernel.{PUBLIC.get(str(asked.value), '')}"
+            of, requested = node.args[:2]
+            if is_name(of, "bigkernel") and isinstance(requested, ast.Constant):
+                yield f"bigkernel.{PUBLIC.get(str(requested.value), '')}"
 
 
 @cache
@@ -108,14 +108,14 @@ def imports(name: str) -> tuple[str, ...]:
 
 def modules_imported(name: str) -> set[str]:
     """The modules of bigkernel among them."""
-    found = set()
+    modules = set()
     for dotted in imports(name):
         if dotted.startswith("bigkernel."):
             target = dotted.removeprefix("bigkernel.")
             while target not in PATHS:
                 target = target.rpartition(".")[0]
-            found.add(target)
-    return found - {"", name}
+            modules.add(target)
+    return modules - {"", name}
 
 
 def third_party(name: str) -> set[str]:
@@ -134,13 +134,13 @@ def functions(name: str) -> Iterator[tuple[str, int, int]]:
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
-            said = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
-            yield f"{name}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, said
+            documented = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
+            yield f"{name}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, documented
 
 
 def test_the_table_names_every_package():
-    found = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert sorted(ORDER) == sorted(found | {"root"})
+    packages = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert sorted(ORDER) == sorted(packages | {"root"})
 
 
 def test_a_module_imports_only_from_its_package_and_those_above():
@@ -154,7 +154,7 @@ def test_a_module_imports_only_from_its_package_and_those_above():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("import_module('bigkernel.cli.plots')", {"bigkernel.cli.plots"}),
         ("lazy.load('bigkernel.monitor')", {"bigkernel.monitor"}),
@@ -164,8 +164,8 @@ def test_a_module_imports_only_from_its_package_and_those_above():
         ("text = 'bigkernel.unknown'", set()),
     ],
 )
-def test_imports_are_seen_by_string_and_through_the_root(text, found):
-    assert set(imported(ast.parse(text))) == found
+def test_imports_are_seen_by_string_and_through_the_root(text, expected):
+    assert set(imported(ast.parse(text))) == expected
 
 
 def test_no_module_imports_itself_through_others():
@@ -186,18 +186,18 @@ def test_a_package_imports_only_the_libraries_that_it_may():
 
 
 def test_the_numerics_know_no_file_no_clock_and_no_random_state():
-    found = set()
+    actual = set()
     for name in MODULES:
         if package_of(name) not in NUMERICS:
             continue
-        found |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
+        actual |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
         for node in ast.walk(TREES[name]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-                found.add((name, "open"))
+                actual.add((name, "open"))
             # np.random.normal, but not the classes
             if isinstance(node, ast.Attribute) and node.attr[0].islower() and ast.unparse(node.value) == "np.random":
-                found.add((name, ast.unparse(node)))
-    assert found == {STAGE_CLOCK}
+                actual.add((name, ast.unparse(node)))
+    assert actual == {STAGE_CLOCK}
 
 
 def test_a_module_says_what_it_is():
@@ -211,13 +211,13 @@ def test_few_classes_stand_above_an_estimator():
 
 
 def test_a_function_fits_a_screen_and_in_the_engine_with_its_docstring():
-    found = {
+    actual = {
         function
         for name in PATHS
-        for function, lines, said in functions(name)
-        if lines - said > MOST_BODY_LINES or (package_of(name) == "engine" and lines > MOST_FUNCTION_LINES)
+        for function, lines, documented in functions(name)
+        if lines - documented > MOST_BODY_LINES or (package_of(name) == "engine" and lines > MOST_FUNCTION_LINES)
     }
-    assert found == set()
+    assert actual == set()
 
 
 def test_little_stands_beside_the_packages():
@@ -229,9 +229,9 @@ def test_nothing_else_stands_at_the_top_of_the_repository():
     pages = {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"}
     named = {"pyproject.toml", "bigkernel", "pipelines", "tests", "cluster", "docs"} | pages
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
-    found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
-    found = {name for name in found if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
-    assert found - named == set()
+    entries = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    entries = {name for name in entries if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
+    assert entries - named == set()
 
 
 def test_ci_runs_the_test_command_of_the_readme_to_the_letter():

@@ -30,12 +30,12 @@ def test_every_kind_of_message_is_listed(listed):
 
 
 def test_no_message_uses_a_word_of_the_dialect(listed):
-    found = [
+    actual = [
         f"{one.module}:{one.line}: {match[0]}: {one.text}"
         for one in listed
         for match in re.finditer(rf"\b({DIALECT})\b", re.sub(r"\{[^}]*\}", "…", one.text))
     ]
-    assert not found, "\n".join(found)
+    assert not actual, "\n".join(actual)
 
 
 def test_errors_neither_shout_nor_end_with_a_full_stop(listed):

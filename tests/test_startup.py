@@ -49,10 +49,10 @@ PACKAGES = [
 
 
 @pytest.mark.parametrize("name", [package.name for package in PACKAGES])
-def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
+def test_a_package_lists_its_names_and_none_shadows_a_module(name):
     package = importlib.import_module(name)
     assert dir(package) == sorted(package.__all__)
-    assert {wanted for wanted in package.__all__ if not hasattr(package, wanted)} == set()
+    assert {expected for expected in package.__all__ if not hasattr(package, expected)} == set()
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} & {*package.__all__} == set()
 
 
@@ -87,7 +87,7 @@ def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
     assert "sklearn" not in loaded_by(*lines)
 
 
-def test_what_a_worker_unpickles_loads_no_heavy_library():
+def test_the_modules_of_workers_load_no_heavy_library():
     lines = (
         "import importlib, pkgutil",
         "names = 'streaming kernels statistics data events engine images monitor.dashboard'.split()",
@@ -147,18 +147,18 @@ def test_the_table_of_commands_agrees_with_the_commands(name):
     assert COMMANDS[name][1].split()[0] == str(command.help).split()[0]
 
 
-def test_an_unknown_command_is_none_of_the_table():
+def test_an_unknown_command_is_not_in_the_table():
     assert main.get_command(click.Context(main), "fitt") is None
 
 
-def test_choices_that_help_spells_out_are_those_of_the_libraries():
+def test_choices_in_help_match_those_of_the_library():
     assert tuple(KERNELS) == model_options.KERNELS
     assert model_options.LANDMARKS == CHOICES
     assert model_options.FOURIER == FOURIER
 
 
 @pytest.mark.parametrize(
-    "words, line",
+    "arguments, line",
     [
         (["--cluster", "local", "--workers", "2"], "bigkernel: starting 2 workers on this machine …"),
         (["--cluster", "local"], "bigkernel: starting one worker per processor on this machine …"),
@@ -168,13 +168,13 @@ def test_choices_that_help_spells_out_are_those_of_the_libraries():
     ],
     ids=str,
 )
-def test_what_begins_is_said_before_anything_is_looked_at(run, tmp_path, words, line):
-    result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *words, code=3)
+def test_progress_is_printed_before_any_file_is_read(run, tmp_path, arguments, line):
+    result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *arguments, code=3)
     assert [said for said in result.stderr.splitlines() if said.startswith("bigkernel:")] == ([line] if line else [])
     assert result.stdout == ""
 
 
-def test_a_scheduler_has_its_page_from_its_start_unless_nothing_is_to_be_watched():
+def test_a_scheduler_preloads_its_page_unless_monitoring_is_off():
     page = "bigkernel.monitor.dashboard.server"
     assert configuration(8787)["distributed.scheduler.preload"] == [page]
     with dask.config.set({"bigkernel.monitor": False}):

@@ -33,31 +33,31 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @every_model
-def test_every_target_is_fitted_as_if_it_were_alone(model, tmp_path):
-    found = model.__class__(**{**model.get_params(deep=False), "alpha": [*ALPHAS[:2], ALPHAS[0]]}).fit(X, Y, WEIGHT)
+def test_each_target_is_fitted_with_its_own_penalty(model, tmp_path):
+    actual = model.__class__(**{**model.get_params(deep=False), "alpha": [*ALPHAS[:2], ALPHAS[0]]}).fit(X, Y, WEIGHT)
     for k, alpha in enumerate([*ALPHAS[:2], ALPHAS[0]]):
         alone = model.__class__(**{**model.get_params(deep=False), "alpha": alpha}).fit(X, Y[:, k], WEIGHT)
-        assert_allclose(found.predict(X)[:, k], alone.predict(X), rtol=0, atol=1e-11)
-        assert_allclose(np.broadcast_to(found.intercept_, C)[k], alone.intercept_, atol=1e-11)
-        if hasattr(found, "training_mse_"):
-            assert_allclose(found.training_mse_[k], alone.training_mse_[0], rtol=1e-8)
-    assert_array_equal(found.alpha_, [*ALPHAS[:2], ALPHAS[0]])
-    assert found.fit_report()["alpha"] == [*ALPHAS[:2], ALPHAS[0]]
-    save_model(found, tmp_path / "m")
+        assert_allclose(actual.predict(X)[:, k], alone.predict(X), rtol=0, atol=1e-11)
+        assert_allclose(np.broadcast_to(actual.intercept_, C)[k], alone.intercept_, atol=1e-11)
+        if hasattr(actual, "training_mse_"):
+            assert_allclose(actual.training_mse_[k], alone.training_mse_[0], rtol=1e-8)
+    assert_array_equal(actual.alpha_, [*ALPHAS[:2], ALPHAS[0]])
+    assert actual.fit_report()["alpha"] == [*ALPHAS[:2], ALPHAS[0]]
+    save_model(actual, tmp_path / "m")
     again = load_model(tmp_path / "m")
-    assert_array_equal(again.predict(X), found.predict(X))
-    assert_array_equal(again.alpha_, found.alpha_)
+    assert_array_equal(again.predict(X), actual.predict(X))
+    assert_array_equal(again.alpha_, actual.alpha_)
 
 
-def test_the_exact_forms_are_those_of_scikit_learn():
+def test_exact_fits_match_scikit_learn():
     ours = KernelRidge(Gaussian(1.2), ALPHAS).fit(X, Y, WEIGHT).predict(X)
     theirs = kernel_ridge.KernelRidge(kernel="rbf", gamma=1 / (2 * 1.2**2), alpha=ALPHAS).fit(X, Y, WEIGHT).predict(X)
     assert_allclose(ours, theirs, rtol=0, atol=1e-10)
     for flag in (True, False):
         dense = linear_model.Ridge(alpha=ALPHAS, fit_intercept=flag).fit(X, Y, WEIGHT)
-        found = Ridge(ALPHAS, fit_intercept=flag).fit(X, Y, WEIGHT)
-        assert_allclose(found.coef_, dense.coef_, rtol=0, atol=1e-11)
-        assert_allclose(found.intercept_, dense.intercept_, rtol=0, atol=1e-11)
+        actual = Ridge(ALPHAS, fit_intercept=flag).fit(X, Y, WEIGHT)
+        assert_allclose(actual.coef_, dense.coef_, rtol=0, atol=1e-11)
+        assert_allclose(actual.intercept_, dense.intercept_, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("scoring", ["r2", "neg_mean_absolute_error"])
@@ -72,7 +72,7 @@ def test_a_search_compares_lists_of_penalties(scoring):
 
 
 @pytest.mark.parametrize(
-    "settings, error, said",
+    "settings, error, message",
     [
         ({"alpha": ALPHAS[:2]}, DataError, "alpha: expected a number, or one for each of 3 targets, found 2"),
         ({"alpha": [1.0, -1.0, 1.0]}, ConfigError, "alpha: expected a finite number of at least 0"),
@@ -83,18 +83,18 @@ def test_a_search_compares_lists_of_penalties(scoring):
         ({"alpha": ALPHAS, "solver": "cg", "n_landmarks": 9}, ConfigError, "all targets share one penalty"),
     ],
 )
-def test_penalties_that_are_none(settings, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_penalties_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
         KernelRidge(Gaussian(1.2), **settings).fit(X, Y)
 
 
 @pytest.mark.parametrize("model", [KernelRidge(Gaussian(1.2)), Ridge()], ids=["kernel", "linear"])
-def test_what_no_penalty_is_made_of(model):
+def test_penalties_that_are_no_numbers_are_refused(model):
     for alpha in (True, [[1], [1, 2]], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]):
         with pytest.raises(ConfigError, match="alpha: expected a number, or one for each target"):
             model.set_params(alpha=alpha).fit(X, Y)
 
 
-def test_deviations_are_of_one_penalty():
+def test_deviations_need_a_single_penalty():
     with pytest.raises(ConfigError, match=r"return_std: .*a single penalty"):
         KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).fit(X, Y).predict(X, return_std=True)

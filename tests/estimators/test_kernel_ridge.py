@@ -39,7 +39,7 @@ def negative_part(kernel):
 
 @every_kernel
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_exact_form_solves_the_dense_system_bordered_for_an_intercept(kernel, fit_intercept):
+def test_exact_fits_solve_the_dense_system(kernel, fit_intercept):
     oracle = reference.of_kernel(kernel)
     with negative_part(kernel):
         model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 7)
@@ -56,7 +56,7 @@ def test_exact_form_solves_the_dense_system_bordered_for_an_intercept(kernel, fi
     assert_allclose(model.intercept_, intercept, atol=1e-7)
 
 
-def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
+def test_an_exact_fit_refuses_a_matrix_larger_than_memory(monkeypatch):
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     with pytest.raises(PlanTooLargeError, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
@@ -64,7 +64,7 @@ def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
 
 @legitimate
 @every_kernel
-def test_landmark_form_solves_the_dense_normal_equations(kernel, small_steps):
+def test_fits_with_landmarks_solve_the_dense_normal_equations(kernel, small_steps):
     oracle = reference.of_kernel(kernel)
     model = KernelRidge(kernel, alpha=0.5, landmarks=Z).fit(X, Y)
     coef, _ = reference.nystrom_krr(oracle(X, Z), oracle(Z, Z), Y, 0.5)
@@ -74,7 +74,7 @@ def test_landmark_form_solves_the_dense_normal_equations(kernel, small_steps):
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_steps):
+def test_fits_with_landmarks_weights_and_intercept_match_the_dense_form(weight, fit_intercept, small_steps):
     model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, fit_intercept=fit_intercept).fit(X, Y + 3, weight)
     B, core = reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
     coef, intercept = reference.nystrom_krr(B, core, Y + 3, 0.5, fit_intercept, weight)
@@ -88,18 +88,18 @@ def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_s
 @pytest.mark.parametrize("n_landmarks", [None, M])
 @pytest.mark.parametrize("fit_intercept, weight", [(False, WEIGHT), (True, None)])
 @pytest.mark.parametrize("kernel", [Gaussian(1.4), Sigmoid(0.05, 0.2)], ids=["gaussian", "sigmoid"])
-def test_training_error_is_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
+def test_training_error_matches_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
     settings = {"landmarks": Z} if n_landmarks else {}
     model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept, **settings).fit(X, Y + 3, weight)
-    wanted = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
-    assert_allclose(model.training_mse_, wanted, rtol=1e-8)
+    expected = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
+    assert_allclose(model.training_mse_, expected, rtol=1e-8)
     if weight is None:
         assert_allclose(model.training_mse_, ((Y + 3 - model.predict(X)) ** 2).mean(axis=0), rtol=1e-8)
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(fit_intercept, weight):
+def test_exact_fits_drop_the_negative_eigenvalues_of_a_sigmoid_and_warn(fit_intercept, weight):
     kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
     values = np.linalg.eigvalsh(K)
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
@@ -129,13 +129,15 @@ def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
         ("float64", np.float32, "float64"),
     ],
 )
-def test_dtype_is_that_of_the_rows_unless_asked_and_gives_its_precision(dtype, rows, expected):
+def test_the_dtype_is_that_of_the_rows_unless_given(dtype, rows, expected):
     model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, dtype=dtype).fit(X.astype(rows), Y)
     coef, _ = reference.nystrom_krr(reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4), Y, 0.5)
-    wanted = reference.gaussian(NEW, Z, 1.4) @ coef
+    predictions = reference.gaussian(NEW, Z, 1.4) @ coef
     assert model.dtype_ == expected
     assert_allclose(
-        model.predict(NEW.astype(rows)), wanted, atol=1e-9 if expected == "float64" and rows == np.float64 else 2e-3
+        model.predict(NEW.astype(rows)),
+        predictions,
+        atol=1e-9 if expected == "float64" and rows == np.float64 else 2e-3,
     )
 
 
@@ -157,15 +159,15 @@ def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, we
     dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
     for rows in (dependent, dependent[:2], X[:3]):  # and fewer rows than columns
         n = len(rows)
-        part = None if weight is None else weight[:n]
-        coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, part)
-        model = make(fit_intercept).fit(rows, Y[:n], part)
+        some_weights = None if weight is None else weight[:n]
+        coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, some_weights)
+        model = make(fit_intercept).fit(rows, Y[:n], some_weights)
         assert_allclose(model.predict(NEW), NEW @ coef + intercept, atol=1e-7)
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": X[:20]}, {"landmarks": X[:26]}], ids=["exact", "same", "more"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form, fit_intercept):
+def test_without_a_penalty_targets_are_interpolated_with_least_norm(form, fit_intercept):
     rows, target = X[:20], Y[:20]
     model = KernelRidge(Gaussian(0.8), alpha=0, fit_intercept=fit_intercept, **form).fit(rows, target)
     points = form.get("landmarks", rows)
@@ -175,7 +177,7 @@ def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form,
     assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
 
 
-def test_a_seed_fixes_the_draw_and_another_changes_it():
+def test_the_seed_determines_the_landmarks():
     first, again, other = (KernelRidge(n_landmarks=M, random_state=seed).fit(X, y) for seed in (1, 1, 2))
     assert_array_equal(first.landmarks_, again.landmarks_)
     assert_array_equal(first.dual_coef_, again.dual_coef_)
@@ -201,7 +203,7 @@ def test_classifier_is_ridge_on_one_hot_targets(labels, n_landmarks):
 
 
 @pytest.mark.parametrize("n_landmarks", [None, 5])
-def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_landmarks):
+def test_a_class_without_rows_has_the_value_0(make_corpus, n_landmarks):
     corpus = make_corpus(X, y=LABELS % 2, classes=(0, 1, 2))
     model = KernelRidgeClassifier(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(corpus)
     assert_array_equal(model.classes_, [0, 1, 2])
@@ -265,14 +267,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("n_landmarks", [5, None], ids=["landmarks", "exact"])
 @pytest.mark.parametrize("kind, message, arguments", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments, n_landmarks):
+def test_invalid_settings_and_data_are_refused(kind, message, arguments, n_landmarks):
     with pytest.raises(kind, match=message) as caught:
         _fit(**{"n_landmarks": n_landmarks, **arguments})
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, BigKernelError)
 
 
-def test_a_fit_leaves_the_kernel_that_was_given_as_it_was():
+def test_a_fit_does_not_change_the_given_kernel():
     kernel = Gaussian()
     model = KernelRidge(kernel, n_landmarks=M, random_state=0).fit(X, y)
     assert kernel.sigma == "scale"
@@ -293,7 +295,7 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
-def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
+def test_classes_may_name_labels_that_the_first_corpus_lacks(make_corpus, text):
     names = np.array(["a", "b", "c"]) if text else np.arange(3)
     early = make_corpus(X[LABELS < 2], name="early", y=LABELS[LABELS < 2], classes=tuple(names[:2].tolist()))
     late = make_corpus(X[LABELS > 0], name="late", y=LABELS[LABELS > 0] - text, classes=tuple(names[1:].tolist()))
@@ -305,7 +307,7 @@ def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
     assert_allclose(model.decision_function(NEW), whole.decision_function(NEW), atol=1e-10)
 
 
-def test_rows_of_another_label_or_number_of_targets_are_refused_later():
+def test_partial_fit_refuses_new_labels_and_other_shapes():
     model = KernelRidgeClassifier(**FAST, n_landmarks=M).partial_fit(X, LABELS)
     with pytest.raises(DataError, match="label"):
         model.partial_fit(X, LABELS + 1)
@@ -315,7 +317,7 @@ def test_rows_of_another_label_or_number_of_targets_are_refused_later():
         KernelRidge(**FAST, n_landmarks=M).partial_fit(X, Y).partial_fit(X, Y[:, :2])
 
 
-def test_a_refused_part_leaves_the_model_as_it_was():
+def test_a_failed_partial_fit_does_not_change_the_model():
     model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X, y)
     before = model.predict(NEW)
     with pytest.raises(ValueError, match="NaN"):
@@ -324,9 +326,7 @@ def test_a_refused_part_leaves_the_model_as_it_was():
     assert model.statistics_["rows"].sum() == N
 
 
-def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_does(
-    make_corpus, small_steps, monkeypatch, tmp_path
-):
+def test_planning_reads_one_step_and_matches_the_sweep(make_corpus, small_steps, monkeypatch, tmp_path):
     corpus = make_corpus(X, y=Y[:, 0])
     model = KernelRidge(**FAST, n_landmarks=M)
     touch = Touch(str(tmp_path / "read"))
@@ -348,7 +348,7 @@ def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_doe
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
-def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
+def test_the_plan_bounds_the_memory_of_the_chosen_dtype(make_corpus):
     corpus = make_corpus(rng.integers(0, 255, (N, D), dtype=np.uint8), y=y)
     model = KernelRidge(Gaussian(0.001), n_landmarks=M, random_state=0)
     planned = model.plan(corpus)

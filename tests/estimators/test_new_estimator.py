@@ -62,8 +62,8 @@ def test_with_every_row_a_landmark_it_is_dense_kernel_pca(example, weight):
     model = example[1](KERNEL, 4, landmarks=X, n_landmarks=None).fit(X, sample_weight=weight)
     values, z = dense(weight, NEW, 4)
     assert_allclose(model.eigenvalues_, values, rtol=1e-9)
-    found = model.transform(NEW)
-    assert_allclose(found * np.sign((found * z).sum(axis=0)), z, atol=1e-7)
+    actual = model.transform(NEW)
+    assert_allclose(actual * np.sign((actual * z).sum(axis=0)), z, atol=1e-7)
 
 
 def test_components_of_few_landmarks_are_those_of_their_kernel(example):
@@ -73,7 +73,7 @@ def test_components_of_few_landmarks_are_those_of_their_kernel(example):
     assert_allclose(z.T @ z, np.diag(model.eigenvalues_), atol=1e-8)
 
 
-def test_it_streams_refits_and_comes_back_from_a_file(example, tmp_path, monkeypatch):
+def test_it_streams_refits_and_can_be_saved(example, tmp_path, monkeypatch):
     kind = example[1]
     model = kind(KERNEL, 3, n_landmarks=15, random_state=0).fit(X)
     lazy = clone(model).fit(da.from_array(X, chunks=(30, 3)))
@@ -87,7 +87,7 @@ def test_it_streams_refits_and_comes_back_from_a_file(example, tmp_path, monkeyp
     assert_array_equal(loaded.refit().eigenvalues_, model.eigenvalues_)
 
 
-def test_it_stands_before_another_step(example):
+def test_its_components_are_features_of_another_model(example):
     features = example[1](KERNEL, 30, landmarks=X[:40], n_landmarks=None).fit(X)
     model = KernelRidge("linear", alpha=1e-6, fit_intercept=True).fit(features.transform(X), np.sin(X[:, 0]))
     assert model.score(features.transform(X), np.sin(X[:, 0])) > 0.98

@@ -68,34 +68,34 @@ def ridge_of(phi, y, alpha, fit_intercept, weight=None):
 @pytest.mark.parametrize("kind", ["dask", "corpus"])
 @every_transformer
 def test_every_kind_of_input_gives_the_features_of_numpy(build, transformer, kind):
-    wanted, given = transformer.fit(X).transform(X), build(kind)
+    expected, given = transformer.fit(X).transform(X), build(kind)
     features = transformer.fit(given).transform(given)
-    assert_allclose(plain(features), wanted, rtol=0, atol=1e-10)
+    assert_allclose(plain(features), expected, rtol=0, atol=1e-10)
     assert isinstance(features, da.Array if kind == "dask" else Rows)
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
-def test_features_are_those_of_the_papers_formula(orthogonal):
+def test_features_match_the_formula_of_the_paper(orthogonal):
     model = RandomFourier(KERNEL, 15, orthogonal=orthogonal, random_state=1).fit(X)
     assert_allclose(model.transform(NEW), dense_features(model, NEW, 15, orthogonal), atol=1e-10)
 
 
-def test_nystroem_features_have_the_products_of_scikit_learns():
+def test_nystroem_features_match_the_products_of_scikit_learn():
     ours = Nystroem(Gaussian(1.4), P, random_state=0).fit(X)
     theirs = kernel_approximation.Nystroem(gamma=1 / (2 * 1.4**2), n_components=P).fit(ours.landmarks_)
-    found, wanted = ours.transform(NEW), theirs.transform(NEW)
-    assert_allclose(found @ found.T, wanted @ wanted.T, atol=1e-8)
+    actual, expected = ours.transform(NEW), theirs.transform(NEW)
+    assert_allclose(actual @ actual.T, expected @ expected.T, atol=1e-8)
     core = ours.transform(ours.landmarks_)
     assert_allclose(core @ core.T, Gaussian(1.4)(ours.landmarks_), atol=1e-8)
 
 
-def test_landmarks_that_repeat_leave_fewer_features():
+def test_repeated_landmarks_give_fewer_features():
     with pytest.warns(RankDeficiencyWarning, match="rank 5"):
         model = Nystroem(KERNEL, landmarks=np.repeat(X[:5], 2, axis=0)).fit(X)
     assert model.transform(NEW).shape == (11, 5)
 
 
-def test_a_bandwidth_left_to_the_rows_is_that_of_their_spread():
+def test_the_default_bandwidth_is_the_spread_of_the_rows():
     model = RandomFourier(random_state=0).fit(X)  # of all rows: there are fewer than are looked at
     assert_allclose(model.kernel_.sigma, np.sqrt(D * X.var() / 2), rtol=1e-9)
     assert_allclose(model.fourier_origin_, X.mean(axis=0), rtol=1e-12)
@@ -119,18 +119,18 @@ def test_sssl_with_random_features_is_ridge_on_the_eigenvectors_of_their_moments
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     values, vectors = np.linalg.eigh(phi.T @ phi)
     W = vectors[:, ::-1][:, :6] * np.sqrt(values[::-1][:6])
-    seen = ~np.isnan(y)
-    A = phi[seen] @ W
-    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[seen])
+    labelled = ~np.isnan(y)
+    A = phi[labelled] @ W
+    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[labelled])
     assert_allclose(model.predict(NEW), new @ W @ beta, atol=1e-8)
 
 
-def test_the_standard_deviation_is_that_of_linear_regression_on_the_features():
+def test_the_standard_deviation_matches_linear_regression_on_the_features():
     model = KernelRidge(KERNEL, 0.2, n_landmarks=P, landmarks="fourier", random_state=1).fit(X, Y[:, 0])
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     inverse = np.linalg.inv(phi.T @ phi + 0.2 * np.eye(P))
-    wanted = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)
-    assert_allclose(model.predict(NEW, return_std=True)[1], wanted, atol=1e-8)
+    expected = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)
+    assert_allclose(model.predict(NEW, return_std=True)[1], expected, atol=1e-8)
 
 
 def test_float32_sums_keep_the_digits_of_a_wide_kernel():
@@ -156,25 +156,25 @@ def test_float32_sums_keep_the_digits_of_a_wide_kernel():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_random_features_is_refused_with_the_reason(model, reason):
+def test_settings_without_random_features_are_refused(model, reason):
     with pytest.raises(ConfigError, match=reason):
         model.fit(X, Y[:, 0])
 
 
-def test_random_features_cannot_be_fewer_landmarks_of_the_same_fit():
+def test_with_landmarks_refuses_random_features():
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks="fourier", random_state=0).fit(X, Y)
     with pytest.raises(ConfigError, match=r"with_landmarks.*random features.*n_landmarks"):
         model.with_landmarks(4)
 
 
 @either
-def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice):
+def test_scores_of_a_search_match_its_fits(choice):
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks=choice, random_state=3)
     grid = {"kernel": [KERNEL, Gaussian(3.0)], "alpha": [0.1, 1.0], "fit_intercept": [True, False]}
     folds = np.arange(N) % 3
-    found = SweepSearchCV(model, grid, cv=folds, scoring=["r2", "neg_max_error"], refit="r2").fit(X, Y[:, 0])
-    assert len(found.plan_.sweeps) == 4  # moments and values of each
-    for i, params in enumerate(found.cv_results_["params"]):
+    actual = SweepSearchCV(model, grid, cv=folds, scoring=["r2", "neg_max_error"], refit="r2").fit(X, Y[:, 0])
+    assert len(actual.plan_.sweeps) == 4  # moments and values of each
+    for i, params in enumerate(actual.cv_results_["params"]):
         seed = clone(model).set_params(**params).fit(X, Y[:, 0])
         for j in range(3):
             basis = seed._fitted.basis
@@ -182,14 +182,14 @@ def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice)
             coef, b = ridge_of(phi[folds != j], Y[folds != j, 0], params["alpha"], params["fit_intercept"])
             left = Y[folds == j, 0] - phi[folds == j] @ coef - b
             spread = ((Y[folds == j, 0] - Y[folds == j, 0].mean()) ** 2).sum()
-            wanted = 1 - (left**2).sum() / spread, -np.abs(left).max()
-            scores = [found.cv_results_[f"split{j}_test_{name}"][i] for name in ("r2", "neg_max_error")]
-            assert_allclose(scores, wanted, rtol=0, atol=1e-8)
-    alone = clone(model).set_params(**found.best_params_).fit(X, Y[:, 0])
-    assert_allclose(found.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-9)
+            expected = 1 - (left**2).sum() / spread, -np.abs(left).max()
+            scores = [actual.cv_results_[f"split{j}_test_{name}"][i] for name in ("r2", "neg_max_error")]
+            assert_allclose(scores, expected, rtol=0, atol=1e-8)
+    alone = clone(model).set_params(**actual.best_params_).fit(X, Y[:, 0])
+    assert_allclose(actual.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-9)
 
 
-def test_searches_draw_landmarks_by_the_kernel_for_every_kernel():
+def test_a_search_chooses_landmarks_for_each_kernel():
     model = KernelRidge(alpha=0.1, n_landmarks=6, landmarks="rpcholesky", random_state=0)
     best = SweepSearchCV(model, {"kernel": [Gaussian(0.2), Gaussian(20.0)]}, cv=3).fit(X, Y[:, 0]).best_estimator_
     alone = model.set_params(kernel=best.kernel).fit(X, Y[:, 0])

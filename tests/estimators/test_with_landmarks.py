@@ -14,7 +14,7 @@ Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2])
 SIGMA = Gaussian(1.2)
 
 
-def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
+def test_fewer_landmarks_are_nested_random_subsets():
     line = np.linspace(0, 1, 400)[:, None]  # the draw comes in the order of the rows
     whole = KernelRidge(Gaussian(0.005), 0.1, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
     few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
@@ -23,7 +23,7 @@ def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
     assert fewer.max() > 0.85
 
 
-def test_what_is_done_to_the_one_does_not_reach_the_other():
+def test_fewer_landmarks_share_no_state_with_the_first_model():
     whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
     before, statistics = whole.predict(NEW), {name: values.copy() for name, values in whole.statistics_.items()}
     fewer = whole.with_landmarks(M)
@@ -34,7 +34,7 @@ def test_what_is_done_to_the_one_does_not_reach_the_other():
     assert whole.alpha == 0.1
 
 
-def test_more_rows_can_be_added_to_fewer_landmarks_and_the_model_kept(tmp_path):
+def test_fewer_landmarks_can_be_fitted_further_and_saved(tmp_path):
     whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
     fewer = whole.with_landmarks(9).partial_fit(NEW, np.ones((15, 2)))
     joined = KernelRidge(SIGMA, 0.1, landmarks=fewer.landmarks_)

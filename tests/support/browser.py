@@ -71,7 +71,9 @@ class Tab:
             details = event["exceptionDetails"]
             self._complain(details.get("exception", {}).get("description", details["text"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
-            self._complain(" ".join(str(part.get("value", part.get("description"))) for part in event["args"]))
+            self._complain(
+                " ".join(str(argument.get("value", argument.get("description"))) for argument in event["args"])
+            )
         elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
             self._complain(f"{event['entry']['text']} {event['entry'].get('url', '')}")
 
@@ -93,10 +95,10 @@ class Tab:
 
     def evaluate(self, expression):
         """The value of a JavaScript expression, as JSON carries it."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
 
     def until(self, expression, seconds=60):
         """Wait until an expression is true; one that throws is not true yet."""

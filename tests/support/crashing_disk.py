@@ -109,8 +109,8 @@ class Disk:
     def _place(self, path):
         *above, name = path.split("/")
         node = self._tree
-        for part in above:
-            node = node.names[part]
+        for name_above in above:
+            node = node.names[name_above]
         return node, name
 
     def _find(self, path):
@@ -290,7 +290,7 @@ def _plain(path, content):
     if not content or not ("receipts/" in path or "lock.json" in name):
         return content
     try:
-        told = json.loads(content)
+        receipt = json.loads(content)
     except ValueError:
         return b"torn"
-    return json.dumps([told.get(key) for key in ("node", "start", "stop", "digest")]).encode()
+    return json.dumps([receipt.get(key) for key in ("node", "start", "stop", "digest")]).encode()

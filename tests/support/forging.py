@@ -16,10 +16,10 @@ def parts_of(path):
 
 def write_parts(path, header, values, data):
     """Write them again, with good checksums."""
-    about = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
+    metadata = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
     places = {name: entry.get("data_offsets") for name, entry in header.items() if name != "__metadata__"}
-    about["arrays"] = json.dumps({name: zlib.crc32(data[slice(*place)]) for name, place in places.items()})
-    header = {"__metadata__": {"crc32": about.pop("crc32"), **about}, **{n: header[n] for n in places}}
+    metadata["arrays"] = json.dumps({name: zlib.crc32(data[slice(*place)]) for name, place in places.items()})
+    header = {"__metadata__": {"crc32": metadata.pop("crc32"), **metadata}, **{n: header[n] for n in places}}
     content = json.dumps(header, separators=(",", ":")).encode()
     content = content[:_SUM_AT] + f"{zlib.crc32(content):08x}".encode() + content[_SUM_AT + 8 :]
     path.write_bytes(len(content).to_bytes(8, "little") + content + data)

@@ -51,14 +51,14 @@ def require_told(caught):
     return {one.category for one in caught}
 
 
-def distance(found, wanted):
+def distance(actual, expected):
     """‖found − wanted‖ / ‖wanted‖, for numbers of any size."""
-    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
-    assert found.shape == wanted.shape, (found.shape, wanted.shape)
-    unit = float(np.abs(wanted).max(initial=0.0))
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    unit = float(np.abs(expected).max(initial=0.0))
     if not unit:
-        return float(np.abs(found).max(initial=0.0))
-    return float(np.linalg.norm(found / unit - wanted / unit) / np.linalg.norm(wanted / unit))
+        return float(np.abs(actual).max(initial=0.0))
+    return float(np.linalg.norm(actual / unit - expected / unit) / np.linalg.norm(expected / unit))
 
 
 def kernel_values(kernel, X, Z):

@@ -41,11 +41,11 @@ def listens(host, port):
 class Daemon:
     """A process in a session of its own, its log, and all that it has started."""
 
-    def __init__(self, words, log, **options):
+    def __init__(self, command, log, **options):
         self.log = log
         with open(log, "a") as out:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            self.process = subprocess.Popen(list(map(str, words)), **streams, start_new_session=True, **options)
+            self.process = subprocess.Popen(list(map(str, command)), **streams, start_new_session=True, **options)
 
     def ready(self, condition, seconds=90.0):
         """Wait until it serves; its log where it does not."""
@@ -71,12 +71,12 @@ class Daemon:
 
 def marked(mark):
     """The processes with MARK=`mark` in their environment, whoever their parents are."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.environ().get("MARK") == mark:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def wait_until_gone(mark, seconds=90.0):

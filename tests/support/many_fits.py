@@ -60,7 +60,7 @@ def main(where, fits, kills):
     X, run = np.random.default_rng(0).normal(size=(60, 8)), Path("run")
     corpus = write_corpus("corpus", X, X[:, 0].copy(), chunk_rows=20)
     wrong, every, marks = 0, fits // MARKS, []
-    struck = {fits * part // kills: 1 + part % PUBLISHES for part in range(kills)}  # fit: publish
+    struck = {fits * number // kills: 1 + number % PUBLISHES for number in range(kills)}  # fit: publish
     with ExitStack() as stack:
         client = where
         if where == "dask":

@@ -34,27 +34,29 @@ def blocks_of(page):
     """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found["kind"], found["text"], text.count("\n", 0, found.start("text")) + 1, found["reason"])
-        for found in BLOCK.finditer(text)
+        Block(actual["kind"], actual["text"], text.count("\n", 0, actual.start("text")) + 1, actual["reason"])
+        for actual in BLOCK.finditer(text)
     ]
 
 
 def commands_of(block):
     """Return the words of each command of an `sh` block, without comments."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [command for line in lines if (command := shlex.split(line, comments=True))]
 
 
-def run_command(words):
+def run_command(command):
     """Call a command of bigkernel in this process; raises if it does not end with 0."""
     from click.testing import CliRunner
 
     from bigkernel.cli import main
 
-    assert words[0] == "bigkernel", f"{words}: not a command of bigkernel"
-    result = CliRunner().invoke(main, words[1:])
+    assert command[0] == "bigkernel", f"{command}: not a command of bigkernel"
+    result = CliRunner().invoke(main, command[1:])
     if result.exit_code:
-        raise RuntimeError(f"{shlex.join(words)} ended with {result.exit_code}:\n{result.output}") from result.exception
+        raise RuntimeError(
+            f"{shlex.join(command)} ended with {result.exit_code}:\n{result.output}"
+        ) from result.exception
 
 
 def run_file(text):
@@ -80,8 +82,8 @@ def run_page(page):
                     padding = "\n" * (block.line - 1)  # so that a traceback shows the lines of the page
                     exec(compile(padding + block.text, str(page), "exec"), names)
                 elif block.kind == "sh":
-                    for words in commands_of(block):
-                        run_command(words)
+                    for command in commands_of(block):
+                        run_command(command)
         except Exception:
             return traceback.format_exc()
         finally:

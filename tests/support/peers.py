@@ -21,8 +21,8 @@ def accumulate(statistic, x, *, cuts=(), block_rows=16, **columns):
     """The statistic of rows that come in chunks cut at `cuts`."""
     total, work = statistic.zero(), Workspace()
     for a, b in pairwise([0, *sorted(cuts), len(x)]):
-        parts = {name: values[a:b] for name, values in columns.items() if values is not None}
-        statistic.update(total, Chunk(x[a:b], a, **parts, block_rows=block_rows, work=work))
+        chunk = {name: values[a:b] for name, values in columns.items() if values is not None}
+        statistic.update(total, Chunk(x[a:b], a, **chunk, block_rows=block_rows, work=work))
     finish = getattr(statistic, "finish", None)
     return finish(total) if finish else total
 
@@ -107,8 +107,8 @@ def assert_like_peer(
         assert ours.cv_results_[f"rank_test_{label}"].dtype == theirs.cv_results_[f"rank_test_{label}"].dtype
     for name in (name for name in theirs.cv_results_ if name.startswith("param_")):
         assert_array_equal(ours.cv_results_[name].mask, theirs.cv_results_[name].mask)
-        found, wanted = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
-        assert list(map(str, found.tolist())) == list(map(str, wanted.tolist()))
+        actual, expected = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
+        assert list(map(str, actual.tolist())) == list(map(str, expected.tolist()))
     if refit or not ours.multimetric_:
         # of candidates with equal scores GridSearchCV takes the first one, and we the one of largest penalty
         chosen, params = labels[0] if len(labels) == 1 else refit, theirs.cv_results_["params"]
@@ -126,9 +126,9 @@ def assert_like_peer(
             theirs = peer(
                 estimator, one, X, y, cv=2, scoring=scoring, refit=refit, fit=fit if peer_fit is None else peer_fit
             )
-        found, wanted = ours.predict(new), theirs.predict(new)
-        if wanted.dtype.kind == "f":
-            assert_allclose(found, wanted, rtol=0, atol=10 * atol)
+        actual, expected = ours.predict(new), theirs.predict(new)
+        if expected.dtype.kind == "f":
+            assert_allclose(actual, expected, rtol=0, atol=10 * atol)
         else:
-            assert_array_equal(found, wanted)
+            assert_array_equal(actual, expected)
     return ours

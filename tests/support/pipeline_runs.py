@@ -7,13 +7,13 @@ from click.testing import CliRunner
 from pipelines.__main__ import main
 
 
-def call(*words, code=0):
+def call(*arguments, code=0):
     """The result of a command, whose code is what was expected; what it prints fits the terminal, but for paths."""
-    words = [str(word) for word in words]
-    result = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
+    arguments = [str(word) for word in arguments]
+    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == code, (result.exit_code, result.output, result.exception)
-    if not code and not {"--json", "--help"} & set(words):
-        paths = sorted((word for word in words if word.startswith("/")), key=len, reverse=True)
+    if not code and not {"--json", "--help"} & set(arguments):
+        paths = sorted((word for word in arguments if word.startswith("/")), key=len, reverse=True)
         printed = result.stdout
         for path in paths:
             printed = printed.replace(path, "")
@@ -29,9 +29,9 @@ def fits_eighty_columns(text):
     return lines
 
 
-def results_of(*words):
+def results_of(*arguments):
     """The one JSON object that a command prints."""
-    return json.loads(call(*words, "--json").stdout)
+    return json.loads(call(*arguments, "--json").stdout)
 
 
 def require_page(out, pictures=None):

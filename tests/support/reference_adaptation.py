@@ -53,7 +53,7 @@ def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, r
     classes = np.unique(labels)
     Y = np.zeros((n, len(classes)))
     Y[:n_source] = labels[:, None] == classes
-    w, Q, told = weight[n_source:], None, []
+    w, Q, history = weight[n_source:], None, []
     for turn in range(rounds + 1):
         M = discrepancy(labels, weight, balance, Q)
         a = np.linalg.solve((E + mmd * weight.sum() / 2 * M + manifold * L) @ K + alpha * np.eye(n), E @ Y)
@@ -65,5 +65,5 @@ def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, r
             beta = sharpness if np.ndim(sharpness) == 0 else sharpness[turn]
             raw = np.exp(beta * target / tau)
             Q = raw / raw.sum(axis=1, keepdims=True)
-            told.append((Q, float((w * -(Q * np.log(Q)).sum(axis=1)).sum() / w.sum())))
-    return f, told
+            history.append((Q, float((w * -(Q * np.log(Q)).sum(axis=1)).sum() / w.sum())))
+    return f, history

@@ -49,8 +49,8 @@ def ridge_labels(Z, labels, alpha):
 def joint_adaptation(K, labels, s, mu, alpha, rounds):
     """Eigenvalues, coordinates and the labels of every round but the last, by which the next one is solved."""
     values, Z = components(K, labels, s, mu)
-    told = []
+    history = []
     for _ in range(rounds):
-        told.append(ridge_labels(Z, labels, alpha))
-        values, Z = components(K, labels, s, mu, told[-1])
-    return values, Z, told
+        history.append(ridge_labels(Z, labels, alpha))
+        values, Z = components(K, labels, s, mu, history[-1])
+    return values, Z, history

@@ -77,6 +77,6 @@ def distributional_variance(Z, domain):
     return ((means - means.mean(axis=0)) ** 2).sum() / len(means)
 
 
-def up_to_sign(found, wanted):
+def up_to_sign(actual, expected):
     """`found` with each column's sign turned to that of `wanted`."""
-    return found * np.sign((found * wanted).sum(axis=0))
+    return actual * np.sign((actual * expected).sum(axis=0))

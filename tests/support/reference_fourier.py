@@ -43,10 +43,10 @@ def frequencies(kernel, seed, d, count, orthogonal):
 
 def gram_schmidt(columns):
     """Orthonormal columns, each a positive multiple of what the ones before leave of it."""
-    found = []
+    actual = []
     for column in columns.T:
         for _ in range(2):
-            for q in found:
+            for q in actual:
                 column = column - (q @ column) * q
-        found.append(column / np.linalg.norm(column))
-    return np.array(found).T
+        actual.append(column / np.linalg.norm(column))
+    return np.array(actual).T

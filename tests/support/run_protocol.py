@@ -76,12 +76,12 @@ def _publish(path, kind, arrays, attributes, *, overwrite=False):
 def _read_group(path, kind):
     """`zarr_arrays.read_group` of what `_publish` wrote."""
     manifest = zarr_arrays.read_manifest(Path(path))
-    found = {}
+    actual = {}
     for name, array in manifest.arrays.items():
         if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
             raise DataError(f"{path}/{name}: other chunks than those that were published")
-        found[name] = np.frombuffer(Path(path, name, "0").read_bytes())
-    return found, {}
+        actual[name] = np.frombuffer(Path(path, name, "0").read_bytes())
+    return actual, {}
 
 
 @dataclass
@@ -90,7 +90,7 @@ class World:
 
     disk: Disk  # Disk
     segments: int  # of the sweep
-    told: set[int] = field(default_factory=set)  # first rows of the segments that a driver was told to be finished
+    reported: set[int] = field(default_factory=set)  # first rows of the segments that a driver was told to be finished
     computed: list[int] = field(default_factory=list)  # first rows of the segments that the last driver has begun
     generation: int = 0
 
@@ -117,7 +117,7 @@ class World:
 
         def note(event):
             if isinstance(event, SegmentDone):
-                self.told.add(event.receipt.start)
+                self.reported.add(event.receipt.start)
 
         with observe(note):
             swept = sweep(self._rows, Sum(self.computed), client="serial", run=self.run, resume=True)
@@ -160,12 +160,12 @@ def _honest(usable):
 
     def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
-        found, damaged = usable(self, merges, leaves)
+        actual, damaged = usable(self, merges, leaves)
         above = ancestors_of(merges)
-        gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
-        if broken := {node for node in gone if not {node, *above.get(node, ())} & set(found)}:
+        lost = before - {path.stem for path in self.root.glob("receipts/*.json")}
+        if broken := {node for node in lost if not {node, *above.get(node, ())} & set(actual)}:
             raise ViolationError(f"the receipts of {sorted(broken)} promised more than there was")
-        return found, damaged
+        return actual, damaged
 
     return watched
 
@@ -179,24 +179,24 @@ def explore(world, *, power, most=None):
     queue, seen = deque([first]), {(known({}), frozenset[int]())}
     done = 0
     while queue and (most is None or done < most):
-        image, told = queue.popleft()
+        image, reported = queue.popleft()
         done += 1
         world.disk.restore(image)
-        world.told = set(told)
+        world.reported = set(reported)
 
         def look(step, path):
-            now = frozenset(world.told)
+            now = frozenset(world.reported)
             images = [world.disk.image(), *(world.disk.after_power_loss() if power else ())]
-            for found in images:
-                key = known(found), now
+            for actual in images:
+                key = known(actual), now
                 if key not in seen:
                     seen.add(key)
-                    queue.append((found, now))
+                    queue.append((actual, now))
 
         world.disk.hook = look
         bits = world.drive()
         world.disk.hook = lambda step, path: None
-        world.require_sound(bits, told)
+        world.require_sound(bits, reported)
         look("", "")
     return done
 
