@@ -1,4 +1,4 @@
-"""Settings: only known keys, whole numbers in their range, from the `bigkernel:` subtree alone (F27)."""
+"""Settings: known keys, numbers within their range, and only the `bigkernel:` subtree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_only_our_subtree_is_read():
 
 
 def read_settings(**environment: str) -> subprocess.CompletedProcess[str]:
-    """`print(settings())` in a process with this environment."""
+    """Print the settings in a process with this environment."""
     return subprocess.run(
         [sys.executable, "-c", "from bigkernel.config import settings; print(settings())"],
         env={**os.environ, **environment},

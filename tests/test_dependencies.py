@@ -1,4 +1,4 @@
-"""Every package that the code imports is declared in pyproject.toml, and what it needs everywhere is no extra."""
+"""Every package that the code imports is declared in pyproject.toml, and those at import are no extras."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: expected for name, expected in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
-# where the name that is imported is not that of the distribution, for those that need not be installed here
+# distributions by the name that is imported
 DISTRIBUTIONS = {name: set(actual) for name, actual in packages_distributions().items()}
 
 
 def declared(requirements: list[str]) -> set[str]:
-    """Names of distributions, as PEP 503 spells them."""
+    """Return the names of distributions, normalised as in PEP 503."""
     return {spelt(re.split(r"[\[<>=!~ ]", requirement)[0]) for requirement in requirements}
 
 
@@ -27,7 +27,7 @@ def spelt(name: str) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Names of the packages that statements, and `import_module` of a name, import from elsewhere."""
+    """Yield the names of other packages that are imported by statements or by `import_module`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

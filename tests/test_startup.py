@@ -1,4 +1,4 @@
-"""What is loaded when: the package and its command line at once, heavy libraries where they are needed alone."""
+"""The package and its command line load heavy libraries only when needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOADED = f"print(*sorted({{*sys.modules}} & {{*{HEAVY}}}))"
 
 
 def loaded_by(*lines: str) -> set[str]:
-    """The heavy libraries that a fresh interpreter holds after some lines of Python."""
+    """Return the heavy libraries that a new interpreter has loaded after some lines of Python."""
     code = "\n".join(["import sys", *lines, LOADED])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def loaded_by(*lines: str) -> set[str]:
 def test_the_public_names_are_listed_and_nothing_else():
     assert dir(bigkernel) == sorted(bigkernel.__all__)
     assert {name for name in dir(bigkernel) if not hasattr(bigkernel, name)} == set()
-    assert dir(bigkernel) == sorted(bigkernel.__all__)  # now that modules of it are loaded
+    assert dir(bigkernel) == sorted(bigkernel.__all__)  # after modules were loaded
 
 
 PACKAGES = [

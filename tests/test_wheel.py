@@ -1,4 +1,4 @@
-"""What is published: a wheel with the package and its data alone, that works from any folder, and the source of it."""
+"""The wheel contains the package and its data and works from any folder; the sdist contains the tests."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def call(*command, cwd):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder of the wheel and the source distribution."""
+    """Return the folder of the wheel and the source distribution."""
     out = tmp_path_factory.mktemp("dist")
     call(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
     return out
@@ -69,7 +69,7 @@ def test_the_source_distribution_holds_what_its_tests_need(built):
 
 
 def test_the_installed_wheel_works_from_another_folder(built, tmp_path):
-    """Its libraries are those of this interpreter, behind it on the path."""
+    # its libraries are those of this interpreter, at the end of the path
     home, work = tmp_path / "venv", tmp_path / "work"
     work.mkdir()
     venv.create(home, symlinks=True)

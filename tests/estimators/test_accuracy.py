@@ -1,4 +1,4 @@
-"""Every fit knows whether it is right: predictions against least squares in float64, without normal equations."""
+"""Every fit is accurate or warns: predictions against least squares in float64, without normal equations."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_predictions_match_least_squares_or_warn(features, sigma, alpha, dtype):
     error = distance(model.predict(X), least_squares(model.kernel_, model.landmarks_, X.astype(float), y, alpha))
     assert warned == (estimate > ENOUGH)
     assert error <= PROMISE or warned
-    # within a factor of three as measured; chance and processors move it
+    # measured within a factor of three; chance and processors change it
     assert error <= 10 * estimate + 1e-12
     if model.diagnostics_["core_condition"] < 1e11:
         assert estimate <= 10 * error + 1e-5
@@ -92,7 +92,7 @@ def test_the_fingerprint_of_a_probe_ignores_the_last_bits():
 
 
 def rounded(dtype, sums, every):
-    """Ev of a sweep of float32 blocks, and what it is: from the same blocks in float64."""
+    """Return the estimated and the true rounding error Ev of a sweep over float32 blocks, and the probed rows."""
     X = TABLES[10][0].astype(np.float32)
     kernel, Z = Gaussian(3.0), X[:M].astype(float)
     features = LandmarkMap(kernel, Z, np.dtype(dtype), shift=centre_of(kernel, Z, dtype))
@@ -103,7 +103,7 @@ def rounded(dtype, sums, every):
         features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble),
         features.shift.astype(np.longdouble),
     )
-    # G about 0 of what was summed about a, against that of the blocks
+    # G about 0 from the sums about a, against G of the blocks
     s, GV = swept["s"][0], swept["G"][0] @ V.astype(np.longdouble)
     about_zero = GV + np.outer(s, a @ V) + np.outer(a, s @ V + N * (a @ V))
     return swept["E"][0], (about_zero - (B + a).T @ ((B + a) @ V)).astype(float), swept["probed_rows"]
@@ -112,7 +112,7 @@ def rounded(dtype, sums, every):
 def test_probe_vectors_measure_the_rounding_of_products_and_sums():
     estimate, true, probed_rows = rounded("float32", None, 1)
     assert probed_rows == [N]
-    assert np.linalg.norm(estimate - true) < 0.15 * np.linalg.norm(true)  # blocks of other sizes are rounded otherwise
+    assert np.linalg.norm(estimate - true) < 0.15 * np.linalg.norm(true)  # depends on the size of blocks
     wide = rounded("float32", np.dtype("float64"), 1)[0]
     assert np.linalg.norm(wide) < 1e-4 * np.linalg.norm(true)
 
@@ -136,7 +136,7 @@ def test_an_intercept_absorbs_a_large_constant_of_the_kernel(count, dtype):
     y = X[:, 0] + X[:, 2].astype(float) ** 2
     model = KernelRidge(Polynomial(5, gamma=0.25, coef0=1.0), alpha=1.0, landmarks=X[:count], fit_intercept=True)
     _, warned = fit_and_estimate(model, X, y)
-    # k/c⁵ − 1 of k = (c + u)⁵, c the constant: so near to linear that the penalty is nothing beside it
+    # k/c⁵ − 1 of k = (c + u)⁵, c the constant: so nearly linear that the penalty is negligible
     c, u = 0.25 * 7e5**2 + 1, 0.25 * X[:, [0, 2, 3]].astype(float) @ X[:count, [0, 2, 3]].astype(float).T
     expected = np.column_stack([np.ones(500), np.expm1(5 * np.log1p(u / c)) * c])
     expected = expected @ np.linalg.lstsq(expected, y, rcond=None)[0]
@@ -159,6 +159,6 @@ def test_float32_blocks_of_few_landmarks_match_float64_or_warn(count, sigma, fla
         estimate, warned = fit_and_estimate(model, X, y)
         centre = float(flag) * y.mean()
         error = distance(model.predict(X) - centre, exact.predict(X) - centre)
-        if model.rank_ == count:  # landmarks that float32 cannot tell apart have a warning of their own
+        if model.rank_ == count:  # landmarks that are equal in float32 have another warning
             assert error <= PROMISE or warned
             assert error <= 10 * estimate

@@ -1,4 +1,4 @@
-"""A penalty for each target: scikit-learn's KernelRidge, and Ridge, and the fits of each target alone."""
+"""A penalty for each target, against scikit-learn and against fits of a single target."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""ARTLClassifier: its dense form, every kind of input and executor, collapsing labels, and what it refuses."""
+"""ARTLClassifier: its dense form, collapsing labels, and invalid arguments."""
 
 import itertools
 
@@ -22,7 +22,7 @@ X = MIDDLES[TRUTH] + 0.5 * rng.normal(size=(N_S + N_T, D))
 X[N_S:] += [0.6, -0.4, 0.5]
 Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
 WEIGHT = rng.uniform(0.2, 2, len(X))
-ORDER = rng.permutation(len(X))  # rows of both sides mixed
+ORDER = rng.permutation(len(X))  # mixes source and target
 Z = X[:: len(X) // M][:M] + 0.01
 GIVEN = {"kernel": Gaussian(SIGMA), "landmarks": Z, "sharpness": 4.0, "n_rounds": 4}
 
@@ -175,7 +175,7 @@ def test_kernels_other_than_the_gaussian_do_not_take_the_median_width(name):
 
 @pytest.fixture(scope="module")
 def digits(data_dir):
-    """Source, its labels, target, its labels, and k-means landmarks of both: MNIST to USPS."""
+    """Return source, its labels, target, its labels, and k-means landmarks of both: MNIST to USPS."""
     usps, usps_labels, mnist, mnist_labels = digit_pair(data_dir)
     centres = KMeans(150, n_init=1, max_iter=8, random_state=0).fit(np.vstack([usps, mnist])).cluster_centers_
     return mnist, mnist_labels, usps, usps_labels, centres
@@ -199,4 +199,4 @@ def test_default_landmarks_reach_87_percent_from_mnist_to_usps(digits):
     source, labels, target, truth, _ = digits
     rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
     model = ARTLClassifier(n_landmarks=500, random_state=0).fit(rows, partly)
-    assert np.mean(model.predict(target) == truth) > 0.87  # of rows that are drawn uniformly 0.80 and 0.83
+    assert np.mean(model.predict(target) == truth) > 0.87  # uniform landmarks reach 0.80 to 0.83

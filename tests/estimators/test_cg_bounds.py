@@ -17,7 +17,7 @@ from bigkernel import Gaussian, KernelRidge, Laplacian, Matern, Polynomial, Swee
 from bigkernel.errors import AccuracyWarning
 
 ALPHAS = (1e-6, 1e-4, 1e-2, 1, 10)
-KERNELS = {  # from narrow to so wide that their cores are singular to rounding
+KERNELS = {  # from narrow to numerically singular
     **{f"gaussian {sigma:g}": Gaussian(sigma=sigma) for sigma in (0.5, 2.0, 4.0, 16.0)},
     "laplacian": Laplacian(gamma=0.2),
     "matern": Matern(length_scale=2.0, nu=1.5),
@@ -78,7 +78,7 @@ def true_excess(X, y, model):
     A = np.vstack([B, model.alpha_**0.5 * np.sqrt(np.maximum(values, 0))[:, None] * vectors.T])
     right = np.concatenate([y, np.zeros(len(Z))])
     Q, R, order = qr(A, mode="economic", pivoting=True)
-    # directions in which B and T are rounding alone lead nowhere
+    # drop directions in which B and T are rounding errors
     size = np.abs(np.diag(R))
     rank = int((size > len(A) * np.finfo(float).eps * size[0]).sum())
     reached = Q[:, :rank].T @ right
@@ -105,7 +105,7 @@ def test_heavy_tails_and_wide_kernels_reach_the_tolerance_or_warn(table, name, s
 
 
 @pytest.mark.parametrize(
-    "m, share",  # of kernels and penalties: all of them, or one penalty a kernel, another one for each table
+    "m, share",  # every penalty with each kernel, or one that differs between tables
     [
         pytest.param(60, len(ALPHAS), marks=pytest.mark.slow),
         *(pytest.param(m, 1, marks=pytest.mark.endurance) for m in (60, 200)),

@@ -1,4 +1,4 @@
-"""Kernel ridge by conjugate gradients: the model of a direct solve, within its tolerance, after any end."""
+"""Kernel ridge by conjugate gradients gives the model of a direct solve within its tolerance."""
 
 import warnings
 from itertools import count
@@ -56,7 +56,7 @@ def test_a_float32_classifier_matches_the_direct_solve():
 
 @pytest.mark.parametrize("landmarks", [80, 1000], ids=["sub-sample", "factors of the kernel matrix of landmarks"])
 def test_the_preconditioner_is_reported_and_the_tolerance_reached(landmarks):
-    narrow = Gaussian(0.4)  # at which no landmark repeats others
+    narrow = Gaussian(0.4)  # landmarks are far apart
     actual = model(tol=1e-3, n_landmarks=landmarks, kernel=narrow).fit(X, Y)
     expected = model(solver="direct", n_landmarks=landmarks, kernel=narrow).fit(X, Y)
     assert ("rows" if landmarks == 80 else "landmarks") in actual.sweep_["preconditioner"]
@@ -67,7 +67,6 @@ def test_the_preconditioner_is_reported_and_the_tolerance_reached(landmarks):
         return ((Y - fitted.predict(X)) ** 2).sum() + 0.1 * (fitted.dual_coef_ * (K @ fitted.dual_coef_)).sum()
 
     assert objective(expected) * (1 - 1e-9) <= objective(actual) <= objective(expected) * (1 + 3e-3)
-    # the bound of the error of predictions holds on the rows of the fit
     assert distance(actual.predict(X), expected.predict(X)) <= 3 * actual.diagnostics_["prediction_error"]
 
 
@@ -164,7 +163,7 @@ def test_auto_chooses_cg_if_it_is_cheaper_and_possible(monkeypatch):
             warnings.simplefilter("ignore", AccuracyWarning)
             fitted = model(**{"solver": "auto", **settings}).fit(X, Y)
         assert "G" in fitted.statistics_
-    # more rows go on from sums
+    # partial fits need sums
     assert "G" in model(solver="auto").partial_fit(X, Y).partial_fit(X, Y).statistics_
 
 
@@ -209,7 +208,7 @@ def test_the_report_counts_all_sweeps():
         warnings.simplefilter("error")
         fitted = model(tol=1e-3).fit(X, Y)
     report = fitted.fit_report()["sweep"]
-    assert report["sweeps"] == fitted.n_iter_ + 3  # the draw of the sub-sample, and the residual before and after
+    assert report["sweeps"] == fitted.n_iter_ + 3  # the sub-sample, and the residual before and after
     assert len(report["excess_by_step"]) == fitted.n_iter_
     assert report["excess_by_step"][-1] <= 1e-3
 

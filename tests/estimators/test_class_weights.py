@@ -1,4 +1,4 @@
-"""Weights by class are sample weights: of every classifier, every input and every search."""
+"""Class weights multiply sample weights in every classifier, input and search."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""DICA and UDICA for every kind of input, and the door of domains: what is named, what is refused, what is allowed."""
+"""DICA and UDICA: the dense form, missing labels, and invalid domains and labels."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def dense(form, labels, rows=NEW, domain=DOMAIN):
-    """The paper's components of new rows, with the exact kernel or that of the landmarks."""
+    """Return the paper's components of new rows, with the exact kernel or that of the landmarks."""
     K, of_new = reference.gaussian(X, X, SIGMA), reference.gaussian(rows, X, SIGMA)
     if "landmarks" in form:
         inverse = np.linalg.inv(reference.gaussian(Z, Z, SIGMA))
@@ -108,7 +108,7 @@ def test_rows_without_domains_are_refused(form, supervised):
 def test_a_single_domain_is_refused_unless_allowed(form):
     with pytest.raises(DataError, match=r"expects several domains, found 1: \[7\]; .* allow_single_domain=True"):
         DICA(**form).fit(X, LABELS, np.full(N, 7))
-    with pytest.raises(DataError, match=r"found 1: \[5\]"):  # all rows of the others have weight 0
+    with pytest.raises(DataError, match=r"found 1: \[5\]"):  # the others have weight 0
         DICA(**form).fit(X, LABELS, DOMAIN, sample_weight=(DOMAIN == 5) * 1.0)
     allowed = DICA(**form, allow_single_domain=True)
     one = allowed.fit(X, LABELS, np.full(N, 7)).dual_coef_

@@ -1,4 +1,4 @@
-"""Frames and arrays of other libraries as X: Dask DataFrames stay lazy, what is no matrix is refused by its columns."""
+"""Frames and arrays of other libraries as X: Dask frames stay lazy, invalid frames are refused with their columns."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ FRAME = pd.DataFrame(X, columns=list("abc")).assign(y=y, label=(y > 1).astype("i
 
 @pytest.fixture
 def stored(tmp_path):
-    """A lazy frame of four files, one of them without a row."""
+    """Return a function that reads a lazy frame of four files, one of them empty."""
     for i, (a, b) in enumerate([(0, 70), (70, 70), (70, 101), (101, N)]):
         FRAME.iloc[a:b].to_parquet(tmp_path / f"part-{i}.parquet")
     return lambda: dd.read_parquet(tmp_path)
@@ -42,7 +42,7 @@ def test_a_dask_frame_gives_the_model_of_its_values(stored):
     predicted = lazy.predict(frame[list("abc")])
     assert isinstance(predicted, da.Array)
     assert_allclose(predicted.compute(), expected.predict(X), atol=1e-9)
-    assert_allclose(lazy.predict(FRAME[list("abc")]), expected.predict(X), atol=1e-9)  # its names are those
+    assert_allclose(lazy.predict(FRAME[list("abc")]), expected.predict(X), atol=1e-9)
     assert_allclose(lazy.score(frame[list("abc")], frame["y"]), expected.score(X, y), atol=1e-9)
     classifier = model(KernelRidgeClassifier).fit(frame[list("abc")], frame["label"])
     assert_array_equal(

@@ -1,4 +1,4 @@
-"""`gamma` of kernels by name: "scale", "auto" and numbers are scikit-learn's, in every form of every estimator."""
+"""`gamma` of kernels by name: "scale", "auto" and numbers mean the same as in scikit-learn."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ WITH_GAMMA = [kind for kind in KINDS if "gamma" in getattr(kind, "_parameter_con
 
 
 def expected_gamma(name, gamma, Z):
-    """Return γ by hand."""
+    """Return γ from its definition."""
     if name == "chi2" and isinstance(gamma, str):
         return 1.0
     spread = np.std(Z) if name == "laplacian" else np.var(Z)

@@ -1,4 +1,4 @@
-"""JDA: its dense form, every kind of input and executor, classifiers behind it, and what it refuses."""
+"""JDA: its dense form, pipelines, and invalid arguments."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def up_to_sign(Z, other):
 def test_components_match_the_dense_form(rounds):
     model = JDA(**GIVEN, n_rounds=rounds).fit(X[ORDER], Y[ORDER])
     done = len(model.rounds_)
-    # a round in which no label changes is not solved again: the labels are the same
+    # rounds end when no label changes
     values, Z, labels = dense.joint_adaptation(K, Y[:N_S], S, 0.5, 0.3, rounds)
     changed = [1.0, *(np.mean(a != b) for a, b in itertools.pairwise(labels))]
     assert_allclose([entry["changed"] for entry in model.rounds_], changed[:done])

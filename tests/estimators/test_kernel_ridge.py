@@ -1,4 +1,4 @@
-"""KernelRidge and its classifier: the dense oracles, scikit-learn's own, settings refused by name, and more rows."""
+"""KernelRidge and its classifier: dense oracles, scikit-learn, invalid arguments, partial fits and plans."""
 
 from contextlib import nullcontext
 
@@ -31,7 +31,7 @@ FAST = {"kernel": Gaussian(1.4), "alpha": 0.5, "random_state": 0}
 
 
 def negative_part(kernel):
-    """The warning that a kernel which is not positive is to give."""
+    """Expect the warning of a kernel that is not positive definite."""
     if kernel.positive:
         return nullcontext()
     return pytest.warns(RankDeficiencyWarning, match=r"^sigmoid kernel: .*negative eigenvalues \(\d+\.\d% of")
@@ -44,13 +44,13 @@ def test_exact_fits_solve_the_dense_system(kernel, fit_intercept):
     with negative_part(kernel):
         model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 7)
     K = oracle(X, X)
-    if not kernel.positive:  # its positive part: every row is a landmark
+    if not kernel.positive:  # its positive part, with every row a landmark
         dual, intercept = reference.nystrom_krr(K, K, Y + 7, 0.5, fit_intercept)
     elif fit_intercept:
         dual, intercept = reference.krr_exact_intercept(K, Y + 7, 0.5)
     else:
         dual, intercept = reference.krr_exact(K, Y + 7, 0.5), 0
-        # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+        # the distance of a row to itself is 1e-16 by rounding, and Matérn 1/2 takes its square root
         assert_allclose(model.dual_coef_, dual, atol=1e-7)
     assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual + intercept, atol=1e-7)
     assert_allclose(model.intercept_, intercept, atol=1e-7)
@@ -157,7 +157,7 @@ FORMS_WITHOUT_A_PENALTY = {
 @pytest.mark.parametrize("make", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
 def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, weight, fit_intercept):
     dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
-    for rows in (dependent, dependent[:2], X[:3]):  # and fewer rows than columns
+    for rows in (dependent, dependent[:2], X[:3]):  # the last two have fewer rows than columns
         n = len(rows)
         some_weights = None if weight is None else weight[:n]
         coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, some_weights)

@@ -1,4 +1,4 @@
-"""Choices of landmarks through the estimators: the same for every kind of input, and what each of them promises."""
+"""Choices of landmarks by the estimators: the same for every kind of input, and the properties of each choice."""
 
 import tracemalloc
 from contextlib import nullcontext
@@ -191,7 +191,7 @@ def test_domains_are_read_in_pieces(tmp_path):
 
 @pytest.fixture
 def many(monkeypatch):
-    """Clusters of more rows than k-means sees all of."""
+    """Return clusters of more rows than k-means reads."""
     monkeypatch.setattr(kernel_basis, "FEW_ROWS", 200)
     monkeypatch.setattr(kernel_basis, "_PIECE_BYTES", 2**12)
     centres = 4 * rng.normal(size=(15, 3))

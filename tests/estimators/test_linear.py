@@ -1,4 +1,4 @@
-"""LinearRegression and Ridge against scikit-learn's: weights, offsets, dependent columns, bytes, more rows."""
+"""LinearRegression and Ridge against scikit-learn and 45 digits: weights, offsets, dependent columns, dtypes."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_coefficients_match_scikit_learn(ours, theirs, params, fit_intercept, ta
     expected = theirs(**params, fit_intercept=fit_intercept).fit(X, target, weight)
     assert model.coef_.shape == ((D,) if target.ndim == 1 else (target.shape[1], D))
     assert model.predict(X).shape == target.shape
-    # for one column of targets scikit-learn's Ridge drops an axis, ours never does
+    # Ridge of scikit-learn drops the axis of a single column of targets
     assert_allclose(model.coef_, np.reshape(expected.coef_, model.coef_.shape), atol=1e-10)
     assert_allclose(model.intercept_, expected.intercept_, atol=1e-10)
     assert_allclose(model.predict(X), expected.predict(X).reshape(target.shape), atol=1e-10)

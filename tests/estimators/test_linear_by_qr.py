@@ -1,4 +1,4 @@
-"""Linear fits that moments spoil are right by a QR factorisation of the rows: against 45 digits."""
+"""Linear fits that are inaccurate from moments are solved by QR of the rows: against 45 digits."""
 
 import dask
 import numpy as np
@@ -26,7 +26,7 @@ UNITS = np.array([1.0, 30.0, 1e-3, 1.0])
 
 
 def table(condition, offset, dtype="f8", seed=3):
-    """Rows of columns that depend on each other but for 1/condition, far from zero, and two targets that see it."""
+    """Return nearly dependent columns with an offset, and two targets that vary along the smallest direction."""
     g = np.random.default_rng(seed)
     U = np.linalg.qr(g.normal(size=(N, D)))[0] * N**0.5
     V = np.linalg.qr(g.normal(size=(D, D)))[0]
@@ -91,8 +91,8 @@ def test_equal_columns_share_their_coefficients():
     model = LinearRegression().fit(twice, Y)
     assert model.fit_report()["sums"] == "qr"
     assert distance(model.predict(twice), precise_ridge(X, Y)) < 1e-6
-    # rounding ε of columns of length 1 turns the null direction by ε σ₁/σ_d, d = 4; in the columns' own units its part
-    # along column j is larger by l₀/l_j, and what is taken off along it is wrong by so much of coefficient j
+    # rounding ε of columns of length 1 rotates the null direction by ε σ₁/σ_d, d = 4; in their own units its share
+    # along column j is larger by l₀/l_j, and the correction along it has that error in coefficient j
     lengths = np.linalg.norm(X - X.mean(axis=0), axis=0)
     turned = np.finfo(float).eps * np.linalg.cond((X - X.mean(axis=0)) / lengths)
     wrong = turned * np.linalg.norm(model.coef_[:, :4] * lengths[0] / lengths, axis=1)

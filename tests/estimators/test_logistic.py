@@ -1,4 +1,4 @@
-"""Kernel logistic regression is scikit-learn's on the same features, streams, resumes, and says how far it came."""
+"""Kernel logistic regression matches scikit-learn on the same features, resumes, and reports its excess."""
 
 import dask.array as da
 import numpy as np
@@ -19,7 +19,7 @@ GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:25]}
 
 
 def dense(y, weight, alpha):
-    """Probabilities of the rows by scikit-learn, on the whitened kernel values of the landmarks."""
+    """Return probabilities of the rows by scikit-learn, on the whitened kernel values of the landmarks."""
     lower = cholesky(GIVEN["kernel"](X[:25]), lower=True)
     features = solve_triangular(lower, GIVEN["kernel"](X[:25], X), lower=True).T
     model = LogisticRegression(C=1 / alpha, tol=1e-12, max_iter=1000, solver="newton-cholesky")

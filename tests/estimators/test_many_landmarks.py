@@ -1,4 +1,4 @@
-"""Predictions by slices of landmarks: every way to predict gives the numbers of one wide block, whoever computes."""
+"""Predictions by slices of landmarks equal those of one wide block, with every input and executor."""
 
 from copy import deepcopy
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def few_columns(monkeypatch):
-    """Slices of 16 columns of float32."""
+    """Limit slices to 16 columns of float32."""
     monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
 
 
@@ -39,10 +39,10 @@ def test_slices_change_predictions_within_rounding(kernel, request):
     wide = model.decision_function(X)
     request.getfixturevalue("few_columns")
     assert isinstance(Predictor.of(model._features(), *model._coefficients()).features, LandmarkSlices)
-    model = deepcopy(model)  # without what was prepared for whole rows
+    model = deepcopy(model)  # without prepared landmarks
     narrow = model.decision_function(X)
     assert_allclose(narrow, wide, atol=2e-5)
-    # in float64 the sum of float32 values is known to its digits
+    # the sum of float32 values is exact in float64
     weights = model.dual_coef_.astype(np.float32).astype(np.float64)
     features = model._features()
     exact = features.block(Chunk(X), slice(None)).astype(np.float64) @ weights + model.intercept_

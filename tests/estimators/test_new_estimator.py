@@ -1,4 +1,4 @@
-"""The example of DESIGN.md is a whole estimator: the block itself is run, and compared with dense kernel PCA."""
+"""The example of DESIGN.md is a complete estimator: it is executed and compared with dense kernel PCA."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ KERNEL = Gaussian(1.5)
 
 @pytest.fixture(scope="module")
 def example():
-    """The text of the block under "A new estimator", and what it defines."""
+    """Return the text of the block under "A new estimator", and the class that it defines."""
     (text,) = re.findall(r"## A new estimator\n.*?```python\n(.*?)```", DESIGN, re.S)
     namespace = {"__name__": "kernel_pca"}
     exec(text, namespace)
@@ -34,7 +34,7 @@ def example():
 
 
 def dense(weight, new, count):
-    """Kernel PCA by the centred n×n matrix: eigenvalues, and the components of new rows."""
+    """Return eigenvalues and components of new rows of kernel PCA by the centred n×n matrix."""
     w = np.ones(len(X)) if weight is None else weight
     centre = np.eye(len(X)) - np.outer(np.ones(len(X)), w / w.sum())
     K, root = centre @ KERNEL(X) @ centre.T, np.sqrt(w)
@@ -45,7 +45,7 @@ def dense(weight, new, count):
 
 
 def test_it_is_short_and_complete(example):
-    assert len(example[0].splitlines()) <= 41  # its own path among them
+    assert len(example[0].splitlines()) <= 41
 
 
 def test_the_design_shows_the_fit_as_it_is():

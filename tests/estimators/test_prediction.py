@@ -1,4 +1,4 @@
-"""Predictions of rows in memory: what they share is prepared once a fit, and what needs no check takes none."""
+"""Predictions of rows in memory: landmarks are prepared once per fit, and the fast input check changes nothing."""
 
 import copy
 import gc
@@ -40,7 +40,7 @@ def use(model, rows=X):
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """The landmarks that were prepared, slowly."""
+    """Slow down the preparation of landmarks, and record it."""
     actual, bind = [], Kernel.bind
 
     def slow(self, Z, *args, **kwargs):
@@ -73,7 +73,7 @@ def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepare
 
 def test_prepared_landmarks_are_not_pickled_and_freed_with_the_model():
     model = MODELS["classes"]()
-    gc.collect()  # what other tests have left goes now, and not between the counts
+    gc.collect()  # frees what other tests left before counting
     before, kept = pickle.dumps(model), len(base._PREDICTORS)
     expected = model.decision_function(X)
     assert len(base._PREDICTORS) == kept + 1
@@ -123,7 +123,7 @@ ROWS = {
 
 
 def outcome(model, rows):
-    """The values, or the error, and the warnings."""
+    """Return the values or the error, and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -1,4 +1,4 @@
-"""Probabilities are calibrated on rows that took no part in their f, agree with predictions, and cost what is said."""
+"""Probabilities are calibrated on held-out rows and agree with predictions."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ MODELS = {
 
 
 def without(name, y, held):
-    """Rows, labels and weights of a fit that holds some out: as rows without a label, where such shape the model."""
+    """Return the arguments of a fit without some rows; semi-supervised methods keep them as unlabelled rows."""
     if name in ("sssl", "sssl with a graph", "sssl exact", "xnv"):
         return {"X": X, "y": np.where(held, -1, y), "sample_weight": WEIGHT}
     return {"X": X[~held], "y": y[~held], "sample_weight": WEIGHT[~held]}
@@ -206,7 +206,7 @@ def test_a_search_gives_a_model_with_probabilities():
     assert_allclose(search.predict_log_proba(X), expected.predict_log_proba(X), rtol=1e-6)
     plain = KernelRidgeClassifier(**GIVEN)
     assert not hasattr(SweepSearchCV(plain, {"alpha": [1.0]}), "predict_proba")
-    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")  # of the best
+    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")
 
 
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])

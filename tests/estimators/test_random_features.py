@@ -1,4 +1,4 @@
-"""Random Fourier and Nyström features as transformers and inside the estimators, against dense forms of their own."""
+"""Random Fourier and Nyström features as transformers and in estimators, against dense forms."""
 
 import dask.array as da
 import numpy as np
@@ -44,19 +44,19 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """The rows X as one of the kinds of input."""
+    """Return a function that gives the rows X as one of the kinds of input."""
     return lambda kind, **columns: of_kind(kind, X, make_corpus, tmp_path, **columns)
 
 
 def dense_features(model, X, width, orthogonal=False):
-    """φ of a fitted model's frequencies, by the oracle's own loops."""
+    """Return φ of the frequencies of a fitted model, by the loops of the oracle."""
     spectrum = spectrum_of(model.kernel_, model.fourier_seed_, D, orthogonal=orthogonal)
     frequencies, phases = spectrum.frequencies(-(-width // 2))
     return oracle.features(X, frequencies, phases, width, model.fourier_origin_)
 
 
 def ridge_of(phi, y, alpha, fit_intercept, weight=None):
-    """Coefficients and intercept of ridge on features, from a least-squares problem that squares nothing."""
+    """Return coefficients and intercept of ridge on features, by least squares of stacked rows."""
     w = np.ones(len(phi)) if weight is None else weight
     mean, middle = (np.average(A, axis=0, weights=w) * fit_intercept for A in (phi, y))
     stacked = np.vstack([np.sqrt(w)[:, None] * (phi - mean), np.sqrt(alpha) * np.eye(phi.shape[1])])
@@ -96,7 +96,7 @@ def test_repeated_landmarks_give_fewer_features():
 
 
 def test_the_default_bandwidth_is_the_spread_of_the_rows():
-    model = RandomFourier(random_state=0).fit(X)  # of all rows: there are fewer than are looked at
+    model = RandomFourier(random_state=0).fit(X)  # few enough rows to use all
     assert_allclose(model.kernel_.sigma, np.sqrt(D * X.var() / 2), rtol=1e-9)
     assert_allclose(model.fourier_origin_, X.mean(axis=0), rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""predict(return_std=True) and predict_to(std=True): Gaussian processes of scikit-learn and dense ones, every door."""
+"""predict(return_std=True) and predict_to(std=True), against dense Gaussian processes and those of scikit-learn."""
 
 import dask
 import dask.array as da
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def variance(kernel_matrix, form, alpha=ALPHA, rows=X, new=NEW):
-    """The dense variance of the exact form, or of that of the landmarks."""
+    """Return the dense variance of the exact form or of that with landmarks."""
     k, diagonal = kernel_matrix, np.diagonal(kernel_matrix(new, new))
     if form:
         landmarks = form["landmarks"]
@@ -72,7 +72,7 @@ def test_deviations_match_the_dense_process(kernel, form):
     model = KernelRidge(kernel, alpha=ALPHA, **form).fit(X, y)
     mean, std = model.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (33,)
-    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+    # the distance of a row to itself is 1e-16 by rounding, and Matérn 1/2 takes its square root
     assert_allclose(std**2, variance(reference.of_kernel(kernel), form), rtol=1e-7)
     assert_allclose(mean, model.predict(NEW), rtol=1e-12)
 
@@ -97,9 +97,9 @@ def test_exact_fits_match_scikit_learn_with_weights_as_inverse_noise(kernel, pro
     noise = ALPHA / WEIGHT
     theirs = GaussianProcessRegressor(process, alpha=noise, optimizer=None).fit(X, Y)
     mean, std = model.predict(NEW, return_std=True)
-    wanted_mean, wanted_std = theirs.predict(NEW, return_std=True)
-    assert_allclose(mean, wanted_mean, atol=1e-7)
-    assert_allclose(std**2, wanted_std**2 + ALPHA, rtol=1e-7)  # theirs is of the function, ours of an observation
+    expected_mean, expected_std = theirs.predict(NEW, return_std=True)
+    assert_allclose(mean, expected_mean, atol=1e-7)
+    assert_allclose(std**2, expected_std**2 + ALPHA, rtol=1e-7)  # theirs is of the function, ours of an observation
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -112,7 +112,7 @@ def test_single_precision_blocks_give_three_digits(kernel, fit_intercept):
     model = KernelRidge(**settings).fit(rows, y)
     assert model.dtype_ == "float32"
     double = KernelRidge(**settings, dtype="float64").fit(rows, y).predict(new, return_std=True)[1]
-    # k is known to 1e-7 of the largest k(x, x) there is, and k(x, x) − ‖φ‖² is a difference of such numbers
+    # k(x, x) − ‖φ‖² is a difference of numbers with errors of 1e-7 of the largest k(x, x)
     tolerance = 1e-5 * np.diagonal(k(new, new)).max()
     assert_allclose(model.predict(new, return_std=True)[1] ** 2, double**2, rtol=1e-3, atol=tolerance)
     if not fit_intercept:
@@ -133,7 +133,7 @@ def test_the_pair_has_the_shape_of_the_prediction(target, shape, form):
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows as one of the kinds that are read lazily."""
+    """Return a function that gives rows as one of the lazy kinds of input."""
 
     def make(kind, rows=NEW):
         return of_kind(kind, da.from_array(rows) if kind == "rows" else rows, make_corpus, tmp_path)
@@ -170,7 +170,6 @@ def test_unlabelled_rows_of_a_corpus_do_not_change_deviations(make_corpus, form)
 
 
 def test_row_maps_apply_to_deviations(make_corpus, tmp_path):
-    """k(x, x) of the linear kernel is ‖x‖² of the row as mapped, through every map before it."""
     corpus = make_corpus(NEW, chunk_rows=11)
     steps = [Rescaler(0.5), Standardizer()]
     model = make_pipeline(*steps, KernelRidge(Linear(), alpha=ALPHA)).fit(X, y)

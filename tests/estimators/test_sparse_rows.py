@@ -1,4 +1,4 @@
-"""Sparse rows in memory: every estimator gives the bits of the same rows when they are dense, a piece at a time."""
+"""Sparse rows in memory become dense in pieces, and give the bits of dense rows."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""The state of an estimator is one value: parameters are never written by fit, and nobody outside sets or reads it."""
+"""The state of an estimator is one value: fit writes no parameter, and other packages do not access it."""
 
 import ast
 import pickle
@@ -150,7 +150,7 @@ OUTSIDE = [
 
 
 def trespasses(source):
-    """Private attributes of estimators that are read or set, fitted attributes that are set, and every setattr."""
+    """List accesses to private attributes of estimators, assignments to fitted attributes, and calls of setattr."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
             fitted = node.attr.endswith("_") and not node.attr.startswith("_")

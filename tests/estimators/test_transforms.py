@@ -1,4 +1,4 @@
-"""Row transforms against scikit-learn's and plain row maps, on every kind of input, alone and before an estimator."""
+"""Row transforms against scikit-learn and plain row maps, with every kind of input, alone and in pipelines."""
 
 import dask.array as da
 import numpy as np
@@ -47,18 +47,18 @@ IMAGES = IMAGES.reshape(N, -1)
 
 
 def mapped_by(function):
-    """A transformer of scikit-learn that learns nothing."""
+    """Return a transformer of scikit-learn that only applies a function."""
     return lambda A: preprocessing.FunctionTransformer(function).fit(A)
 
 
 def axes(A):
-    """Principal axes (d, d) and deviations by a singular value decomposition, which squares nothing."""
+    """Return principal axes (d, d) and deviations by a singular value decomposition."""
     _, values, axes = np.linalg.svd(A - A.mean(axis=0), full_matrices=False)
     return axes.T * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]), values / np.sqrt(len(A))
 
 
 def whitened(A):
-    """The first three principal components, of variance 1."""
+    """Return a transformer to the first three principal components, of variance 1."""
     (V, deviations), mean = axes(A), A.mean(axis=0)
     return mapped_by(lambda X: (X - mean) @ V[:, :3] / deviations[:3])(A)
 
@@ -69,12 +69,12 @@ def side_by_side(**weights):
 
 
 def alone(A):
-    """The transforms of `side_by_side`, each by itself."""
+    """Return a transformer that concatenates the transforms of `side_by_side`."""
     z, chain = Standardizer().fit(A), make_pipeline(UnitNormalizer(), Projector(2)).fit(A)
     return mapped_by(lambda X: np.hstack([z.transform(X), 0.25 * chain.transform(X), -2.0 * X]))(A)
 
 
-# ours, theirs, the rows, and the errors in float64 and in float32 that are allowed
+# ours, theirs, rows, and the tolerances in float64 and float32
 TRANSFORMS = {
     "rescaler": (lambda: Rescaler(0.25), mapped_by(lambda X: X * 0.25), X, 1e-12, 1e-5),
     "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A), X, 1e-12, 1e-5),
@@ -97,7 +97,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows as one of the kinds of input, with their labels where the kind is a corpus."""
+    """Return a function that gives rows as one of the kinds of input, a corpus with labels."""
 
     def make(kind, X):
         labels = {"y": LABELS, "classes": (0, 1, 2)} if kind == "corpus" else {}

@@ -1,4 +1,4 @@
-"""Fits that moments spoil are right by a QR factorisation of the rows: against 80 bits, which square nothing."""
+"""Fits that are inaccurate from moments are solved by QR of the rows: against ridge in 80 bits."""
 
 import dask
 import numpy as np
@@ -71,7 +71,7 @@ def test_classifiers_refit_from_the_r_factor_and_add_rows_to_moments(tmp_path):
     with pytest.warns(AccuracyWarning):
         model.partial_fit(X, labels)
     assert model.fit_report()["sums"] == "float64"
-    with pytest.warns(AccuracyWarning):  # the f without each fold are solved for from moments
+    with pytest.warns(AccuracyWarning):  # the fits without each fold use moments
         KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
 
 

@@ -1,4 +1,4 @@
-"""Fewer landmarks from the statistics of many: what a fit of its own would give, and nothing shared with the first."""
+"""Models of fewer landmarks from the statistics of many."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SIGMA = Gaussian(1.2)
 
 
 def test_fewer_landmarks_are_nested_random_subsets():
-    line = np.linspace(0, 1, 400)[:, None]  # the draw comes in the order of the rows
+    line = np.linspace(0, 1, 400)[:, None]  # landmarks are in the order of the rows
     whole = KernelRidge(Gaussian(0.005), 0.1, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
     few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
     assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())

@@ -1,4 +1,4 @@
-"""XNV against its dense form for every kind of input; rows added, solved again, cut and spread over workers."""
+"""XNV: its dense form, landmarks of two views, and invalid arguments."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
-    """What the paper predicts for new rows."""
+    """Return the predictions of the paper for new rows."""
 
     def features(A, view):
         return reference_views.features(reference.gaussian(A, view, SIGMA), reference.gaussian(view, view, SIGMA))

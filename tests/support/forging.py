@@ -1,4 +1,4 @@
-"""Model files that are changed as a forger would change them: every checksum is right again."""
+"""Forged model files: changed, with correct checksums."""
 
 import json
 import zlib
@@ -6,16 +6,16 @@ import zlib
 _SUM_AT = len('{"__metadata__":{"crc32":"')
 
 
-def parts_of(path):
-    """The header, what it says of the values and the checksums, and the arrays."""
+def read_contents(path):
+    """Return header, values and array bytes of a model file."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header, data = json.loads(content[8 : 8 + length]), bytearray(content[8 + length :])
     return header, json.loads(header["__metadata__"]["values"]), data
 
 
-def write_parts(path, header, values, data):
-    """Write them again, with good checksums."""
+def write_contents(path, header, values, data):
+    """Write them with correct checksums."""
     metadata = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
     places = {name: entry.get("data_offsets") for name, entry in header.items() if name != "__metadata__"}
     metadata["arrays"] = json.dumps({name: zlib.crc32(data[slice(*place)]) for name, place in places.items()})
@@ -26,10 +26,10 @@ def write_parts(path, header, values, data):
 
 
 def forge(path, change):
-    """Let `change(header, values, data)` change the parts of a file in place."""
-    header, values, data = parts_of(path)
+    """Change a file in place by `change(header, values, data)`."""
+    header, values, data = read_contents(path)
     change(header, values, data)
-    write_parts(path, header, values, data)
+    write_contents(path, header, values, data)
 
 
 def put(*keys):

@@ -22,7 +22,7 @@ BLOCK = re.compile(REASON + r"^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```$", re.M
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, the line that it begins in, and why it is not run, if it is not."""
+    """A fenced block: its language, text, first line, and the reason if it is not run."""
 
     kind: str
     text: str
@@ -46,7 +46,7 @@ def commands_of(block):
 
 
 def run_command(command):
-    """Call a command of bigkernel in this process; raises if it does not end with 0."""
+    """Call a command of bigkernel in this process; raise if it fails."""
     from click.testing import CliRunner
 
     from bigkernel.cli import main
@@ -60,7 +60,7 @@ def run_command(command):
 
 
 def run_file(text):
-    """Paste `text` into a file and run it with Python; raises if that fails."""
+    """Run `text` as a Python file; raise if it fails."""
     Path("pasted.py").write_text(text, encoding="utf-8")
     done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=500)
     if done.returncode:
@@ -68,7 +68,7 @@ def run_file(text):
 
 
 def run_page(page):
-    """Run the blocks of a page in an empty directory; return what went wrong, or nothing."""
+    """Run the blocks of a page in an empty directory; return the traceback of an error, or nothing."""
     names = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)

@@ -84,7 +84,7 @@ def orientation_features(image, cells=8, blur=1.0, power=0.5):
         )
         if not slope.any():
             continue
-        # the two directions between which the gradient points, and what it is made of
+        # the two directions next to the gradient, and its coefficients
         sector = int(math.atan2(slope[1], slope[0]) % (2 * math.pi) // (math.pi / 4)) % 8
         pair = [around[sector], around[(sector + 1) % 8]]
         segments = np.linalg.solve(units[pair].T, slope)

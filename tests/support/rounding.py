@@ -12,7 +12,7 @@ N, M = 2000, 120
 
 
 def table(features, seed):
-    """Standardised rows whose columns are mixed, and a smooth target with noise."""
+    """Return standardised rows of mixed columns, and a smooth target with noise."""
     g = np.random.default_rng(seed)
     X = g.normal(size=(N, features)) @ g.normal(size=(features, features))
     X = (X - X.mean(axis=0)) / X.std(axis=0)

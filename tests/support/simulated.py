@@ -1,4 +1,4 @@
-"""Simulated jobs: the messages of a sweep over many segments by many workers, without any worker."""
+"""Simulated jobs: the messages of a sweep over many segments by many workers."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ START = 1_763_750_000.0
 
 
 def messages(segments=2000, workers=100, *, job="simulated", finished=False, seed=0):
-    """(message, time) of a job that is half way through, or finished; each segment takes about ten seconds.
+    """Yield (message, time) of a job that is half finished or finished; each segment takes about ten seconds.
 
     Every 50th segment loses its worker once; the first tenth was resumed.
     """
