@@ -77,9 +77,6 @@ def test_a_search_compares_lists_of_penalties(scoring):
         ({"alpha": ALPHAS[:2]}, DataError, "alpha: expected a number, or one for each of 3 targets, found 2"),
         ({"alpha": [1.0, -1.0, 1.0]}, ConfigError, "alpha: expected a finite number of at least 0"),
         ({"alpha": [1.0, np.nan, 1.0]}, ValueError, "alpha|NaN"),
-        ({"alpha": np.ones((3, 2))}, ConfigError, "alpha: expected a number, or one for each target"),
-        ({"alpha": []}, ConfigError, "alpha: expected a number, or one for each target"),
-        ({"alpha": ["a", "b", "c"]}, ConfigError, "alpha: expected a number, or one for each target"),
         ({"alpha": ALPHAS, "solver": "cg", "n_landmarks": 9}, ConfigError, "all targets share one penalty"),
     ],
 )
@@ -90,7 +87,8 @@ def test_invalid_penalties_are_refused(settings, error, message):
 
 @pytest.mark.parametrize("model", [KernelRidge(Gaussian(1.2)), Ridge()], ids=["kernel", "linear"])
 def test_penalties_that_are_no_numbers_are_refused(model):
-    for alpha in (True, [[1], [1, 2]], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]):
+    lists = [[1], [1, 2]], [], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]
+    for alpha in (True, np.ones((3, 2)), *lists):
         with pytest.raises(ConfigError, match="alpha: expected a number, or one for each target"):
             model.set_params(alpha=alpha).fit(X, Y)
 

@@ -98,13 +98,6 @@ def test_random_features_can_replace_landmarks():
 
 
 @FORMS
-@BOTH
-def test_rows_without_domains_are_refused(form, supervised):
-    with pytest.raises(DataError, match="DICA needs the domain of every row; pass sample_domain"):
-        DICA(**form, supervised=supervised).fit(X, LABELS)
-
-
-@FORMS
 def test_a_single_domain_is_refused_unless_allowed(form):
     with pytest.raises(DataError, match=r"expects several domains, found 1: \[7\]; .* allow_single_domain=True"):
         DICA(**form).fit(X, LABELS, np.full(N, 7))
@@ -119,6 +112,7 @@ def test_a_single_domain_is_refused_unless_allowed(form):
 @pytest.mark.parametrize(
     "domain, message",
     [
+        (None, "DICA needs the domain of every row; pass sample_domain"),
         (DOMAIN[:-1], "domain: expected 150 values, one per row, found shape"),
         (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
         (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),

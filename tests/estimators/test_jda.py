@@ -7,6 +7,7 @@ import pytest
 import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
+from reference_domains import up_to_sign
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import JDA, Gaussian, KernelRidgeClassifier
@@ -23,10 +24,6 @@ K = reference.gaussian(X, X, SIGMA)
 GIVEN = {"kernel": Gaussian(SIGMA), "n_components": S, "alpha": 0.5, "label_alpha": 0.3}
 
 pytestmark = pytest.mark.usefixtures("small_steps")
-
-
-def up_to_sign(Z, other):
-    return Z * np.sign((Z * other).sum(axis=0))
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 4])

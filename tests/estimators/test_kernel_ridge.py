@@ -16,6 +16,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Line
 from bigkernel.engine.rows import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import checks
+from bigkernel.models.persistence import load_model, save_model
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15
@@ -236,7 +237,7 @@ REFUSED = {
     "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
     "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
     "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
-    "landmarks by an unknown name": (ConfigError, "landmarks.*k-means.*corners", {"landmarks": "corners"}),
+    "unknown landmarks": (ConfigError, "rpcholesky.*orthogonal-fourier.*'corners'", {"landmarks": "corners"}),
     "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),
     "landmarks with NaN": (DataError, "landmarks: row 0", {"landmarks": np.full((5, 4), np.nan)}),
     "landmarks not as many": (DataError, "landmarks passed, 5", {"landmarks": Z[:5], "n_landmarks": 6}),
@@ -355,3 +356,39 @@ def test_the_plan_bounds_the_memory_of_the_chosen_dtype(make_corpus):
     model.fit(corpus)
     assert model.dtype_ == "float64"  # single precision cannot resolve this bandwidth
     assert planned.task_bytes >= model.sweep_["task_bytes"]
+
+
+def test_fewer_landmarks_are_nested_random_subsets():
+    line = np.linspace(0, 1, 400)[:, None]  # landmarks are in the order of the rows
+    whole = KernelRidge(Gaussian(0.005), 0.1, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
+    few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
+    assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())
+    assert fewer.min() < 0.15
+    assert fewer.max() > 0.85
+
+
+def test_fewer_landmarks_share_no_state_with_the_first_model():
+    whole = KernelRidge(**FAST, n_landmarks=M).fit(X, Y)
+    before, statistics = whole.predict(NEW), {name: values.copy() for name, values in whole.statistics_.items()}
+    fewer = whole.with_landmarks(M)
+    fewer.set_params(alpha=5.0).refit()
+    fewer.partial_fit(NEW, np.ones((len(NEW), C)))
+    assert_array_equal(whole.predict(NEW), before)
+    assert all((whole.statistics_[name] == values).all() for name, values in statistics.items())
+    assert whole.alpha == FAST["alpha"]
+
+
+def test_fewer_landmarks_can_be_fitted_further_and_saved(tmp_path):
+    fewer = KernelRidge(**FAST, n_landmarks=M).fit(X, Y).with_landmarks(9).partial_fit(NEW, np.ones((len(NEW), C)))
+    joined = KernelRidge(**FAST, landmarks=fewer.landmarks_)
+    joined.fit(np.vstack([X, NEW]), np.vstack([Y, np.ones((len(NEW), C))]))
+    assert_allclose(fewer.predict(NEW), joined.predict(NEW), rtol=1e-8, atol=1e-9)
+    save_model(fewer, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(NEW), fewer.predict(NEW))
+
+
+@pytest.mark.parametrize("count, n_landmarks", [(0, M), (-3, M), (M + 1, M), (3, None)])
+def test_invalid_numbers_of_fewer_landmarks_are_refused(count, n_landmarks):
+    message = f"from 1 to the {M} landmarks of the fit, found {count}" if n_landmarks else "keeps no statistics"
+    with pytest.raises(ConfigError, match=message):
+        KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, Y).with_landmarks(count)

@@ -336,8 +336,6 @@ def test_a_choice_needs_a_number(choice):
         KernelRidge(KERNEL, landmarks=choice).fit(X, y)
 
 
-def test_an_unknown_choice_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"rpcholesky.*orthogonal-fourier.*'corners'"):
-        fitted("corners")
+def test_an_unknown_choice_is_refused():
     with pytest.raises(ConfigError, match="'corners'"):
         chosen("corners")

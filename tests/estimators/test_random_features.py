@@ -9,17 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import kernel_approximation
 from sklearn.base import clone
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    Laplacian,
-    Linear,
-    Matern,
-    Nystroem,
-    RandomFourier,
-    SweepSearchCV,
-)
+from bigkernel import SSSL, Gaussian, KernelRidge, Laplacian, Linear, Matern, Nystroem, RandomFourier, SweepSearchCV
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.kernels.random_fourier import spectrum_of
@@ -147,10 +137,7 @@ def test_float32_sums_keep_the_digits_of_a_wide_kernel():
         (Nystroem(KERNEL, 8, landmarks="fourier"), "RandomFourier"),
         (RandomFourier(Laplacian(1.0), orthogonal=True), "laplacian.*orthogonal"),
         (RandomFourier(Linear()), "x − z"),
-        (
-            SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"),
-            "features have no landmarks",
-        ),
+        (SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"), "features have no landmarks"),
         (KernelRidge("linear", n_landmarks=P, landmarks="fourier"), "linear kernel.*x − z"),
         (KernelRidge("laplacian", n_landmarks=P, landmarks="orthogonal-fourier"), "laplacian.*orthogonal"),
     ],

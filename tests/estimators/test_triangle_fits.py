@@ -39,10 +39,7 @@ def in_80_bits(kernel, landmarks, y, alpha, *, intercept=False, weight=None):
     return precise_ridge(phi, y, alpha, intercept=intercept, weight=weight, number=long_doubles)
 
 
-@pytest.mark.parametrize(
-    "sigma, alpha, intercept, weighted",
-    [(4.0, 1e-6, False, True), (6.0, 1e-6, True, False)],
-)
+@pytest.mark.parametrize("sigma, alpha, intercept, weighted", [(4.0, 1e-6, False, True), (6.0, 1e-6, True, False)])
 def test_fits_by_qr_have_the_estimated_error(sigma, alpha, intercept, weighted):
     weight = rng.random(ROWS) + 0.1 if weighted else None
     model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0)
