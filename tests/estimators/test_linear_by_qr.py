@@ -19,6 +19,7 @@ from bigkernel import (
     write_corpus,
 )
 from bigkernel.errors import AccuracyWarning
+from bigkernel.estimators import precision
 
 rng = np.random.default_rng(5)
 N, D = 120, 4
@@ -155,8 +156,6 @@ def test_sparse_rows_give_the_bits_of_dense_ones():
 
 
 def test_too_many_columns_for_qr_warn(monkeypatch):
-    from bigkernel.estimators import precision
-
     monkeypatch.setattr(precision, "MOST_COLUMNS", D)
     with pytest.warns(AccuracyWarning):
         model = LinearRegression().fit(*table(1e10, 0.0))

@@ -20,12 +20,13 @@ from bigkernel import (
     SweepSearchCV,
     XNVClassifier,
     executing,
+    load_model,
     save_model,
 )
 from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.evaluation import evaluate
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -241,9 +242,6 @@ def test_commands_calibrate_and_report_scores(run, make_corpus, tmp_path, monkey
 
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
-    from bigkernel import load_model
-    from bigkernel.errors import ModelRejectedError
-
     model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
     save_model(model, tmp_path / "m")
     assert_array_equal(load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))

@@ -59,7 +59,7 @@ FITS = {
     "search": (SEARCH, (Y,)),
 }
 every_fit = pytest.mark.parametrize("model, given", FITS.values(), ids=FITS)
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+ignore_rank_warnings = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 stateful = [name for name, (model, _) in FITS.items() if hasattr(model, "_fitted")]
 
 
@@ -67,7 +67,7 @@ def test_every_public_estimator_is_fitted_here():
     assert {type(model).__name__ for model, _ in FITS.values()} == {*estimators.__all__, "SweepSearchCV"}
 
 
-@legitimate
+@ignore_rank_warnings
 @every_fit
 def test_fit_writes_no_parameter(model, given):
     kind, written = type(model), []
@@ -88,7 +88,7 @@ def test_fit_writes_no_parameter(model, given):
     assert all(after[name] is value for name, value in before.items())
 
 
-@legitimate
+@ignore_rank_warnings
 @pytest.mark.parametrize("name", stateful)
 def test_the_state_of_an_estimator_is_one_value(name):
     model, given = FITS[name]
@@ -102,7 +102,7 @@ def test_the_state_of_an_estimator_is_one_value(name):
                 setattr(model, attribute, None)
 
 
-@legitimate
+@ignore_rank_warnings
 @pytest.mark.parametrize("name", stateful)
 def test_a_fit_is_copied_and_pickled_and_not_cloned(name):
     model, given = FITS[name]

@@ -1,6 +1,6 @@
 """Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F43).
 
-A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws some
+A case is drawn by hypothesis from `fuzz_cases`; `fuzz_oracles` says what it may end in. The profile `full` draws some
 2,500 cases.
 """
 
@@ -30,7 +30,7 @@ from fuzz_cases import (
     stored,
     targets,
 )
-from fuzz_judges import (
+from fuzz_oracles import (
     ENOUGH,
     INACCURATE,
     distance,

@@ -18,4 +18,4 @@ KERNELS = {
 }
 POSITIVE = {name: kernel for name, kernel in KERNELS.items() if kernel.positive}
 # the linear kernel of four features has rank 4, and the sigmoid is not positive definite: both warn
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+ignore_rank_warnings = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
