@@ -92,7 +92,7 @@ def test_a_configuration_file_executes_nothing(tmp_path):
     assert not touched.exists()
 
 
-def test_every_error_of_ours_is_in_one_tree_with_an_exit_code_of_its_own():
+def test_every_error_has_one_base_class_and_an_exit_code():
     def below(kind: type) -> set[type]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 

@@ -59,7 +59,7 @@ def test_every_imported_package_is_declared_and_none_at_import_is_an_extra():
     assert actual == []
 
 
-def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():
+def test_the_oldest_tested_versions_are_the_oldest_allowed():
     """`.ci/oldest.sh` installs them and runs the tests of what a job needs."""
     pinned = dict(line.split("==") for line in (ROOT / ".ci/oldest.txt").read_text().splitlines()[1:])
     bounds = {spelt(re.split(r"[\[>]", each)[0]): re.search(r">=([\d.]+)", each)[1] for each in PROJECT["dependencies"]}

@@ -174,7 +174,7 @@ def test_imports_have_no_cycle():
         pytest.fail(" ← ".join(error.args[1]))
 
 
-def test_a_package_imports_only_the_libraries_that_it_may():
+def test_packages_import_allowed_libraries():
     extra = {
         (name, library)
         for name in MODULES

@@ -72,7 +72,7 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
 
 
-def test_an_estimator_and_its_file_load_dask_arrays_where_there_is_one():
+def test_estimators_and_saved_models_do_not_load_dask_arrays():
     lines = ("import bigkernel.models.persistence", "from bigkernel import KernelRidge")
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
@@ -99,7 +99,7 @@ def test_the_modules_of_workers_load_no_heavy_library():
     assert loaded_by(*lines) == set()
 
 
-def test_a_sweep_of_a_kernel_model_as_a_worker_gets_it_loads_no_heavy_library(tmp_path, make_corpus, rng):
+def test_an_unpickled_sweep_loads_no_heavy_library(tmp_path, make_corpus, rng):
     X = rng.normal(size=(90, 3))
     rows = as_rows(make_corpus(X, y=np.arange(90) % 2, classes=(0, 1)))
     statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), X[:4], np.dtype("f4")), Targets(2, np.arange(2)))

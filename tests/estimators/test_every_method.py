@@ -250,7 +250,7 @@ def test_a_refit_with_other_penalties_has_the_bits_of_a_fresh_fit(name):
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("name, alpha", FEWER)
-def test_fewer_landmarks_give_what_a_fit_with_them_gives(name, alpha, count):
+def test_fewer_landmarks_match_a_fit_with_them(name, alpha, count):
     fewer = fit(name, alpha=alpha).with_landmarks(count)
     expected = fit(name, alpha=alpha, landmarks=fewer.landmarks_, n_landmarks=None)
     assert fewer.n_landmarks == count

@@ -239,7 +239,7 @@ def test_k_means_reads_a_sample_of_many_rows(many, monkeypatch):
     ("n_rows", "n_features", "count", "expected"),
     [(500, 4, 10, 500), (10**6, 4, 10, 20_000), (10**6, 4, 5000, 100_000), (10**9, 784, 10**4, 2**30 // (8 * 784))],
 )
-def test_samples_have_twenty_rows_a_landmark_within_bounds(n_rows, n_features, count, expected):
+def test_samples_have_twenty_rows_per_landmark_within_bounds(n_rows, n_features, count, expected):
     assert sample_size(n_rows, n_features, count, least=20_000) == expected
 
 

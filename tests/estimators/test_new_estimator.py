@@ -45,11 +45,11 @@ def dense(weight, new, count):
     return values, of_new @ (root[:, None] * U) / np.sqrt(values)
 
 
-def test_it_is_short_and_complete(example):
+def test_the_example_is_short(example):
     assert len(example[0].splitlines()) <= 41
 
 
-def test_the_design_shows_the_fit_as_it_is():
+def test_the_design_shows_the_source_of_the_fit():
     shown = [
         textwrap.dedent(inspect.getsource(one))
         for one in (fitting.sweep_until_precise, fitting.FitTrial.attempt, fitting.fit_moments)
@@ -73,7 +73,7 @@ def test_components_of_few_landmarks_are_those_of_their_kernel(example):
     assert_allclose(z.T @ z, np.diag(model.eigenvalues_), atol=1e-8)
 
 
-def test_it_streams_refits_and_can_be_saved(example, tmp_path, monkeypatch):
+def test_the_example_streams_refits_and_can_be_saved(example, tmp_path, monkeypatch):
     kind = example[1]
     model = kind(KERNEL, 3, n_landmarks=15, random_state=0).fit(X)
     lazy = clone(model).fit(da.from_array(X, chunks=(30, 3)))
@@ -87,7 +87,7 @@ def test_it_streams_refits_and_can_be_saved(example, tmp_path, monkeypatch):
     assert_array_equal(loaded.refit().eigenvalues_, model.eigenvalues_)
 
 
-def test_its_components_are_features_of_another_model(example):
+def test_components_are_features_of_another_model(example):
     features = example[1](KERNEL, 30, landmarks=X[:40], n_landmarks=None).fit(X)
     model = KernelRidge("linear", alpha=1e-6, fit_intercept=True).fit(features.transform(X), np.sin(X[:, 0]))
     assert model.score(features.transform(X), np.sin(X[:, 0])) > 0.98

@@ -211,7 +211,7 @@ def test_a_search_gives_a_model_with_probabilities():
 
 
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
-def test_scores_of_probabilities_are_those_of_scikit_learn(make_corpus, y):
+def test_scores_of_probabilities_match_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
     model = KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
     actual, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
