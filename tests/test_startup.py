@@ -118,9 +118,9 @@ def test_help_of_every_command_loads_no_heavy_library():
     lines = (
         "from click.testing import CliRunner",
         "from bigkernel.cli import COMMANDS, main",
-        "for words in ([], *([name] for name in COMMANDS)):",
-        "    result = CliRunner().invoke(main, [*words, '--help'])",
-        "    assert result.exit_code == 0 and 'Usage' in result.output, (words, result.output)",
+        "for arguments in ([], *([name] for name in COMMANDS)):",
+        "    result = CliRunner().invoke(main, [*arguments, '--help'])",
+        "    assert result.exit_code == 0 and 'Usage' in result.output, (arguments, result.output)",
         "assert not {'bigkernel.estimators.base', 'distributed', 'scipy'} & {*sys.modules}",
     )
     assert loaded_by(*lines) == set()
@@ -131,8 +131,8 @@ def test_info_loads_neither_dask_arrays_nor_a_cluster(make_corpus, rng):
     lines = (
         "from click.testing import CliRunner",
         "from bigkernel.cli import main",
-        f"for words in (['info', {path!r}], ['info', '--json', {path!r}]):",
-        "    result = CliRunner().invoke(main, words)",
+        f"for arguments in (['info', {path!r}], ['info', '--json', {path!r}]):",
+        "    result = CliRunner().invoke(main, arguments)",
         "    assert result.exit_code == 0 and '30' in result.output, result.output",
         "assert 'distributed' not in sys.modules",
     )

@@ -237,13 +237,11 @@ def test_changed_parameters_do_not_change_deviations_before_the_next_fit(form):
     model.predict(NEW, return_std=True)
     model.set_params(alpha=5.0, fit_intercept=True, kernel__sigma=0.1)
     assert model.alpha_ == ALPHA
-    for actual, expected in zip(model.predict(NEW, return_std=True), before.predict(NEW, return_std=True), strict=True):
-        assert_array_equal(actual, expected)
+    assert_array_equal(model.predict(NEW, return_std=True), before.predict(NEW, return_std=True))
     model.set_params(kernel__sigma=1.4).fit(X, y)
     assert model.alpha_ == 5.0
     fresh = KernelRidge(Gaussian(1.4), alpha=5.0, fit_intercept=True, **form).fit(X, y)
-    for actual, expected in zip(model.predict(NEW, return_std=True), fresh.predict(NEW, return_std=True), strict=True):
-        assert_array_equal(actual, expected)
+    assert_array_equal(model.predict(NEW, return_std=True), fresh.predict(NEW, return_std=True))
 
 
 @ignore_rank_warnings

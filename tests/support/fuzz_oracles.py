@@ -42,7 +42,7 @@ def require_named(error):
     assert inner.startswith(_SKLEARN) or not any(word in text for word in _RAW), message
 
 
-def require_known_warnings(caught):
+def require_known(caught):
     """Assert that warnings are ours or those of scikit-learn; return their categories."""
     foreign = [one for one in caught if not issubclass(one.category, (*EXPECTED_WARNINGS, DataConversionWarning))]
     foreign = [
