@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forging import drop, forge, number, put, read_contents, reshaped, write_contents
+from forging import drop, forge, number, parts_of, put, reshaped, write_parts
 from numpy.testing import assert_array_equal
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
@@ -240,8 +240,8 @@ def test_a_name_that_stands_twice_is_refused(path):
 
 
 def test_lists_without_end_and_long_descriptions_are_refused(path):
-    header, values, data = read_contents(path)
-    write_contents(path, header, values, data)
+    header, values, data = parts_of(path)
+    write_parts(path, header, values, data)
     for text in ("[" * 100_000, '{"a":' * 100_000, " " * 2**25):
         length = len(text)
         path.write_bytes(length.to_bytes(8, "little") + text.encode() + data)

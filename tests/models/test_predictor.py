@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from forging import forge, put, read_contents
+from forging import forge, parts_of, put
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
@@ -179,7 +179,7 @@ def test_columns_of_a_frame_are_those_of_the_fit(tmp_path):
 
 
 def test_a_file_is_of_the_safetensors_format(classifier, path):
-    header, _, data = read_contents(path)
+    header, _, data = parts_of(path)
     entry = header["model.basis.landmarks"]
     assert entry["dtype"] == "F64"
     found = np.frombuffer(data[slice(*entry["data_offsets"])]).reshape(entry["shape"])
@@ -188,7 +188,7 @@ def test_a_file_is_of_the_safetensors_format(classifier, path):
 
 
 def test_moments_are_not_read(path, classifier):
-    header, _, data = read_contents(path)
+    header, _, data = parts_of(path)
     content = bytearray(path.read_bytes())
     first, end = header["model.statistics.G"]["data_offsets"]
     start = len(content) - len(data)

@@ -6,7 +6,7 @@ import zlib
 _SUM_AT = len('{"__metadata__":{"crc32":"')
 
 
-def read_contents(path):
+def parts_of(path):
     """Return header, values and array bytes of a model file."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -14,7 +14,7 @@ def read_contents(path):
     return header, json.loads(header["__metadata__"]["values"]), data
 
 
-def write_contents(path, header, values, data):
+def write_parts(path, header, values, data):
     """Write them with correct checksums."""
     metadata = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
     places = {name: entry.get("data_offsets") for name, entry in header.items() if name != "__metadata__"}
@@ -27,9 +27,9 @@ def write_contents(path, header, values, data):
 
 def forge(path, change):
     """Change a file in place by `change(header, values, data)`."""
-    header, values, data = read_contents(path)
+    header, values, data = parts_of(path)
     change(header, values, data)
-    write_contents(path, header, values, data)
+    write_parts(path, header, values, data)
 
 
 def put(*keys):

@@ -79,6 +79,6 @@ def marked(mark):
     return processes
 
 
-def wait_until_ended(mark, seconds=90.0):
+def wait_until_gone(mark, seconds=90.0):
     """Wait until no process has this mark."""
     wait_until(lambda: not marked(mark), seconds, f"the end of {marked(mark)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from drivers import Driver, wait_until
-from machines import fit, free_port, listens, marked, wait_until_ended
+from machines import fit, free_port, listens, marked, wait_until_gone
 
 from bigkernel import connect
 from bigkernel.cluster.certificates import make_certificates
@@ -121,7 +121,7 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
         assert set(threads.values()) == {"1"}
         assert len(marked(hosts.mark)) >= 5  # a scheduler, two nannies, two workers
         assert fit(rows, client) == wanted
-    wait_until_ended(hosts.mark)
+    wait_until_gone(hosts.mark)
 
 
 def test_nothing_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path):
@@ -141,7 +141,7 @@ with dask.config.set({{"bigkernel.stall-seconds": 1}}), connect({str(hosts.path)
         assert driver.process.poll() is None, driver.errors()
     finally:
         driver.end()
-    wait_until_ended(hosts.mark)
+    wait_until_gone(hosts.mark)
 
 
 def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
@@ -182,7 +182,7 @@ def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
             (hosts.home / "known").write_text(known)
             relay.shutdown(socket.SHUT_RDWR)
     assert dropped
-    wait_until_ended(hosts.mark)
+    wait_until_gone(hosts.mark)
 
 
 REFUSED = {
@@ -217,4 +217,4 @@ def test_what_does_not_let_us_in_is_named_in_bounded_time(hosts, monkeypatch, ch
     finally:
         hosts.config.write_text(kept)
     assert error is not StalledError or time.monotonic() - start < 28
-    wait_until_ended(hosts.mark)
+    wait_until_gone(hosts.mark)
