@@ -20,8 +20,8 @@ def test_the_file_of_defaults_and_the_settings_name_the_same_keys():
     with open(os.path.join(os.path.dirname(config.__file__), "bigkernel.yaml")) as file:
         defaults = yaml.safe_load(file)["bigkernel"]
     assert {key.replace("-", "_") for key in defaults} == {field.name for field in fields(Settings)}
-    actual = {key.replace("-", "_"): value for key, value in defaults.items()}
-    assert settings() == Settings(**{key: tuple(v) if isinstance(v, list) else v for key, v in actual.items()})
+    values = {key.replace("-", "_"): value for key, value in defaults.items()}
+    assert settings() == Settings(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
 def test_overrides_precede_the_settings_of_dask():

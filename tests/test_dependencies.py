@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: expected for name, expected in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
 # distributions by the name that is imported
-DISTRIBUTIONS = {name: set(actual) for name, actual in packages_distributions().items()}
+DISTRIBUTIONS = {name: set(distributions) for name, distributions in packages_distributions().items()}
 
 
 def declared(requirements: list[str]) -> set[str]:
@@ -48,15 +48,15 @@ def undeclared(path: Path) -> Iterator[str]:
     anywhere = base.union(*map(declared, EXTRAS.values()))
     tree = ast.parse(path.read_text())
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    at_import = {actual for node in statements for actual in imports(node)}
-    for actual in sorted(set(imports(tree))):
-        if not (base if actual in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(actual, {actual}))):
-            yield f"{name}: {actual}"
+    at_import = {package for node in statements for package in imports(node)}
+    for package in sorted(set(imports(tree))):
+        if not (base if package in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(package, {package}))):
+            yield f"{name}: {package}"
 
 
 def test_every_imported_package_is_declared_and_none_at_import_is_an_extra():
-    actual = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
-    assert actual == []
+    missing = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
+    assert missing == []
 
 
 def test_the_oldest_tested_versions_are_the_oldest_allowed():

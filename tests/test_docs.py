@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[1]
 TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 
-MODULES = sorted({"bigkernel", *(actual.name for actual in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
+MODULES = sorted({"bigkernel", *(module.name for module in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def examples(name):
-    actual = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
-    return [test for test in actual if test.examples]
+    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
+    return [test for test in tests if test.examples]
 
 
 CASES = [test for name in MODULES for test in examples(name)]
@@ -98,7 +98,7 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_pages_outside_the_documentation_exist(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
-    assert [link for actual in links if not (ROOT / (link := "".join(actual))).exists()] == []
+    assert [link for groups in links if not (ROOT / (link := "".join(groups))).exists()] == []
 
 
 def test_the_reference_lists_every_public_name():

@@ -30,12 +30,12 @@ def test_every_kind_of_message_is_listed(listed):
 
 
 def test_no_message_uses_a_forbidden_word(listed):
-    actual = [
+    violations = [
         f"{one.module}:{one.line}: {match[0]}: {one.text}"
         for one in listed
         for match in re.finditer(rf"\b({FORBIDDEN})\b", re.sub(r"\{[^}]*\}", "…", one.text))
     ]
-    assert not actual, "\n".join(actual)
+    assert not violations, "\n".join(violations)
 
 
 def test_errors_neither_shout_nor_end_with_a_full_stop(listed):

@@ -56,16 +56,16 @@ def test_the_distributions_pass_the_checks_of_twine(built):
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
-    actual = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [path for path in (ROOT / "bigkernel").rglob("*") if path.suffix in SHIPPED or path.name == "py.typed"]
-    assert actual == {path.relative_to(ROOT).as_posix() for path in files}
+    assert names == {path.relative_to(ROOT).as_posix() for path in files}
 
 
 def test_the_source_distribution_holds_what_its_tests_need(built):
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
-        actual = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-    assert {"bigkernel", "tests", "pipelines", "cluster", "docs", "README.md", "LICENSE", "pyproject.toml"} <= actual
+        names = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert {"bigkernel", "tests", "pipelines", "cluster", "docs", "README.md", "LICENSE", "pyproject.toml"} <= names
 
 
 def test_the_installed_wheel_works_from_another_folder(built, tmp_path):

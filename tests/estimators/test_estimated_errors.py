@@ -108,13 +108,13 @@ def test_predictions_keep_the_promise_or_warn(name, sigma):
     "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
 )
 def test_estimated_errors_of_float32_sums_are_near_the_true_ones(name):
-    actual = []
+    ratios = []
     for sigma, alpha in ((1.0, 1e-6), (1.0, 1.0), (2.0, 1e-6), (2.0, 1.0)):
         estimate, model = float32_estimate(name, sigma, alpha)
-        actual.append(estimate / distance(model, fitted(name, sigma, alpha, dtype="float64")[0]))
-    assert min(actual) > 0.1
-    assert max(actual) < 60
-    assert 0.3 < np.median(actual) < 15
+        ratios.append(estimate / distance(model, fitted(name, sigma, alpha, dtype="float64")[0]))
+    assert min(ratios) > 0.1
+    assert max(ratios) < 60
+    assert 0.3 < np.median(ratios) < 15
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_a_graph_of_rows_far_from_all_landmarks_keeps_the_promise(model):
     rows, labels = load_digits(return_X_y=True)
     rows = (rows / rows.std()).astype(np.float32)[:1000]
     y = np.where(np.arange(1000) < 400, labels[:1000], np.nan if isinstance(model, SSSL) else -1)
-    actual = []
+    predictions = []
     for dtype in ("auto", "float64"):
         given = {"kernel": Gaussian(1.2), "landmarks": rows[::8], "dtype": dtype}
         fit = type(model)(**model.get_params()).set_params(**given).fit(rows, y)
-        actual.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
+        predictions.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
         assert fit.diagnostics_["prediction_error"] < PROMISE
-    assert np.linalg.norm(actual[0] - actual[1]) < PROMISE / 10 * np.linalg.norm(actual[1])
+    assert np.linalg.norm(predictions[0] - predictions[1]) < PROMISE / 10 * np.linalg.norm(predictions[1])
 
 
 def test_eigenfunctions_match_a_singular_value_decomposition():

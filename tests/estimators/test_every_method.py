@@ -107,8 +107,8 @@ def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
 def values(model, rows=X):
     """Return f or components of rows, lazy or not."""
     use = next(use for use in ("decision_function", "predict", "transform") if hasattr(model, use))
-    actual = getattr(model, use)(rows)
-    return actual.take(np.arange(N)) if isinstance(actual, Rows) else np.asarray(actual)
+    computed = getattr(model, use)(rows)
+    return computed.take(np.arange(N)) if isinstance(computed, Rows) else np.asarray(computed)
 
 
 @cache
@@ -170,7 +170,7 @@ def test_a_corpus_of_named_classes_gives_their_names(build, name):
 @pytest.mark.parametrize("name", JOBS)
 def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(build, name, tmp_path):
     rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
-    run, actual = tmp_path / "run", []
+    run, models = tmp_path / "run", []
     for executor, how in (
         ("serial", {}),
         ("threads", {}),
@@ -178,9 +178,9 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
         ("serial", {"run": run, "resume": True}),
     ):
         with executing(executor, **how):
-            actual.append(fit(name, rows))
-    assert len({bits(model) for model in actual}) == 1
-    sweep = actual[-1].fit_report()["sweep"]
+            models.append(fit(name, rows))
+    assert len({bits(model) for model in models}) == 1
+    sweep = models[-1].fit_report()["sweep"]
     assert sweep["resumed_segments"] >= sweep["segments"] > 1
     assert name != "artl" or {"moments", "round-1", "round-2"} <= {path.name for path in run.iterdir()}
 

@@ -219,12 +219,12 @@ def test_centres_of_many_rows_are_nearly_as_good_as_those_of_scikit_learn(many):
 @pytest.mark.cluster
 def test_centres_of_many_rows_do_not_depend_on_the_executor(many, client):
     few = many[::4]
-    lazy, actual = as_rows(da.from_array(few, chunks=(100, 3))), []
+    lazy, centres = as_rows(da.from_array(few, chunks=(100, 3))), []
     for executor in ("serial", client):
         with executing(executor):
-            actual.append(chosen("k-means", lazy, 15).landmarks)
-    assert_array_equal(actual[0], actual[1])
-    assert_array_equal(actual[0], chosen("k-means", as_rows(few), 15).landmarks)
+            centres.append(chosen("k-means", lazy, 15).landmarks)
+    assert_array_equal(centres[0], centres[1])
+    assert_array_equal(centres[0], chosen("k-means", as_rows(few), 15).landmarks)
 
 
 def test_k_means_reads_a_sample_of_many_rows(many, monkeypatch):

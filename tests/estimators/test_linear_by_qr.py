@@ -164,14 +164,14 @@ def test_too_many_columns_for_qr_warn(monkeypatch):
 
 def test_executors_and_resuming_give_the_same_bits(tmp_path, client):
     X, Y = table(1e10, 1e3)
-    corpus, actual = write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
+    corpus, bits = write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
     for executor, resume in (("serial", False), ("threads", True), (client, None)):
         run = {} if resume is None else {"run": tmp_path / "run", "resume": resume}
         with executing(executor, **run):
             model = LinearRegression().fit(open_corpus(corpus.path))
-        actual.append(model.coef_.tobytes() + np.asarray(model.intercept_).tobytes())
+        bits.append(model.coef_.tobytes() + np.asarray(model.intercept_).tobytes())
         assert model.fit_report()["sums"] == "qr"
         if resume:
             assert model.sweep_["resumed_segments"] == model.sweep_["segments"] > 3
-    assert len(set(actual)) == 1
+    assert len(set(bits)) == 1
     assert {child.name for child in (tmp_path / "run").iterdir()} >= {"moments", "qr"}

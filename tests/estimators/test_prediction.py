@@ -41,15 +41,15 @@ def use(model, rows=X):
 @pytest.fixture
 def prepared(monkeypatch):
     """Slow down the preparation of landmarks, and record it."""
-    actual, bind = [], Kernel.bind
+    bound, bind = [], Kernel.bind
 
     def slow(self, Z, *args, **kwargs):
-        actual.append(Z)
+        bound.append(Z)
         time.sleep(0.02)
         return bind(self, Z, *args, **kwargs)
 
     monkeypatch.setattr(Kernel, "bind", slow)
-    return actual
+    return bound
 
 
 @pytest.mark.parametrize("kind", ["regression", "classes", "components", "whitened"])
@@ -66,8 +66,8 @@ def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepare
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(8)))
     assert len(prepared) == 1
-    for number, actual in enumerate(answers):
-        for step, values in enumerate(actual):
+    for number, predictions in enumerate(answers):
+        for step, values in enumerate(predictions):
             assert_array_equal(values, expected[(number + step) % 3])
 
 
@@ -128,10 +128,10 @@ def outcome(model, rows):
         warnings.simplefilter("always")
         try:
             values = use(copy.deepcopy(model), rows)
-            actual = values.dtype, values.tobytes()
+            result = values.dtype, values.tobytes()
         except Exception as error:
-            actual = type(error), str(error)
-    return *actual, *(str(one.message) for one in caught)
+            result = type(error), str(error)
+    return *result, *(str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize("model", [make() for make in MODELS.values()], ids=MODELS)

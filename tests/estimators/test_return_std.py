@@ -204,13 +204,13 @@ def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp
     monkeypatch.setattr(run_directory, "_DETACH_BYTES", 100)  # every array of the model travels through the run
     corpus = make_corpus(NEW, chunk_rows=5)
     model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
-    actual = []
+    deviations = []
     for name, options in (("serial", {}), ("threads", {}), ("run", {"run": tmp_path / "work"})):
         with executing("threads" if name == "run" else name, **options):
-            actual.append(model.predict_to(corpus, tmp_path / name, std=True)["std"][...])
-    assert_array_equal(actual[1], actual[0])
-    assert_array_equal(actual[2], actual[0])
-    assert_allclose(actual[0], model.predict(NEW, return_std=True)[1], rtol=1e-12)
+            deviations.append(model.predict_to(corpus, tmp_path / name, std=True)["std"][...])
+    assert_array_equal(deviations[1], deviations[0])
+    assert_array_equal(deviations[2], deviations[0])
+    assert_allclose(deviations[0], model.predict(NEW, return_std=True)[1], rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ def blocks_of(page):
     """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(actual["kind"], actual["text"], text.count("\n", 0, actual.start("text")) + 1, actual["reason"])
-        for actual in BLOCK.finditer(text)
+        Block(match["kind"], match["text"], text.count("\n", 0, match.start("text")) + 1, match["reason"])
+        for match in BLOCK.finditer(text)
     ]
 
 

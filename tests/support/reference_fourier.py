@@ -43,10 +43,10 @@ def frequencies(kernel, seed, d, count, orthogonal):
 
 def gram_schmidt(columns):
     """Return orthonormal columns, each a positive multiple of its residual."""
-    actual = []
+    orthonormal = []
     for column in columns.T:
         for _ in range(2):
-            for q in actual:
+            for q in orthonormal:
                 column = column - (q @ column) * q
-        actual.append(column / np.linalg.norm(column))
-    return np.array(actual).T
+        orthonormal.append(column / np.linalg.norm(column))
+    return np.array(orthonormal).T

@@ -76,12 +76,12 @@ def _publish(path, kind, arrays, attributes, *, overwrite=False):
 def _read_group(path, kind):
     """Read the arrays of `_publish`."""
     manifest = zarr_arrays.read_manifest(Path(path))
-    actual = {}
+    arrays = {}
     for name, array in manifest.arrays.items():
         if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
             raise DataError(f"{path}/{name}: other chunks than those that were published")
-        actual[name] = np.frombuffer(Path(path, name, "0").read_bytes())
-    return actual, {}
+        arrays[name] = np.frombuffer(Path(path, name, "0").read_bytes())
+    return arrays, {}
 
 
 @dataclass
@@ -160,12 +160,12 @@ def _honest(usable):
 
     def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
-        actual, damaged = usable(self, merges, leaves)
+        usable_nodes, damaged = usable(self, merges, leaves)
         above = ancestors_of(merges)
         lost = before - {path.stem for path in self.root.glob("receipts/*.json")}
-        if broken := {node for node in lost if not {node, *above.get(node, ())} & set(actual)}:
+        if broken := {node for node in lost if not {node, *above.get(node, ())} & set(usable_nodes)}:
             raise ViolationError(f"the receipts of {sorted(broken)} promised more than there was")
-        return actual, damaged
+        return usable_nodes, damaged
 
     return watched
 
@@ -187,11 +187,11 @@ def explore(world, *, power, most=None):
         def look(step, path):
             now = frozenset(world.reported)
             images = [world.disk.image(), *(world.disk.after_power_loss() if power else ())]
-            for actual in images:
-                key = known(actual), now
+            for image in images:
+                key = known(image), now
                 if key not in visited:
                     visited.add(key)
-                    queue.append((actual, now))
+                    queue.append((image, now))
 
         world.disk.hook = look
         bits = world.drive()
