@@ -229,10 +229,10 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     """Return a point near the mean of numeric targets, (c,), from the first labelled rows; zeros for classes."""
     shift = np.zeros(targets.width)
     if targets.classes is None and "y" in rows.columns and len(rows):
-        chunk, _ = rows.validate_or_mask(rows.read(0, min(len(rows), 4096)))
-        y = chunk.y
-        assert y is not None
-        y = y[targets.labelled(y, 0) & (True if chunk.weight is None else chunk.weight > 0)]
+        stop, weight = min(len(rows), 4096), rows.columns.get("weight")
+        y = rows.columns["y"].read(0, stop)
+        y = np.where(np.isinf(y), np.nan, y) if y.dtype.kind == "f" else y  # the sweep refuses or skips such rows
+        y = y[targets.labelled(y, 0) & (True if weight is None else weight.read(0, stop) > 0)]
         if len(y):
             values = np.empty((len(y), targets.width))
             targets.encode(y, values)
