@@ -4,14 +4,10 @@ A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may 
 2,500 cases.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -51,14 +47,14 @@ fuzzed = settings(
 )
 
 
-def in_memory(values: Any) -> np.ndarray:
+def in_memory(values):
     """What an estimator gave, as an array."""
     if isinstance(values, Rows):
         return values.take(np.arange(len(values)))
     return values.compute(scheduler="sync") if isinstance(values, da.Array) else np.asarray(values)
 
 
-def of_new(case: Case, X: Any, values: np.ndarray) -> Any:
+def of_new(case, X, values):
     """What is predicted."""
     if case.new == "ndarray":
         return values
@@ -73,7 +69,7 @@ def of_new(case: Case, X: Any, values: np.ndarray) -> Any:
     return values[:0] if case.new == "empty" else X
 
 
-def outcome(name: str, case: Case, place: Any) -> str:
+def outcome(name, case, place):
     """Run a case: it ends in what the judges allow, "result" or "refusal", or in an AssertionError."""
     values = stored(case)
     y = targets(case, classes=name in CLASSIFYING)
@@ -96,7 +92,7 @@ def outcome(name: str, case: Case, place: Any) -> str:
     return "result"
 
 
-def fitted_and_predicted(name: str, case: Case, values: np.ndarray, y: Any, place: Any) -> tuple[Any, np.ndarray]:
+def fitted_and_predicted(name, case, values, y, place):
     """A model and what it says of the rows."""
     X = corpus(place, values, y) if case.kind == "corpus" else contained(values, case.kind, y)
     model, n = ESTIMATORS[name](case), len(values)
@@ -122,11 +118,11 @@ def fitted_and_predicted(name: str, case: Case, values: np.ndarray, y: Any, plac
     return model, found
 
 
-def weights(n: int) -> np.ndarray:
+def weights(n):
     return 1.0 + np.arange(n) % 3
 
 
-def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found: Any, told: set[type]) -> None:
+def confirm(name, case, model, values, y, found, told):
     """Assert that the predictions of the rows are those of an oracle, where nothing was told of their accuracy."""
     if name in CLASSIFYING and name not in ("JDA", "DICA"):
         assert set(found.tolist()) <= set(model.classes_.tolist())
@@ -199,12 +195,12 @@ FOUND = (  # what was wrong once
 @pytest.mark.parametrize("name", ESTIMATORS)
 @fuzzed
 @given(case=CASES)
-def test_any_input_ends_in_a_right_result_or_an_error_that_helps(name: str, case: Case, tmp_path: Path) -> None:
+def test_any_input_ends_in_a_right_result_or_an_error_that_helps(name, case, tmp_path):
     assert outcome(name, case, tmp_path) in ("result", "refusal")
 
 
 @pytest.mark.parametrize("turn, name", list(enumerate(ESTIMATORS)), ids=ESTIMATORS)
-def test_what_was_wrong_once_is_not_again(turn: int, name: str, tmp_path: Path) -> None:
+def test_what_was_wrong_once_is_not_again(turn, name, tmp_path):
     """Each with every estimator in the profile `full`, with every third one otherwise."""
     step = 1 if EACH > 50 else 3
     for case in FOUND[turn % step :: step]:
@@ -213,7 +209,7 @@ def test_what_was_wrong_once_is_not_again(turn: int, name: str, tmp_path: Path) 
 
 @fuzzed
 @given(case=CASES)
-def test_sums_of_any_rows_are_those_of_numpy_or_refused(case: Case) -> None:
+def test_sums_of_any_rows_are_those_of_numpy_or_refused(case):
     values = stored(case)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -263,7 +259,7 @@ CODES = {0, 2, 3, 4, 5, 7, 8, 9}
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def places(tmp_path_factory):
     """A corpus of classes, one of numbers and a model."""
     place = tmp_path_factory.mktemp("commands")
     rng = np.random.default_rng(3)

@@ -4,14 +4,11 @@ Names of files, classes, hosts, jobs and workers, lines of journals and errors, 
 characters, marks of direction, markup, quotes, line ends, NUL, halves of surrogate pairs, and ten million letters.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +41,7 @@ LONG = 10_000_000
 NEVER = set("\x00\x07\x08\x7f\x9b\u202e\u2066\u200f\u200b\udc80")
 
 
-def require_letters(text: str) -> None:
+def require_letters(text):
     """Assert that text which has left holds nothing that is obeyed, and can be written."""
     assert not NEVER & set(text), sorted(NEVER & set(text))
     assert "\x1b" not in text
@@ -75,11 +72,11 @@ def test_ten_million_letters_are_cut_and_counted():
 class Screen(io.StringIO):
     """A stream that says it is a terminal."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def job_of(evil: str) -> dict[str, Any]:
+def job_of(evil):
     """The state of a scheduler on which everything that has a name has this one."""
     board = Board()
     for message, now in messages(12, 2):
@@ -132,7 +129,7 @@ def test_figures_and_tables(capsys):
 
 
 @pytest.fixture
-def named(make_corpus, tmp_path) -> Path:
+def named(make_corpus, tmp_path):
     """A corpus whose directory, name and classes are hostile."""
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
@@ -209,7 +206,7 @@ def test_only_these_modules_write_to_a_terminal_or_a_log():
         "echo": {"cli/options.py", "cli/runs.py"},  # the latter JSON alone, and `say` where it is a log
         "print": {"monitor/terminal/figures.py"},  # JSON alone
     }
-    found: dict[str, set[str]] = {name: set() for name in allowed}
+    found = {name: set() for name in allowed}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = node.func if isinstance(node, ast.Call) else None

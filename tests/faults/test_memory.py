@@ -1,10 +1,7 @@
 """Memory (F15): a fresh worker never takes more than its plan announced; what does not fit is refused beforehand."""
 
-from __future__ import annotations
-
 import re
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pickle import dumps
 
@@ -69,7 +66,7 @@ def make(tmp_path_factory):
 
 
 @contextmanager
-def one_worker(memory_limit: int = 0) -> Iterator[Client]:
+def one_worker(memory_limit=0):
     """A worker that is neither paused nor ended for what it takes: it is measured."""
     kept = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
     with (

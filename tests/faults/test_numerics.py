@@ -3,8 +3,6 @@
 What the unit tests of a module hold already is not repeated here; the README of this directory names those tests.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 

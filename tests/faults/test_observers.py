@@ -3,8 +3,6 @@
 That a job runs without bokeh, and where the dashboard's port is taken, is in `test_security.py`.
 """
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -4,14 +4,11 @@ Workers are real processes beside a scheduler of this one; where this process ma
 their own, so that a path holds something else for them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import dask
 import numpy as np
@@ -50,7 +47,7 @@ def joined(tmp_path):
     ends = []
     with local_cluster(0) as cluster, Client(cluster, set_as_default=False) as client:
 
-        def join(*, modules: Path | None = None, mount: str = ""):
+        def join(*, modules=None, mount=""):
             words = [sys.executable, "-c", WORKER, cluster.scheduler_address, "--nthreads", "1", "--no-dashboard"]
             words += ["--host", "127.0.0.1", "--no-nanny", "--local-directory", str(tmp_path / "scratch")]
             if mount:

@@ -1,7 +1,5 @@
 """Processes that die, freeze or are told to end: F1 to F8, F14 to F16, F28, F29. Each has its undisturbed twin."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

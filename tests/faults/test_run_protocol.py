@@ -5,8 +5,6 @@ Driver, workers and run directory are the real code on a disk whose every write 
 receipt promises more than there is, nothing half-written stays.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile

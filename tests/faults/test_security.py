@@ -4,8 +4,6 @@ Schedulers and workers that are started by hand are processes of `python -m dist
 `bigkernel certs` writes. In-process workers (F34) are in tests/engine/test_sweep_dask.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import logging

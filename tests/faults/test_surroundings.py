@@ -1,7 +1,5 @@
 """What surrounds a job: clocks, disks, homes, masks of modes, and forks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading
