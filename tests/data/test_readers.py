@@ -1,4 +1,4 @@
-"""Every format that is read: what comes back, and what is refused by its file and row."""
+"""All formats: valid files are read, and bad ones are refused by their file and row."""
 
 import gzip
 import hashlib
@@ -70,7 +70,7 @@ def read(path, **options):
     return np.concatenate([block["x"] for block in blocks]), np.concatenate([block["y"] for block in blocks])
 
 
-# ---- what comes back
+# ---- valid files
 
 NPY = {"x": X, "y": Y}
 
@@ -288,7 +288,7 @@ def test_digits_of_matlab(data_file, load, name, rows):
     assert (corpus.shape, corpus.info.image_shape) == ((rows, 256), (16, 16))
 
 
-# ---- what is refused
+# ---- bad files
 
 
 def cut(path, share=0.6):

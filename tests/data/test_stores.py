@@ -80,7 +80,7 @@ def test_arrays_are_given_by_name_or_as_a_single_array(store, tmp_path):
             open_source(path, **options)
 
 
-def test_images_keep_their_shape_and_a_corpus_is_refused_unless_its_matrix_is_named(store, tmp_path):
+def test_images_keep_their_shape_and_a_corpus_needs_the_name_of_its_matrix(store, tmp_path):
     images = np.arange(250 * 6, dtype=np.uint8).reshape(250, 3, 2)
     first = ingest(open_source(store(x=images, chunks=(50, 3))), tmp_path / "first")
     assert (first.info.image_shape, first.info.scale) == ((3, 2), 255.0)

@@ -36,7 +36,7 @@ from bigkernel.errors import AccuracyWarning, DataError
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
 
-EACH = 100 if settings().max_examples > 15 else 6  # cases of an estimator, of which there are 24
+EACH = 100 if settings().max_examples > 15 else 6  # cases of each of 24 estimators
 REGRESSING = ("KernelRidge", "KernelRidge by conjugate gradients", "Ridge", "LinearRegression")
 LAZY = ("dask", "zarr", "rows", "corpus")
 SECONDS = 5.0  # limit of processor time of a case
@@ -72,7 +72,7 @@ def outcome(name, case, place):
     """Run and check a case; return "result" or "refusal"."""
     values = stored(case)
     y = targets(case, classes=name in CLASSIFYING)
-    begun = time.process_time()
+    start = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -81,7 +81,7 @@ def outcome(name, case, place):
             require_named(error)
             return "refusal"
     warned = require_told(caught)
-    assert time.process_time() - begun < SECONDS
+    assert time.process_time() - start < SECONDS
     assert len(result) == (0 if case.new == "empty" else len(values)), result.shape
     valid = np.ones(len(result), bool)
     if case.kind in LAZY and case.new == "same" and values.dtype.kind == "f" and not hasattr(model, "predict"):
@@ -262,7 +262,7 @@ def test_random_arguments_of_a_command_end_in_a_result_or_a_message(places, monk
     arguments = [command, *(str(each) for each in where), *(word for option in options for word in option)]
     result = CliRunner().invoke(main, arguments)
     made = {path.name for path in places.iterdir()} - {"data.corpus", "numbers.corpus", "text", "a.model"}
-    for name in made:  # whatever a command wrote
+    for name in made:
         path = places / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert result.exit_code in CODES, (arguments, result.exit_code, result.output[-300:], repr(result.exception))

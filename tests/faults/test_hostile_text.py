@@ -37,7 +37,7 @@ ESCAPES = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202e
 MARKUP = "<script>alert(1)</script>\"'&`[bold]{{ 7*7 }}"
 HOSTILE = f"{MARKUP}{ESCAPES}\nsecond line"
 LONG = 10_000_000
-# characters that are never sent to a terminal, besides the colours of rich
+# characters that are never sent to a terminal
 NEVER = set("\x00\x07\x08\x7f\x9b\u202e\u2066\u200f\u200b\udc80")
 
 

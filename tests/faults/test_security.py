@@ -101,8 +101,8 @@ def write(tmp_path):
 
 
 @contextmanager
-def by_hand(role, *arguments, config, says, **environment):
-    """Start a scheduler or worker process; yield it and the word after `says` in its log."""
+def by_hand(role, *arguments, config, label, **environment):
+    """Start a scheduler or worker process; yield it and the word after `label` in its log."""
     command = [sys.executable, "-m", f"distributed.cli.dask_{role}", *map(str, arguments)]
     support = str(Path(__file__).parents[1] / "support")
     variables = {**os.environ, "DASK_CONFIG": str(config), "PYTHONPATH": support, **environment}
@@ -112,12 +112,12 @@ def by_hand(role, *arguments, config, says, **environment):
     def read():
         for line in process.stderr:
             log.append(line)
-            values.extend(re.findall(rf"{says}:?\s+(\S+)", line))
+            values.extend(re.findall(rf"{label}:?\s+(\S+)", line))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        wait_until(lambda: values or process.poll() is not None, what=f"'{says}' in the log of the {role}")
+        wait_until(lambda: values or process.poll() is not None, what=f"'{label}' in the log of the {role}")
         assert values, "".join(log)
         yield process, values[0]
     finally:
@@ -136,8 +136,8 @@ def secured(tls, tmp_path_factory):
     shutil.copy(CLUSTER / "dask.yaml", config)
     free = [word.replace(":8787", ":0") for word in documented("scheduler", tls)]
     with (
-        by_hand("scheduler", *free, "--port", 0, config=config, says="Scheduler at") as (scheduler, address),
-        by_hand("worker", address, *documented("worker", tls)[1:], config=config, says="Registered to") as (worker, _),
+        by_hand("scheduler", *free, "--port", 0, config=config, label="Scheduler at") as (scheduler, address),
+        by_hand("worker", address, *documented("worker", tls)[1:], config=config, label="Registered to") as (worker, _),
     ):
         assert address.startswith("tls://127.0.0.1:")
         yield address, scheduler, worker
@@ -313,7 +313,7 @@ def test_an_insecure_connection_is_tried_with_one_warning(write, caplog):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_local_cluster_listens_on_loopback_and_hides_logs_keys_and_proxies(encrypted, write, tls, caplog):
+def test_a_local_cluster_listens_on_loopback_without_logs_keys_and_proxies(encrypted, write, tls, caplog):
     before = listening()
     kept, variables = dask.config.get("distributed"), environment()
     lines = "kind: local", "workers: 1", "dashboard: 0", f"tls: {tls}"
@@ -368,7 +368,7 @@ def origin(port, name):
 
 
 @pytest.mark.cluster
-def test_a_scheduler_started_by_hand_listens_on_loopback_and_hides_the_same(secured):
+def test_a_scheduler_started_by_hand_listens_on_loopback_without_logs_and_keys(secured):
     _, scheduler, worker = secured
     opened = listening(scheduler.pid, worker.pid)
     assert {ip for ip, _ in opened} == {"127.0.0.1"}
@@ -391,8 +391,8 @@ def test_a_worker_without_nanny_uses_one_blas_thread(tmp_path, corpus, expected)
     cores = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     pages, worker = ["--dashboard-address", "127.0.0.1:0"], ["--nthreads", 1, "--no-nanny", "--no-dashboard"]
     with (
-        by_hand("scheduler", *here, "--port", 0, *pages, config=config, says="Scheduler at") as (_, address),
-        by_hand("worker", address, *here, *worker, config=config, says="Registered to", **cores),
+        by_hand("scheduler", *here, "--port", 0, *pages, config=config, label="Scheduler at") as (_, address),
+        by_hand("worker", address, *here, *worker, config=config, label="Registered to", **cores),
         connect(address) as client,
     ):
         (raw,) = client.run(blas_threads).values()

@@ -199,7 +199,7 @@ def status_bytes(name):
 
 
 @pytest.mark.parametrize("of, change, message", FORGED.values(), ids=FORGED)
-def test_a_hostile_model_is_refused_fast_in_little_memory_without_opening_other_files(
+def test_a_hostile_model_is_refused_fast_without_memory_or_other_files(
     saved, tmp_path, audited, warm, of, change, message
 ):
     global WATCHED
