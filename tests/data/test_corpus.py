@@ -189,10 +189,13 @@ def test_check_names_labels_outside_the_classes_and_accepts_unlabelled_rows(tmp_
         check(open_corpus(tmp_path / "bad"))
 
 
+SWAP = [("2", "saved"), ("5", "2"), ("saved", "5")]  # renames
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x: [(x / f"c/{a}").rename(x / f"c/{b}") for a, b in ("2a", "52", "a5")], "its 11 chunks differ"),
+        (lambda x: [(x / f"c/{a}").rename(x / f"c/{b}") for a, b in SWAP], "its 11 chunks differ"),
         (lambda x: shutil.copy(x / "c/2/0", x / "c/3/0"), "its 11 chunks differ from the published ones"),
         (lambda x: shutil.copytree(x / "c/2", x / "c/11"), "expected 11 chunks as published, found 12 files"),
     ],
